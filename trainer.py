@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
     """Train as the command does, with its folder, metrics and checkpoints, and give back the run. ``verbose`` is the
     line per evaluation and the summary. ``callbacks`` are Lightning's."""
-    asked = config.training_from(**settings)
-    _import_lightning()
+    training_settings = config.training_from(**settings)
     from control.commands.run import Run
     from control.commands.train import train as train_here
 
-    return Run(*train_here(asked, callbacks, verbose))
+    return Run(*train_here(training_settings, callbacks, verbose))
 
 
 def load(path: str | Path) -> "Run":
@@ -55,20 +54,19 @@ def load(path: str | Path) -> "Run":
     return Run(path)
 
 
-def evaluate(path: str | Path, episodes: int = 100, **how: Any) -> "Evaluation":
+def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
     """Play ``episodes`` with every seed of the best checkpoint in a folder, or of a checkpoint; see `Run.evaluate`."""
-    return load(path).evaluate(episodes, **how)
+    return load(path).evaluate(episodes, **options)
 
 
 def module(**settings: Any) -> "RunModule":
     """The LightningModule of a run, untrained, for a ``pytorch_lightning.Trainer`` of your own."""
-    asked = config.training_from(**settings)
-    _import_lightning()
+    training_settings = config.training_from(**settings)
     from control.commands.train import build_module
     from control.loops.process import configure_torch
 
-    configure_torch(asked.run.num_threads, asked.run.matmul_precision)
-    return build_module(asked)
+    configure_torch(training_settings.run.num_threads, training_settings.run.matmul_precision)
+    return build_module(training_settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ending.say()
     except Exception as error:
         lines = errors.lines(error)
-        if ending.asked:  # an import that was cut short raises whatever it likes
+        if ending.stop_requested:  # an import that was cut short raises whatever it likes
             ending.say()
         elif lines is None:
             raise
@@ -139,17 +137,12 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         from control.commands.tune import tune
 
         return lambda: tune(settings)
-    _import_lightning()
+    from control.lightning import lean
+
+    lean.load()  # Lightning without modules that a run does not need; only in the process of the command
     from control.commands.train import train as train_here
 
     return lambda: 0 if train_here(settings)[1] else INTERRUPTED
-
-
-def _import_lightning() -> None:
-    """First of all that trains, for who imports it by its own name imports much more."""
-    from control.lightning import lean
-
-    lean.load()
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class Ours:
         config = dataclasses.replace(default_config(case.name, ""), **values)
         environment = make_environment("pendulum", members, 1)
         self.agent = agent_class(case.name)(config, environment.spaces, seeds)
-        self.loop = StepLoop(self.agent, environment, Streams.named(seeds, "episodes"))
+        self.loop = StepLoop(self.agent, environment, Streams.from_name(seeds, "episodes"))
         self.meter.wrap(self.agent, "learn", "learn")
         self.play(size.rollout if case is ON_POLICY else size.memory)
 
@@ -107,9 +107,9 @@ class Ours:
 class Theirs:
     """stable-baselines3's agent with the same settings, in the same place."""
 
-    def __init__(self, case: Case, size: Size, ours: Ours):
+    def __init__(self, case: Case, size: Size, project_side: Ours):
         self.case, self.meter = case, Meter()
-        config, kind = ours.agent.config, getattr(importlib.import_module("stable_baselines3"), case.name)
+        config, kind = project_side.agent.config, getattr(importlib.import_module("stable_baselines3"), case.name)
         values: dict[str, Any] = {"learning_rate": config.lr, "gamma": config.discount, "batch_size": case.batch}
         policy: dict[str, Any] = {"net_arch": [case.units] * 2}
         if case is ON_POLICY:
@@ -117,7 +117,7 @@ class Theirs:
         else:
             values |= {"tau": config.tau, "learning_starts": size.memory, "buffer_size": size.memory}
         self.model = kind("MlpPolicy", "Pendulum-v1", policy_kwargs=policy, device="cpu", seed=0, **values)
-        assert self.parameters() == ours.parameters(), case
+        assert self.parameters() == project_side.parameters(), case
         self.meter.wrap(self.model, "train", "learn")
         self.model.learn(size.rollout if case is ON_POLICY else size.memory)
 
@@ -125,8 +125,8 @@ class Theirs:
         """As `Ours.parameters`."""
         model = self.model
         modules = [model.policy] if self.case is ON_POLICY else [model.actor, model.critic]
-        own = sum(part.numel() for module in modules for part in module.parameters())
-        return own + (self.case.name == "SAC")  # whose temperature stands alone
+        num_parameters = sum(part.numel() for module in modules for part in module.parameters())
+        return num_parameters + (self.case.name == "SAC")  # whose temperature stands alone
 
     def rate(self, count: int) -> float:
         return count / cpu_seconds(lambda: self.model.train(gradient_steps=count, batch_size=self.case.batch))
@@ -143,24 +143,26 @@ def updates(size: Size) -> int:
 
 
 def contest(case: Case, size: Size, with_baseline: bool) -> dict[str, Result]:
-    ours = {f"{members}": Ours(case, members, size) for members in MEMBERS}
-    sides: dict[str, Ours | Theirs] = {**ours}
+    project_sides = {f"{members}": Ours(case, members, size) for members in MEMBERS}
+    sides: dict[str, Ours | Theirs] = {**project_sides}
     if with_baseline:
-        sides["sb3"] = Theirs(case, size, ours["1"])
+        sides["sb3"] = Theirs(case, size, project_sides["1"])
     contenders: dict[str, Callable[[], float]] = {}
     for name, side in sides.items():
         count = max(2, round(case.updates * size.share / (4 if name == f"{MEMBERS[-1]}" else 1)))
         contenders[name] = partial(side.rollout_rate, size) if case is ON_POLICY else partial(side.rate, count)
     rates = interleave(contenders, size.rounds)
-    what, peer = f"2 x {case.units} units, batches of {case.batch}", f"stable-baselines3's {case.name}"
+    description, peer = f"2 x {case.units} units, batches of {case.batch}", f"stable-baselines3's {case.name}"
     results = {}
     if with_baseline:
-        results[f"{case.key}_sb3"] = Result(statistics.median(rates["sb3"]), "updates/s", f"{peer}, {what}")
+        results[f"{case.key}_sb3"] = Result(statistics.median(rates["sb3"]), "updates/s", f"{peer}, {description}")
     for members in MEMBERS:
-        own, key = rates[f"{members}"], f"{case.key}_{members}"
-        results[key] = Result(statistics.median(own), "updates/s", f"{members} in one program, all together; {what}")
+        project_rates, key = rates[f"{members}"], f"{case.key}_{members}"
+        results[key] = Result(
+            statistics.median(project_rates), "updates/s", f"{members} in one program, all together; {description}"
+        )
         if with_baseline:
-            results[f"{key}_ratio"] = Result(median_ratio(own, rates["sb3"]), "times", peer)
+            results[f"{key}_ratio"] = Result(median_ratio(project_rates, rates["sb3"]), "times", peer)
     return results
 
 

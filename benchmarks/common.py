@@ -69,8 +69,8 @@ class Meter:
 
     def take(self) -> dict[str, float]:
         """What was collected since the last call."""
-        taken, self.seconds = dict(self.seconds), defaultdict(float)
-        return taken
+        elapsed, self.seconds = dict(self.seconds), defaultdict(float)
+        return elapsed
 
 
 class LightningClock(pl.Callback):
@@ -130,21 +130,21 @@ class Way:
     def name(self) -> str:
         return f"{self.threads}t" + (f"_{self.precision}" if self.precision != "highest" else "")
 
-    def block(self, work: Callable[[int], Any], each: int, count: int) -> Block:
+    def block(self, work: Callable[[int], Any], unit_steps: int, count: int) -> Block:
         """Measures ``work(count)``, which makes ``each`` steps ``count`` times."""
         configure_torch(self.threads, self.precision)
         wall, cpu = time.perf_counter(), time.process_time()
         work(count)
-        return Block(each * count, time.perf_counter() - wall, time.process_time() - cpu)
+        return Block(unit_steps * count, time.perf_counter() - wall, time.process_time() - cpu)
 
-    def contender(self, work: Callable[[int], Any], each: int, seconds: float) -> Callable[[], Block]:
+    def contender(self, work: Callable[[int], Any], unit_steps: int, seconds: float) -> Callable[[], Block]:
         """Makes blocks of about ``seconds``: ``work`` first runs warm, then its length is measured."""
         work(2)
-        count, block = 1, self.block(work, each, 1)
+        count, block = 1, self.block(work, unit_steps, 1)
         while block.wall < seconds / 4:
             count *= 2
-            block = self.block(work, each, count)
-        return partial(self.block, work, each, max(1, round(count * seconds / block.wall)))
+            block = self.block(work, unit_steps, count)
+        return partial(self.block, work, unit_steps, max(1, round(count * seconds / block.wall)))
 
 
 def bf16_units() -> list[str]:
@@ -196,13 +196,16 @@ def products(n: int, members: int, threads: Sequence[int], seconds: float, round
             torch.matmul(a, b)
 
     contenders = {
-        f"products_{kind}_{each}t": Way(each).contender(partial(multiply, kind), flop[kind], seconds)
-        for each in threads for kind in pairs
-    }  # fmt: skip
+        f"products_{kind}_{thread_count}t": Way(thread_count).contender(partial(multiply, kind), flop[kind], seconds)
+        for thread_count in threads
+        for kind in pairs
+    }
     blocks = interleave(contenders, rounds)
     return {
-        key: Result(max(block.rate for block in made) / 1e9, "GFLOP/s", f"float32, {shapes[key.split('_')[1]]}, best")
-        for key, made in blocks.items()
+        key: Result(
+            max(block.rate for block in case_blocks) / 1e9, "GFLOP/s", f"float32, {shapes[key.split('_')[1]]}, best"
+        )
+        for key, case_blocks in blocks.items()
     }
 
 
@@ -230,8 +233,10 @@ def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str
     """The table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
     ``timing`` is as in `machine`."""
     out = sys.stderr if as_json else sys.stdout
-    rows = [(name, f"{r.value:.4g}" if abs(r.value) < 100 else f"{r.value:,.0f}", r.unit, r.verdict, r.against or "")
-            for name, r in results.items()]  # fmt: skip
+    rows = [
+        (name, f"{r.value:.4g}" if abs(r.value) < 100 else f"{r.value:,.0f}", r.unit, r.verdict, r.against or "")
+        for name, r in results.items()
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     print(f"{title}\n{machine(timing)}", file=out)
     for name, value, unit, verdict, against in rows:

@@ -36,9 +36,10 @@ CASES = {
     "cliff_reward": ("RN --gamename cliff --agent QLearning --mode 2", "Q-learning, 48 cells", None),
     "car_reward": (
         "RN --gamename mountaincar-continuous --action_repeat 2 --agent TD3 --mode 2",
-        "TD3 2-64-1, two updates of batch 128", None,
+        "TD3 2-64-1, two updates of batch 128",
+        None,
     ),
-}  # fmt: skip
+}
 THREADED = ("cartpole_mdp", "cartpole_mdp_paper")
 FLAT = "cartpole_mdp"  # whose cost per member is measured for several numbers of members
 PLAIN = {"recipe": 100.0, "paper": 40.0}  # the plain loop's presets
@@ -50,7 +51,7 @@ class Size:
     steps of a round where threads are compared, which draw ahead within a round only."""
 
     members: int = 48
-    before: int = 700
+    warmup_steps: int = 700
     steps: int = 300
     agents: int = 3
     plain: int = 100
@@ -66,9 +67,15 @@ class Training:
     """Members in the middle of a training on random proxies."""
 
     def __init__(
-        self, argv: str, members: int, size: Size, fast: bool, threads: int = 1, config: Any = None,
+        self,
+        argv: str,
+        members: int,
+        size: Size,
+        fast: bool,
+        threads: int = 1,
+        config: Any = None,
         seeds: list[int] | None = None,
-    ):  # fmt: skip
+    ):
         settings = parse.parse(["--implementation", *argv.split()])
         agent = config or dataclasses.replace(
             settings.agent, **({"vary_hp": False} if hasattr(settings.agent, "vary_hp") else {})
@@ -78,7 +85,7 @@ class Training:
         self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
         self.members = members
         self.advance = compiled.Advance(threads) if fast else StepLoop.advance
-        self.cost(size.before)
+        self.cost(size.warmup_steps)
 
     def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:
         """CPU microseconds of a step of a member."""
@@ -89,11 +96,13 @@ class Training:
 
 def against_torch(size: Size) -> dict[str, Result]:
     results = {}
-    for name, (argv, what, target) in CASES.items():
+    for name, (argv, description, target) in CASES.items():
         ways = {way: Training(argv, size.members, size, way == "fast") for way in ("fast", "torch")}
-        costs = interleave({way: partial(each.cost, size.steps) for way, each in ways.items()}, size.rounds)
+        costs = interleave({way: partial(training.cost, size.steps) for way, training in ways.items()}, size.rounds)
         times = median_ratio(costs["torch"], costs["fast"])
-        results[name] = Result(statistics.median(costs["fast"]), "us", f"a step of one of {size.members}; {what}")
+        results[name] = Result(
+            statistics.median(costs["fast"]), "us", f"a step of one of {size.members}; {description}"
+        )
         limit = None if target is None else (">=", target)
         results[f"{name}_speedup"] = Result(times, "times", "the same in torch", limit)
     return results
@@ -111,27 +120,29 @@ def drawn_shapes(size: Size) -> dict[str, Result]:
     agent = loop.agent_config
     groups = loop.agent_class.groups(agent, list(range(size.members)))
     for way in ("fast", "torch"):
-        each = [Training(argv, len(group), size, way == "fast", config=agent, seeds=group) for group in groups]
-        ways[way] = partial(_all_of, each, size.steps)
+        trainings = [Training(argv, len(group), size, way == "fast", config=agent, seeds=group) for group in groups]
+        ways[way] = partial(_all_of, trainings, size.steps)
     costs = interleave(ways, size.rounds)
-    what = f"a step of one of {size.members} of {len(groups)} shapes; DDQN, {', '.join(agent.vary)} drawn"
+    description = f"a step of one of {size.members} of {len(groups)} shapes; DDQN, {', '.join(agent.vary)} drawn"
     return {
-        "drawn_shapes": Result(statistics.median(costs["fast"]), "us", what),
+        "drawn_shapes": Result(statistics.median(costs["fast"]), "us", description),
         "drawn_shapes_speedup": Result(median_ratio(costs["torch"], costs["fast"]), "times", "the same in torch"),
     }
 
 
 def _all_of(trainings: list[Training], steps: int) -> float:
-    return sum(each.cost(steps) * each.members for each in trainings) / sum(each.members for each in trainings)
+    return sum(training.cost(steps) * training.members for training in trainings) / sum(
+        training.members for training in trainings
+    )
 
 
 def against_plain_loops(size: Size) -> dict[str, Result]:
     results = {}
     for preset, target in PLAIN.items():
-        ours = Training(CASES["cartpole_mdp" + "_paper" * (preset == "paper")][0], size.members, size, True)
+        training = Training(CASES["cartpole_mdp" + "_paper" * (preset == "paper")][0], size.members, size, True)
         program = evolution.Ours(evolution.inner(preset), size.members)
-        theirs = evolution.Theirs(preset, program, size.agents).begin(size.before)
-        contenders = {"ours": partial(ours.cost, size.steps), "plain": partial(theirs.rate, size.plain)}
+        plain_side = evolution.Theirs(preset, program, size.agents).begin(size.warmup_steps)
+        contenders = {"ours": partial(training.cost, size.steps), "plain": partial(plain_side.rate, size.plain)}
         costs = interleave(contenders, size.rounds)
         times = median_ratio([1e6 / rate for rate in costs["plain"]], costs["ours"])
         results[f"{preset}_plain_speedup"] = Result(times, "times", "the plain loop, one agent", (">=", target))
@@ -139,11 +150,11 @@ def against_plain_loops(size: Size) -> dict[str, Result]:
 
 
 def by_members(size: Size) -> dict[str, Result]:
-    argv, what, _ = CASES[FLAT]
+    argv, description, _ = CASES[FLAT]
     trainings = {f"{count}": Training(argv, count, size, True) for count in size.company}
-    costs = interleave({name: partial(each.cost, size.steps) for name, each in trainings.items()}, size.rounds)
+    costs = interleave({name: partial(training.cost, size.steps) for name, training in trainings.items()}, size.rounds)
     return {
-        f"{FLAT}_{name}_members": Result(statistics.median(values), "us", f"a step of one of them; {what}")
+        f"{FLAT}_{name}_members": Result(statistics.median(values), "us", f"a step of one of them; {description}")
         for name, values in costs.items()
     }
 
@@ -155,25 +166,28 @@ def clock_seconds(work: Callable[[], object]) -> float:
 
 
 def two_threads(size: Size) -> dict[str, Result]:
-    drawn, counts = drawing(), (1, 2)
-    ways = {f"drawn_shapes_{count}": partial(clock_seconds, partial(_whole, drawn, count, size)) for count in counts}
+    varied_loop, counts = drawing(), (1, 2)
+    ways = {
+        f"drawn_shapes_{count}": partial(clock_seconds, partial(_full_training, varied_loop, count, size))
+        for count in counts
+    }
     for name in THREADED:
         for count in counts:
-            each = Training(CASES[name][0], size.members, size, True, count)
-            ways[f"{name}_{count}"] = partial(each.cost, size.shared, clock_seconds)
+            training = Training(CASES[name][0], size.members, size, True, count)
+            ways[f"{name}_{count}"] = partial(training.cost, size.shared, clock_seconds)
     costs, load = interleave(ways, 4 * size.rounds), os.getloadavg()[0]  # other jobs disturb a clock
     results = {}
     for name in (*THREADED, "drawn_shapes"):
-        what = CASES[name][1] if name in CASES else "whole trainings of those"
-        against = f"by the clock, one; at a load of {load:.1f} on {os.cpu_count()} cores; {what}"
+        description = CASES[name][1] if name in CASES else "whole trainings of those"
+        against = f"by the clock, one; at a load of {load:.1f} on {os.cpu_count()} cores; {description}"
         times = median_ratio(costs[f"{name}_1"], costs[f"{name}_2"])
         results[f"{name}_two_threads"] = Result(times, "times", against, (">=", 1.7))
     return results
 
 
-def _whole(loop: InnerLoop, threads: int, size: Size) -> None:
+def _full_training(loop: InnerLoop, threads: int, size: Size) -> None:
     loop.threads, seeds = threads, list(range(size.members))
-    loop.run(loop.stages.parameters.initial(Streams(seeds)), seeds, inner_steps=size.before + size.steps)
+    loop.run(loop.stages.parameters.initial(Streams(seeds)), seeds, inner_steps=size.warmup_steps + size.steps)
 
 
 def main() -> None:

@@ -81,16 +81,16 @@ class Ours:
         self.program = networks.program(proxies)
         self.agent: Any = loop.agent_class(loop.agent_config, loop.stages.spaces, seeds)
         stage = make_environment("cartpole-200", members, 1) if real else loop.stages.stage(proxies, self.agent)
-        self.interaction = StepLoop(self.agent, stage, Streams.named(seeds, "episodes"))
+        self.interaction = StepLoop(self.agent, stage, Streams.from_name(seeds, "episodes"))
 
     def begin(self, rows: int) -> "Ours":
         """Train until everybody learns, then fill the memories to ``rows`` with copies of what they hold."""
         while not self.agent.learning().all():
             self.train(10)
-        replay = self.agent.replay
-        index = torch.arange(rows) % replay.size
-        filled = {name: part[index] for name, part in replay.rows().items()}
-        replay.load_state_dict({"rows": filled, "position": rows})
+        replay_buffer = self.agent.replay
+        index = torch.arange(rows) % replay_buffer.size
+        buffer_rows = {name: part[index] for name, part in replay_buffer.rows().items()}
+        replay_buffer.load_state_dict({"rows": buffer_rows, "position": rows})
         return self
 
     def train(self, steps: int) -> None:
@@ -113,9 +113,9 @@ def plain_training(preset: str, program: Any, member: int) -> plain.PlainTrainin
 class Theirs:
     """Plain agents on the synthetic environments of evenly spaced members of ours."""
 
-    def __init__(self, preset: str, ours: Ours, agents: int):
-        members = [ours.agent.members * i // agents for i in range(agents)]
-        self.trainings = [plain_training(preset, ours.program, member) for member in members]
+    def __init__(self, preset: str, project_side: Ours, agents: int):
+        members = [project_side.agent.members * i // agents for i in range(agents)]
+        self.trainings = [plain_training(preset, project_side.program, member) for member in members]
 
     def begin(self, rows: int) -> "Theirs":
         """As `Ours.begin`."""
@@ -124,8 +124,8 @@ class Theirs:
                 training.run(10)
             memory = training.memory
             for values in memory.fields:
-                once = values[: memory.size]
-                values[:rows] = once.repeat(-(-rows // memory.size), 1)[:rows]
+                stored_values = values[: memory.size]
+                values[:rows] = stored_values.repeat(-(-rows // memory.size), 1)[:rows]
             memory.size = memory.position = rows
         return self
 
@@ -142,23 +142,23 @@ class Theirs:
 def inner_loops(preset: str, size: Size) -> dict[str, Result]:
     """Members side by side against plain agents on the same proxies; at the paper's sizes stable-baselines3 too."""
     loop, counts = inner(preset), MEMBERS[preset]
-    ours = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
-    theirs = Theirs(preset, ours[counts[-1]], size.agents).begin(HALF_WAY[preset])
-    contenders: dict[str, Callable[[], float]] = {"plain": partial(theirs.rate, size.steps)}
-    for members, side in ours.items():
+    project_sides = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
+    plain_side = Theirs(preset, project_sides[counts[-1]], size.agents).begin(HALF_WAY[preset])
+    contenders: dict[str, Callable[[], float]] = {"plain": partial(plain_side.rate, size.steps)}
+    for members, side in project_sides.items():
         contenders[f"{members}"] = partial(side.rate, size.own_steps * (10 if members == 1 else 1))
     with_baseline = preset == "paper" and importlib.util.find_spec("stable_baselines3") is not None
     if with_baseline:
         real = Ours(loop, counts[-1], real=True).begin(HALF_WAY[preset])
         model, count = plain.stable_baselines(plain.PRESETS[preset]), size.baseline
-        more = partial(model.learn, count, reset_num_timesteps=False)
-        contenders |= {"real": partial(real.rate, size.own_steps), "sb3": lambda: count / cpu_seconds(more)}
+        sb3_training = partial(model.learn, count, reset_num_timesteps=False)
+        contenders |= {"real": partial(real.rate, size.own_steps), "sb3": lambda: count / cpu_seconds(sb3_training)}
     elif preset == "paper":
         print("stable-baselines3 is not installed (extra `bench`); its rows are left out")
     rates = interleave(contenders, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
-    what = f"{preset}: batch {plain.PRESETS[preset].batch}, {plain.PRESETS[preset].hidden} units"
-    results = {f"{preset}_plain": Result(middle["plain"], "steps/s", f"plain loop, one agent; {what}")}
+    description = f"{preset}: batch {plain.PRESETS[preset].batch}, {plain.PRESETS[preset].hidden} units"
+    results = {f"{preset}_plain": Result(middle["plain"], "steps/s", f"plain loop, one agent; {description}")}
     for members in counts:
         target = (">=", TARGETS[preset, members]) if (preset, members) in TARGETS else None
         ratio = median_ratio(rates[f"{members}"], rates["plain"])
@@ -190,11 +190,11 @@ class Generation:
         self.program = networks.program(self.proxies)
         self.env = plain.cartpole()
 
-    def ours(self) -> float:
+    def project_seconds(self) -> float:
         seeds, steps = range(len(self.proxies)), self.size.training
         return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, inner_steps=steps, inner_rule="budget"))
 
-    def theirs(self) -> float:
+    def plain_seconds(self) -> float:
         """A few agents, one from each third of the proxies, scaled to all."""
         count = self.size.sampled
         members = [len(self.proxies) * i // count for i in range(count)]
@@ -210,7 +210,7 @@ class Generation:
 
 def generation(size: Size) -> dict[str, Result]:
     contest = Generation(size)
-    rounds = interleave({"ours": contest.ours, "plain": contest.theirs}, size.generations)
+    rounds = interleave({"ours": contest.project_seconds, "plain": contest.plain_seconds}, size.generations)
     middle = {name: statistics.median(values) for name, values in rounds.items()}
     count = len(contest.proxies)
     work = f"{count} agents of {size.training} steps and {TESTS} tests"
@@ -232,21 +232,21 @@ def memory_of_generation(steps: int) -> tuple[float, float]:
 
     The buffer holds a whole training from the start; the steps to fill it are not made.
     """
-    before = peak()
+    start_peak = peak()
     loop = inner("paper")
-    ours = Ours(loop, PERTURBATIONS * TRAININGS)
-    ours.begin(LONGEST).train(steps)
-    loop.test(ours.agent.with_weights(ours.agent.online), range(ours.agent.members))
-    return peak() - before, sum(table.nbytes for table in ours.agent.replay._tables.values()) / 1e9
+    project_side = Ours(loop, PERTURBATIONS * TRAININGS)
+    project_side.begin(LONGEST).train(steps)
+    loop.test(project_side.agent.with_weights(project_side.agent.online), range(project_side.agent.members))
+    return peak() - start_peak, sum(table.nbytes for table in project_side.agent.replay._tables.values()) / 1e9
 
 
 def memory(size: Size) -> dict[str, Result]:
     """In a process of its own. To be called first: a new process inherits the peak of the one that starts it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         rise, replay = pool.submit(memory_of_generation, size.memory).result()
-    what = f"rise of the peak, {PERTURBATIONS * TRAININGS} agents with {LONGEST:,} steps remembered"
+    description = f"rise of the peak, {PERTURBATIONS * TRAININGS} agents with {LONGEST:,} steps remembered"
     return {
-        "memory": Result(rise, "GB", what, ("<", 2)),
+        "memory": Result(rise, "GB", description, ("<", 2)),
         "memory_replay": Result(replay, "GB", "their replay buffer, part of it"),
     }
 

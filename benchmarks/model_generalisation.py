@@ -35,10 +35,18 @@ from models.settings import SettingError
 
 CURVE = 24_000  # steps
 FIXTURE: dict[str, Any] = {
-    "implementation": "PerfectModel", "gamename": "procmaze,grid_size=3", "seed": 0, "num_seeds": 10,
-    "hidden_sizes": (64, 64), "batch_size": 8, "rollout_length": 10, "buffer_size": 20_000,
-    "target_update_frequency": 50, "lr": 1e-3, "softmax_temp": 0.4,
-}  # fmt: skip
+    "implementation": "PerfectModel",
+    "gamename": "procmaze,grid_size=3",
+    "seed": 0,
+    "num_seeds": 10,
+    "hidden_sizes": (64, 64),
+    "batch_size": 8,
+    "rollout_length": 10,
+    "buffer_size": 20_000,
+    "target_update_frequency": 50,
+    "lr": 1e-3,
+    "softmax_temp": 0.4,
+}
 COMPILED = ("ER", "PerfectModel")  # measured with the setting `compile` too, at the first number of threads
 
 
@@ -61,10 +69,19 @@ class Size:
 
 
 QUICK = Size(
-    block=0.002, rounds=1, seeds=(1, 3), threads=(1,), rows=20, wait=10, square=32, fixture=20, fixture_rounds=1,
-    compiled=False, changes={"hidden_sizes": (8,), "batch_size": 4},
+    block=0.002,
+    rounds=1,
+    seeds=(1, 3),
+    threads=(1,),
+    rows=20,
+    wait=10,
+    square=32,
+    fixture=20,
+    fixture_rounds=1,
+    compiled=False,
+    changes={"hidden_sizes": (8,), "batch_size": 4},
     latent={"num_features": 4, "feature_width": 4},
-)  # fmt: skip
+)
 
 
 # -- agents at work ---------------------------------------------------------------------------------------------------
@@ -79,14 +96,14 @@ def loop_of(settings: Settings) -> StepGroups:
 def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     """The `StepLoop` of seeds of an agent in training on mazes of 4 x 4, their replay buffers full."""
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
-    own = {"buffer_size": size.rows, "training_start_time": size.wait, "steps_per_epoch": size.wait}
+    buffer_settings = {"buffer_size": size.rows, "training_start_time": size.wait, "steps_per_epoch": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
-    group = loop_of(from_dict(values | own | size.changes | latent | changes)).groups[0].loop
+    group = loop_of(from_dict(values | buffer_settings | size.changes | latent | changes)).groups[0].loop
     group.epoch(size.wait)
-    replay: Any = group.agent.replay
-    index = torch.arange(size.rows) % replay.size
-    full = {name: part[index] for name, part in replay.rows().items()}
-    replay.load_state_dict({"rows": full, "position": 0})
+    replay_buffer: Any = group.agent.replay
+    index = torch.arange(size.rows) % replay_buffer.size
+    full = {name: part[index] for name, part in replay_buffer.rows().items()}
+    replay_buffer.load_state_dict({"rows": full, "position": 0})
     return group
 
 
@@ -103,9 +120,10 @@ def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dic
     ``groups`` train in the first way alone: every way would be compiled anew."""
     contenders = {
         f"{label}_{way.name}": (group, way)
-        for label, group in groups.items() for way in ways
+        for label, group in groups.items()
+        for way in ways
         if way == ways[0] or not group.agent.config.compile
-    }  # fmt: skip
+    }
     work = {
         key: way.contender(group.epoch, group.agent.members, size.block) for key, (group, way) in contenders.items()
     }
@@ -113,27 +131,32 @@ def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dic
     results: dict[str, Result] = {}
     for key, (group, _) in contenders.items():
         results |= rate_rows(key, name, group.agent.members, blocks[key])
-    few, most = min(size.seeds), max(size.seeds)
-    for way in ways if few < most else ():
-        one, many = ([1 / each.rate for each in blocks[f"{name}_{seeds}_{way.name}"]] for seeds in (few, most))
-        ratio = Result(median_ratio(many, one), "times", f"a step of one seed of {few}, wall", ("<=", 1))
-        results[f"{name}_{most}_{way.name}_seed_cost"] = ratio
+    min_seeds, max_seeds = min(size.seeds), max(size.seeds)
+    for way in ways if min_seeds < max_seeds else ():
+        min_seed_times, max_seed_times = (
+            [1 / block.rate for block in blocks[f"{name}_{seeds}_{way.name}"]] for seeds in (min_seeds, max_seeds)
+        )
+        ratio = Result(
+            median_ratio(max_seed_times, min_seed_times), "times", f"a step of one seed of {min_seeds}, wall", ("<=", 1)
+        )
+        results[f"{name}_{max_seeds}_{way.name}_seed_cost"] = ratio
     return results
 
 
 def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str, Result]:
     """Seed-steps a second of one contender and of the original."""
-    middle, known = statistics.median(block.rate for block in blocks), ORIGINAL[name]
-    theirs = min(known, key=lambda count: abs(count - seeds))
+    middle, original_rates = statistics.median(block.rate for block in blocks), ORIGINAL[name]
+    original_seeds = min(original_rates, key=lambda count: abs(count - seeds))
     steps = f"{blocks[0].steps // seeds} step{'s' * (blocks[0].steps > seeds)}"
-    what = f"{seeds} seed{'s' * (seeds > 1)}, median of {len(blocks)} blocks of {steps}, wall"
+    description = f"{seeds} seed{'s' * (seeds > 1)}, median of {len(blocks)} blocks of {steps}, wall"
     by_cpu = sum(block.steps for block in blocks) / sum(block.cpu for block in blocks)
-    original = f"the original's {known[theirs]:g} with {theirs} seed{'s' * (theirs > 1)} on two cores"
+    plural = "s" * (original_seeds > 1)
+    original = f"the original's {original_rates[original_seeds]:g} with {original_seeds} seed{plural} on two cores"
     return {
-        key: Result(middle, "seed-steps/s", what),
+        key: Result(middle, "seed-steps/s", description),
         f"{key}_best": Result(max(block.rate for block in blocks), "seed-steps/s", "the best of these blocks"),
         f"{key}_cpu": Result(by_cpu, "seed-steps/s", "by CPU time, all threads and blocks"),
-        f"{key}_original": Result(middle / known[theirs], "times", original),
+        f"{key}_original": Result(middle / original_rates[original_seeds], "times", original),
     }
 
 
@@ -166,20 +189,25 @@ def against_plain(agent: Any, size: Size) -> dict[str, Result]:
 
     def loop(count: int) -> None:
         for _ in range(count):
-            for each in agents:
-                each.step()
+            for plain_agent in agents:
+                plain_agent.step()
 
     contenders = {
         f"{name}_{threads}t": Way(threads).contender(work, agent.members, size.block)
-        for threads in size.threads for name, work in (("ours", partial(updates, agent)), ("plain", loop))
-    }  # fmt: skip
+        for threads in size.threads
+        for name, work in (("ours", partial(updates, agent)), ("plain", loop))
+    }
     blocks = interleave(contenders, size.rounds)
     results: dict[str, Result] = {}
     for threads in size.threads:
-        ours, theirs = ([block.rate for block in blocks[f"{name}_{threads}t"]] for name in ("ours", "plain"))
-        what = f"a loop over {len(agents)} networks, nn.Module and torch.optim.AdamW"
-        results[f"plain_{threads}t"] = Result(statistics.median(theirs), "seed-updates/s", f"ER, {what}")
-        results[f"plain_{threads}t_speedup"] = Result(median_ratio(ours, theirs), "times", "the plain loop, by ours")
+        project_rates, plain_rates = (
+            [block.rate for block in blocks[f"{name}_{threads}t"]] for name in ("ours", "plain")
+        )
+        description = f"a loop over {len(agents)} networks, nn.Module and torch.optim.AdamW"
+        results[f"plain_{threads}t"] = Result(statistics.median(plain_rates), "seed-updates/s", f"ER, {description}")
+        results[f"plain_{threads}t_speedup"] = Result(
+            median_ratio(project_rates, plain_rates), "times", "the plain loop, by ours"
+        )
     return results
 
 
@@ -200,14 +228,16 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
     blocks = interleave(contenders, size.fixture_rounds)
     results: dict[str, Result] = {}
     for threads in counts:
-        each, key = blocks[f"{threads}"], f"fixture_{'compiled_' * fused}{threads}t"
-        cpu, wall = (statistics.median(1000 * getattr(block, kind) / block.steps for block in each)
-                     for kind in ("cpu", "wall"))  # fmt: skip
+        thread_blocks, key = blocks[f"{threads}"], f"fixture_{'compiled_' * fused}{threads}t"
+        cpu, wall = (
+            statistics.median(1000 * getattr(block, kind) / block.steps for block in thread_blocks)
+            for kind in ("cpu", "wall")
+        )
         curve = cpu * CURVE / 1000
-        what = f"{FIXTURE['num_seeds']} seeds on mazes of 3 x 3, 2 layers of 64"
+        description = f"{FIXTURE['num_seeds']} seeds on mazes of 3 x 3, 2 layers of 64"
         original = f"the original's {ORIGINAL_CURVE:g} CPU s for {CURVE:,} steps"
         results |= {
-            key: Result(cpu, "CPU s", f"1,000 steps and their evaluation, {what}"),
+            key: Result(cpu, "CPU s", f"1,000 steps and their evaluation, {description}"),
             f"{key}_wall": Result(wall, "s", "the same, wall"),
             f"{key}_curve": Result(curve, "CPU s", f"{CURVE:,} such steps, extrapolated"),
             f"{key}_original": Result(curve / ORIGINAL_CURVE, "times", original),
@@ -230,12 +260,12 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
         else:
             layout = type(agent.replay).layout(agent.obs_size, agent.actions, bits=True)
         computed = seeds * rows * row_bytes(layout)
-        asked = sum(table.nbytes for table in group.agent.replay._tables.values())
-        key, what = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
-        results[key] = Result(computed / 1e9, "GB", f"from element sizes, {what}")
-        results[f"{key}_asked"] = Result(asked / 1e9, "GB", "bytes of its tables")
+        allocated_bytes = sum(table.nbytes for table in group.agent.replay._tables.values())
+        key, description = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
+        results[key] = Result(computed / 1e9, "GB", f"from element sizes, {description}")
+        results[f"{key}_asked"] = Result(allocated_bytes / 1e9, "GB", "bytes of its tables")
         original = f"the growth of the original, {ORIGINAL_MEMORY} GB"
-        results[f"{key}_original"] = Result(asked / 1e9 / ORIGINAL_MEMORY, "times", original)
+        results[f"{key}_original"] = Result(allocated_bytes / 1e9 / ORIGINAL_MEMORY, "times", original)
     return results
 
 
@@ -249,11 +279,11 @@ def can_compile() -> bool:
     return True
 
 
-def measured(agents: list[str], size: Size) -> dict[str, Result]:
+def measure_agents(agents: list[str], size: Size) -> dict[str, Result]:
     """Everything, of these agents."""
     units = bf16_units()
-    found = ", ".join(units) if units else "no bf16 units, so nothing is measured at medium"
-    results = {"bf16_units": Result(float(len(units)), "kinds", found)}
+    units_text = ", ".join(units) if units else "no bf16 units, so nothing is measured at medium"
+    results = {"bf16_units": Result(float(len(units)), "kinds", units_text)}
     machine = products(size.square, max(size.seeds), size.threads, size.block / 3, size.rounds)
     results |= machine
     fused = size.compiled and can_compile()
@@ -261,11 +291,11 @@ def measured(agents: list[str], size: Size) -> dict[str, Result]:
     ways = [Way(threads, precision) for precision in precisions for threads in size.threads]
     for name in agents:
         print(f"{name} ...", flush=True)
-        most = max(size.seeds)
+        max_seeds = max(size.seeds)
         groups = {f"{name}_{seeds}": group_of(name, seeds, size) for seeds in size.seeds}
-        agent = groups[f"{name}_{most}"].agent
+        agent = groups[f"{name}_{max_seeds}"].agent
         if fused and name in COMPILED:
-            groups[f"{name}_{most}_compiled"] = group_of(name, most, size, compile=True)
+            groups[f"{name}_{max_seeds}_compiled"] = group_of(name, max_seeds, size, compile=True)
         results |= rates(name, groups, size, ways) | shares(name, agent, size, machine)
         if name == "ER":
             results |= against_plain(agent, size)
@@ -287,11 +317,13 @@ def main() -> None:
     prepare(RunConfig())
     load, start, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        results = measured(options.agents, size)
+        results = measure_agents(options.agents, size)
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    timing = (f"load {load:.1f} at the start; {' or '.join(map(str, threads))} threads, as in each name; "
-              "wall time unless CPU is said; "
-              f"the whole took {wall:.0f} s, {cpu:.0f} s of CPU time")  # fmt: skip
+    timing = (
+        f"load {load:.1f} at the start; {' or '.join(map(str, threads))} threads, as in each name; "
+        "wall time unless CPU is said; "
+        f"the whole took {wall:.0f} s, {cpu:.0f} s of CPU time"
+    )
     common.report("Model-based generalisation on ProcMaze", results, options.json, timing)
 
 

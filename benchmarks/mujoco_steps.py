@@ -44,32 +44,34 @@ def contenders(envs: int, steps: int) -> tuple[dict[str, Callable[[], float]], d
         return states.copy()
 
     def by_adapter() -> np.ndarray:
-        return np.stack([adapter.step(torch.from_numpy(each)[None]).obs[0, :, -model.nv :].numpy() for each in actions])
+        return np.stack(
+            [adapter.step(torch.from_numpy(action)[None]).obs[0, :, -model.nv :].numpy() for action in actions]
+        )
 
     def alone() -> np.ndarray:
-        seen, before, after = np.empty((steps, envs, model.nq + model.nv)), np.empty(envs), np.empty(envs)
-        for t, each in enumerate(actions):
+        trajectory, x_before, x_after = np.empty((steps, envs, model.nq + model.nv)), np.empty(envs), np.empty(envs)
+        for t, action in enumerate(actions):
             for row, data in enumerate(datas):
-                before[row] = data.qpos[0]
-                data.ctrl[:] = each[row]
+                x_before[row] = data.qpos[0]
+                data.ctrl[:] = action[row]
                 mujoco.mj_step(model, data, nstep=SKIP)
-                after[row] = data.qpos[0]
-                seen[t, row, : model.nq], seen[t, row, model.nq :] = data.qpos, data.qvel
+                x_after[row] = data.qpos[0]
+                trajectory[t, row, : model.nq], trajectory[t, row, model.nq :] = data.qpos, data.qvel
             # What else an environment would hand out.
-            speed, cost = (after - before) / (SKIP * model.opt.timestep), 0.1 * (each * each).sum(1)
-            torch.from_numpy(np.stack((after, speed, speed, -cost, speed - cost), 1).astype(np.float32))
-            torch.from_numpy(seen[t, :, 1:].astype(np.float32))
-        return seen[..., -model.nv :]
+            speed, cost = (x_after - x_before) / (SKIP * model.opt.timestep), 0.1 * (action * action).sum(1)
+            torch.from_numpy(np.stack((x_after, speed, speed, -cost, speed - cost), 1).astype(np.float32))
+            torch.from_numpy(trajectory[t, :, 1:].astype(np.float32))
+        return trajectory[..., -model.nv :]
 
     def by_rollout() -> np.ndarray:
-        now, seen = states.copy(), np.empty((steps, envs, model.nv))
+        now, velocities = states.copy(), np.empty((steps, envs, model.nv))
         with rollout.Rollout(nthread=0) as run:
-            for t, each in enumerate(actions):
-                control = np.repeat(each[:, None].astype(np.float64), SKIP, 1)
+            for t, action in enumerate(actions):
+                control = np.repeat(action[:, None].astype(np.float64), SKIP, 1)
                 path, _ = run.rollout(model, [spare], now, control, nstep=SKIP)
                 now = path[:, -1].copy()
-                seen[t] = now[:, 1 + model.nq : 1 + model.nq + model.nv]
-        return seen
+                velocities[t] = now[:, 1 + model.nq : 1 + model.nq + model.nv]
+        return velocities
 
     works = {"adapter": by_adapter, "mj_step": alone, "rollout": by_rollout}
 
@@ -77,12 +79,12 @@ def contenders(envs: int, steps: int) -> tuple[dict[str, Callable[[], float]], d
         begin()
         return cpu_seconds(work) / steps / envs * 1e6
 
-    def played(work: Callable[[], np.ndarray]) -> np.ndarray:
+    def velocities_of(work: Callable[[], np.ndarray]) -> np.ndarray:
         begin()
         return work()
 
     times: dict[str, Callable[[], float]] = {name: partial(timed, work) for name, work in works.items()}
-    return times, {name: partial(played, work) for name, work in works.items()}
+    return times, {name: partial(velocities_of, work) for name, work in works.items()}
 
 
 def main() -> None:
@@ -92,15 +94,17 @@ def main() -> None:
     results = {}
     for envs in sizes:
         works, paths = contenders(envs, 5 if options.quick else max(20, 400 // envs))
-        times, seen = interleave(works, rounds), {name: path() for name, path in paths.items()}
+        times, velocities = interleave(works, rounds), {name: path() for name, path in paths.items()}
         for name, values in times.items():
             results[f"{name}_{envs}"] = Result(float(np.median(values)), "us", f"a step of one of {envs}")
             if name != "adapter":
                 results[f"{name}_{envs}_speedup"] = Result(
                     median_ratio(times["adapter"], values), "times", "the adapter", (">=", 1.5)
                 )
-                apart = np.abs(seen[name] - seen["adapter"]).max() / np.abs(seen["adapter"]).max()
-                results[f"{name}_{envs}_apart"] = Result(float(apart), "share", "largest difference over largest speed")
+                deviation = np.abs(velocities[name] - velocities["adapter"]).max() / np.abs(velocities["adapter"]).max()
+                results[f"{name}_{envs}_apart"] = Result(
+                    float(deviation), "share", "largest difference over largest speed"
+                )
     common.report("HalfCheetah-v5 stepped in three ways", results, options.json)
 
 

@@ -31,7 +31,7 @@ MAKE = {
 }
 
 
-def made(code: str) -> float:
+def startup_seconds(code: str) -> float:
     """CPU seconds of a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", CLOCK.format(code)], cwd=ROOT, capture_output=True, check=True)
     return float(done.stdout)
@@ -40,8 +40,8 @@ def made(code: str) -> float:
 def contenders(envs: int, steps: int) -> dict[str, Any]:
     """Microseconds per step of ``envs`` copies, episodes started again where they end."""
     make = gymnasium.make if envs == 1 else partial(gymnasium.make_vec, num_envs=envs, autoreset_mode="SameStep")
-    ours: Any = make(ID)
-    ours.reset(seed=0)
+    numpy_env: Any = make(ID)
+    numpy_env.reset(seed=0)
     proxy = files.load(FILE)
     networks: Any = proxy.networks
     dynamics = SyntheticDynamics(
@@ -55,16 +55,16 @@ def contenders(envs: int, steps: int) -> dict[str, Any]:
 
     def with_numpy() -> None:
         for action in actions:
-            _, _, terminated, truncated, _ = ours.step(action)
+            _, _, terminated, truncated, _ = numpy_env.step(action)
             if envs == 1 and (terminated or truncated):
-                ours.reset()
+                numpy_env.reset()
 
     def with_torch() -> None:
         for action in columns:
             step = tensors.step(action)
-            over = step.terminated | step.truncated
-            if over.any():
-                tensors.reset(seeds, over)
+            done = step.terminated | step.truncated
+            if done.any():
+                tensors.reset(seeds, done)
 
     return {
         "numpy": lambda: cpu_seconds(with_numpy) / steps * 1e6,
@@ -76,7 +76,7 @@ def main() -> None:
     options = common.parser(__doc__.splitlines()[0]).parse_args()
     steps, rounds, makes = (20, 1, 1) if options.quick else (1000, 9, 5)
     torch.set_num_threads(1)
-    trials = {"make": (interleave({name: partial(made, code) for name, code in MAKE.items()}, makes), "s")}
+    trials = {"make": (interleave({name: partial(startup_seconds, code) for name, code in MAKE.items()}, makes), "s")}
     trials["step"] = interleave(contenders(1, steps), rounds), "us"
     trials[f"step_{MANY}"] = interleave(contenders(MANY, steps), rounds), "us"
     results = {}

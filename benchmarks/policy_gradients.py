@@ -89,9 +89,9 @@ class Simulator:
         assert isinstance(loop, EpisodeLoop)
         envs, streams = settings.agent.batch_episodes, Streams([0])
         seeds = streams.episode_seeds(envs)
-        played = rollout(loop.agent.begin(envs, streams.fork(), sample=True), loop.environment, seeds)
+        trajectory = rollout(loop.agent.begin(envs, streams.fork(), sample=True), loop.environment, seeds)
         loop.close()
-        lengths, actions = played.lengths[0].tolist(), played.action[:, 0].T.tolist()
+        lengths, actions = trajectory.lengths[0].tolist(), trajectory.action[:, 0].T.tolist()
         self.episodes = [(seed, row[:n]) for seed, row, n in zip(seeds[0].tolist(), actions, lengths, strict=True)]
         self.steps, self.env = sum(lengths), plain.lander()
 
@@ -115,7 +115,7 @@ class Contest:
         self.seeds = itertools.count()
         self.lengths: list[float] = []  # of our episodes, a mean a round
 
-    def ours(self, members: int) -> float:
+    def project_rate(self, members: int) -> float:
         seed = members * next(self.seeds)
         settings = settings_of(self.network, self.size, no_checkpoint=True, seed=seed, num_seeds=members)
         batch = members * self.config.batch_episodes
@@ -137,13 +137,18 @@ class Contest:
     def peers(self) -> dict[str, tuple[str, Callable[[], float]]]:
         """Rounds of stable-baselines3's A2C by name, and what each is."""
         config = self.config
-        both = config.value_hidden_sizes if config.baseline == "value" else config.hidden_sizes
-        ways = [("sb3_1", 1, both), ("sb3_8", 8, both)]
+        value_sizes = config.value_hidden_sizes if config.baseline == "value" else config.hidden_sizes
+        ways = [("sb3_1", 1, value_sizes), ("sb3_8", 8, value_sizes)]
         if config.baseline != "value":  # it has values where ours has none: nor need it have much
             ways.append(("sb3_8_linear", 8, ()))
-        return {name: (f"stable-baselines3's A2C, {envs} env{'s' * (envs > 1)}, policy {_layers(config.hidden_sizes)}, "
-                       f"values {_layers(value)}", partial(self.peer, envs, value))
-                for name, envs, value in ways}  # fmt: skip
+        return {
+            name: (
+                f"stable-baselines3's A2C, {envs} env{'s' * (envs > 1)}, policy {_layers(config.hidden_sizes)}, "
+                f"values {_layers(value)}",
+                partial(self.peer, envs, value),
+            )
+            for name, envs, value in ways
+        }
 
 
 def _layers(hidden: tuple[int, ...]) -> str:
@@ -154,14 +159,18 @@ def training(network: str, size: Size) -> dict[str, Result]:
     """One network trained by us, by the plain loop and by stable-baselines3."""
     contest, simulator = Contest(network, size), Simulator(settings_of(network, size))
     peers = contest.peers() if importlib.util.find_spec("stable_baselines3") else {}
-    rounds = {"ours": partial(contest.ours, 1), "members": partial(contest.ours, MEMBERS), "plain": contest.plain,
-              "simulator": simulator.rate}  # fmt: skip
+    rounds = {
+        "ours": partial(contest.project_rate, 1),
+        "members": partial(contest.project_rate, MEMBERS),
+        "plain": contest.plain,
+        "simulator": simulator.rate,
+    }
     rates = interleave(rounds | {name: run for name, (_, run) in peers.items()}, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     config = contest.config
     values = f", values {_layers(config.value_hidden_sizes)}" if config.baseline == "value" else ""
-    what = f"policy {_layers(config.hidden_sizes)}{values}, {config.batch_episodes} episodes an update"
-    results = {"": Result(middle["ours"], "steps/s", f"{NETWORKS[network]['implementation']}, {what}")}
+    setup = f"policy {_layers(config.hidden_sizes)}{values}, {config.batch_episodes} episodes an update"
+    results = {"": Result(middle["ours"], "steps/s", f"{NETWORKS[network]['implementation']}, {setup}")}
     results["members"] = Result(middle["members"], "steps/s", f"the same, {MEMBERS} seeds in one program")
     results["length"] = Result(statistics.fmean(contest.lengths), "steps", "an episode of ours, mean")
     for name, (description, _) in peers.items():
@@ -183,10 +192,14 @@ def training(network: str, size: Size) -> dict[str, Result]:
 def overhead(network: str, size: Size) -> dict[str, Result]:
     """A run with log and checkpoints, early, when nearly every update is the best so far and writes a file."""
     clock, name = fit(settings_of(network, size), size.updates), f"{network}_update"
-    whole = f"trainer.fit, mean of {size.updates} updates from the second on"
-    results = {name: Result(1e3 * clock.seconds / size.updates, "ms an update", whole)}
-    shares = {"own": "rollout, observe, learn", "log": "metrics.csv, TensorBoard, progress",
-              "checkpoints": "last.ckpt every ten, best.ckpt", "lightning": "all the rest"}  # fmt: skip
+    against = f"trainer.fit, mean of {size.updates} updates from the second on"
+    results = {name: Result(1e3 * clock.seconds / size.updates, "ms an update", against)}
+    shares = {
+        "own": "rollout, observe, learn",
+        "log": "metrics.csv, TensorBoard, progress",
+        "checkpoints": "last.ckpt every ten, best.ckpt",
+        "lightning": "all the rest",
+    }
     for part, description in shares.items():
         results[f"{name}_{part}"] = Result(100 * clock.parts[part] / clock.seconds, "%", description)
     return results

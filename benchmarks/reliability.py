@@ -57,17 +57,21 @@ class Contender:
     def __init__(self, peer: Peer, python: str, steps: int):
         self.peer, self.steps = peer, steps
         self.script = subprocess.Popen(
-            [python, str(PEERS / f"{peer.script}.py")], text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [python, str(PEERS / f"{peer.script}.py")],
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
 
     def start(self, folder: Path) -> int:
         """The process id, once training has begun or ended."""
         assert self.script.stdin and self.script.stdout
-        self.folder, before = folder, lines(folder / "log")
+        self.folder, previous_log = folder, lines(folder / "log")
         print(folder, self.peer.algorithm, self.steps, file=self.script.stdin, flush=True)
         pid = int(self.script.stdout.readline())
-        while lines(folder / "log") == before and Path(f"/proc/{pid}/fd").exists():
+        while lines(folder / "log") == previous_log and Path(f"/proc/{pid}/fd").exists():
             time.sleep(0.01)
         return pid
 
@@ -75,8 +79,8 @@ class Contender:
         """Wait until training has come to an environment step, or ended."""
         while Path(f"/proc/{pid}/fd").exists():
             logs = [self.folder / "curve.csv", *self.folder.glob("cartpole/*/*/*/version_*/metrics.csv")]
-            known = [line.split(",")[path.name == "metrics.csv"] for path in logs for line in lines(path)[-1:]]
-            if any(each.isdecimal() and int(each) >= step for each in known):
+            logged_steps = [line.split(",")[path.name == "metrics.csv"] for path in logs for line in lines(path)[-1:]]
+            if any(logged_step.isdecimal() and int(logged_step) >= step for logged_step in logged_steps):
                 return
             time.sleep(0.02)
 
@@ -85,7 +89,7 @@ class Contender:
         assert self.script.stdout
         return self.script.stdout.readline().strip() == "0"
 
-    def found(self) -> tuple[str, str]:
+    def read_results(self) -> tuple[str, str]:
         return (self.folder / "curve.csv").read_text(), (self.folder / "weights").read_text()
 
 
@@ -106,10 +110,10 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
                 tail = "\n".join(lines(folder / "output")[-20:])
                 print(f"{peer.name}: does not run\n{tail}", file=sys.stderr)
                 return {}
-            wholes.append(contender.found())
-        for one, other, what in zip(*wholes, ("curves", "weights"), strict=True):
-            if one != other:
-                print(f"{peer.name}: {what} of two uninterrupted runs of one seed differ", file=sys.stderr)
+            wholes.append(contender.read_results())
+        for first_result, second_result, kind in zip(*wholes, ("curves", "weights"), strict=True):
+            if first_result != second_result:
+                print(f"{peer.name}: {kind} of two uninterrupted runs of one seed differ", file=sys.stderr)
                 return {}
         while done < kills:
             shutil.rmtree(folder := Path(place, "killed"), ignore_errors=True)
@@ -123,15 +127,15 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
                 continue
             done += 1
             contender.start(folder)
-            ended = contender.ends()
-            said = lines(folder / "log")[1:]
-            curve, weights = contender.found() if ended else ("", "")
-            counts["ended"] += ended
+            finished = contender.ends()
+            log_lines = lines(folder / "log")[1:]
+            curve, weights = contender.read_results() if finished else ("", "")
+            counts["ended"] += finished
             counts["same_curve"] += curve == wholes[0][0]
             counts["same_weights"] += weights == wholes[0][1]
-            counts["started_anew"] += said[-1] == "begun"
-            counts["unreadable"] += any("unreadable" in line for line in said)
-            print(f"{peer.name}: {done} of {kills}: {said[-1]}  {counts}", file=sys.stderr, flush=True)
+            counts["started_anew"] += log_lines[-1] == "begun"
+            counts["unreadable"] += any("unreadable" in line for line in log_lines)
+            print(f"{peer.name}: {done} of {kills}: {log_lines[-1]}  {counts}", file=sys.stderr, flush=True)
     against = f"of {kills} kills, {steps} steps of CartPole"
     return {f"{peer.name}_{name}": Result(float(count), "runs", against) for name, count in counts.items()}
 
@@ -141,26 +145,28 @@ def main() -> None:
     flags.add_argument("--kills", type=int, default=20)
     flags.add_argument("--only", nargs="*", default=[], help="names such as sb3_ppo")
     flags.add_argument("--python", nargs="*", default=[], metavar="MODULE=PATH", help="interpreters of other libraries")
-    asked = flags.parse_args()
-    pythons = dict(each.split("=", 1) for each in asked.python)
+    options = flags.parse_args()
+    pythons = dict(assignment.split("=", 1) for assignment in options.python)
     results: dict[str, Result] = {}
     for peer in CONTENDERS:
-        if asked.only and peer.name not in asked.only:
+        if options.only and peer.name not in options.only:
             continue
         python = pythons.get(peer.module.split(".")[0], sys.executable)
         code = (
             f"import {peer.module}; from importlib.metadata import version; print(version('{peer.package or 'torch'}'))"
         )
-        here = subprocess.run(["env", python, "-c", code], capture_output=True, text=True)  # 127 where it is not there
-        if here.returncode:
+        version_check = subprocess.run(
+            ["env", python, "-c", code], capture_output=True, text=True
+        )  # 127 where it is not there
+        if version_check.returncode:
             print(f"{peer.name} is left out: pip install {peer.package} 'gymnasium[classic-control]'", file=sys.stderr)
             continue
-        print(f"{peer.name}: {peer.package or 'with torch'} {here.stdout.strip()}", file=sys.stderr)
+        print(f"{peer.name}: {peer.package or 'with torch'} {version_check.stdout.strip()}", file=sys.stderr)
         results |= tried(
-            peer, python, 1 if asked.quick else asked.kills, peer.steps // 8 if asked.quick else peer.steps
+            peer, python, 1 if options.quick else options.kills, peer.steps // 8 if options.quick else peer.steps
         )
     if results:
-        report("Killed and resumed", results, asked.json, "1 thread; counts, no times")
+        report("Killed and resumed", results, options.json, "1 thread; counts, no times")
 
 
 if __name__ == "__main__":

@@ -59,10 +59,10 @@ class Search:
         """The same as a plain module."""
         parameters = self.loop.stages.parameters
         assert isinstance(parameters, Networks)
-        named = parameters.named(self.proxies[row])
-        outs, ins = named["reward.0.weight"].shape
+        weights = parameters.named_tensors(self.proxies[row])
+        outs, ins = weights["reward.0.weight"].shape
         module = nn.Sequential(nn.Linear(ins, outs), nn.LeakyReLU(0.25), nn.Linear(outs, 1))
-        module.load_state_dict({f"{2 * int(name[7])}.{name[9:]}": value for name, value in named.items()})
+        module.load_state_dict({f"{2 * int(name[7])}.{name[9:]}": value for name, value in weights.items()})
         return module
 
 
@@ -72,7 +72,7 @@ def cliff(size: Size) -> dict[str, Result]:
     picked = range(0, rows, max(1, rows // size.sampled))
     assert config.train_episodes and config.solved_reward is not None
 
-    def theirs() -> float:
+    def plain_seconds() -> float:
         def work() -> None:
             for row in picked:
                 agent = plain.QLearning(search.network(row), row)
@@ -80,13 +80,13 @@ def cliff(size: Size) -> dict[str, Result]:
 
         return cpu_seconds(work) * rows / len(picked)
 
-    what = f"{rows} trainings of {config.train_episodes} episodes, a test after each"
-    return contest("cliff", {"ours": search.run, "plain": theirs}, size, what, len(picked))
+    description = f"{rows} trainings of {config.train_episodes} episodes, a test after each"
+    return contest("cliff", {"ours": search.run, "plain": plain_seconds}, size, description, len(picked))
 
 
 def cartpole(size: Size) -> dict[str, Result]:
     search = Search("--gamename cartpole-200 --mode 1 --no_vary_hp", size.agents)
-    tests, every = search.config.test_episodes, min(search.config.test_every, size.steps)
+    tests, test_every = search.config.test_episodes, min(search.config.test_every, size.steps)
     recipe = ddqn.PRESETS["recipe"]
     assert (search.agent.hidden_sizes[0], search.agent.batch_size, search.agent.lr) == (
         recipe.hidden,
@@ -95,24 +95,24 @@ def cartpole(size: Size) -> dict[str, Result]:
     )
     picked = range(0, size.agents, max(1, size.agents // size.sampled))
 
-    def theirs() -> float:
+    def plain_seconds() -> float:
         def work() -> None:
             for row in picked:
-                plain.cartpole_training(search.network(row), row, size.steps, every, tests)
+                plain.cartpole_training(search.network(row), row, size.steps, test_every, tests)
 
         return cpu_seconds(work) * size.agents / len(picked)
 
-    search.loop.config = dataclasses.replace(search.config, inner_steps=size.steps, test_every=every)
-    what = f"{size.agents} agents of {size.steps} steps, {tests} tests every {every}"
-    return contest("cartpole", {"ours": search.run, "plain": theirs}, size, what, len(picked))
+    search.loop.config = dataclasses.replace(search.config, inner_steps=size.steps, test_every=test_every)
+    description = f"{size.agents} agents of {size.steps} steps, {tests} tests every {test_every}"
+    return contest("cartpole", {"ours": search.run, "plain": plain_seconds}, size, description, len(picked))
 
 
-def contest(name: str, sides: dict, size: Size, what: str, sampled: int) -> dict[str, Result]:
+def contest(name: str, sides: dict, size: Size, description: str, sampled: int) -> dict[str, Result]:
     rounds = interleave(sides, size.rounds)
     against = f"the plain loop, {sampled} agents scaled to all"
     return {
         f"{name}_plain": Result(statistics.median(rounds["plain"]), "s", against),
-        f"{name}": Result(statistics.median(rounds["ours"]), "s", f"a generation: {what}"),
+        f"{name}": Result(statistics.median(rounds["ours"]), "s", f"a generation: {description}"),
         f"{name}_speedup": Result(median_ratio(rounds["plain"], rounds["ours"]), "times", against, (">=", 10)),
     }
 

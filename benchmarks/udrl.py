@@ -43,7 +43,7 @@ class Size:
     early: int = 5  # rounds
     trained: int = 3
     short: int = 9  # rounds of what takes less than a second
-    shown: int = 20  # times 20 episodes of LunarLander's own controller
+    heuristic_rollouts: int = 20  # times 20 episodes of LunarLander's own controller
     fitted: int = 30  # epochs of updates on them
     fit: int = 30  # epochs under Lightning
 
@@ -53,7 +53,7 @@ class Size:
         return from_dict(fixed | changes)
 
 
-QUICK = Size(updates=3, early=1, trained=1, short=1, shown=1, fitted=2, fit=2)
+QUICK = Size(updates=3, early=1, trained=1, short=1, heuristic_rollouts=1, fitted=2, fit=2)
 
 
 class HeuristicPolicy(Policy):
@@ -98,7 +98,7 @@ class Contest:
     def _learn_to_fly(self, size: Size) -> None:
         policy, loop = HeuristicPolicy(self.plain.env), self.loop
         assert isinstance(loop, EpisodeLoop)
-        for _ in range(size.shown):
+        for _ in range(size.heuristic_rollouts):
             trajectory = rollout(policy, loop.environment, loop.streams.episode_seeds(ROLLOUTS))
             self.agent.observe(trajectory)
         for _ in range(size.fitted):
@@ -109,17 +109,17 @@ class Contest:
         for episode in memory.episodes[0]:
             steps = {name: values[0][episode.slots].numpy() for name, values in memory.fields.items()}
             lengths = np.full(len(episode), len(episode), np.float32)
-            after = np.roll(steps["obs"], -1, 0)
-            self.plain.memory.add({**steps, "obs2": after, "rollout_length": lengths})
+            next_obs = np.roll(steps["obs"], -1, 0)
+            self.plain.memory.add({**steps, "obs2": next_obs, "rollout_length": lengths})
 
-    def ours(self) -> tuple[float, float, int]:
+    def project_epoch(self) -> tuple[float, float, int]:
         """An epoch: CPU seconds apart from rollouts, in rollouts, and environment steps."""
-        before = int(self.loop.env_steps)
+        start_steps = int(self.loop.env_steps)
         total = cpu_seconds(self.loop.epoch)
         rolled = self.meter.take()["rollout"]
-        return total - rolled, rolled, int(self.loop.env_steps) - before
+        return total - rolled, rolled, int(self.loop.env_steps) - start_steps
 
-    def theirs(self) -> tuple[float, float, int]:
+    def plain_epoch(self) -> tuple[float, float, int]:
         """The same of the plain loop."""
         updating = cpu_seconds(lambda: self.plain.updates(self.updates))
         start = time.process_time()
@@ -130,14 +130,16 @@ class Contest:
 def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, Result]:
     """Whole epochs of both, brought to the same number of steps: theirs plays other episodes than ours."""
     contest = Contest(state, size, checkpoint)
-    rounds = interleave({"ours": contest.ours, "plain": contest.theirs}, getattr(size, state))
+    rounds = interleave({"ours": contest.project_epoch, "plain": contest.plain_epoch}, getattr(size, state))
     steps = statistics.fmean(steps for runs in rounds.values() for _, _, steps in runs)
     seconds = {name: [rest + rolled / n * steps for rest, rolled, n in runs] for name, runs in rounds.items()}
     rates = {name: [n / rolled for _, rolled, n in runs] for name, runs in rounds.items()}
     middle = {name: statistics.median(values) for name, values in seconds.items()}
     pace = {name: statistics.median(values) for name, values in rates.items()}
-    faster = {"epoch": median_ratio(seconds["plain"], seconds["ours"]),
-              "rollout": median_ratio(rates["ours"], rates["plain"])}  # fmt: skip
+    faster = {
+        "epoch": median_ratio(seconds["plain"], seconds["ours"]),
+        "rollout": median_ratio(rates["ours"], rates["plain"]),
+    }
     loop, work = "the plain loop", f"{size.updates} updates of {BATCH}, {ROLLOUTS} episodes"
     return {
         f"epoch_{state}_steps": Result(steps, "environment steps", "20 episodes, mean of both"),
@@ -147,7 +149,7 @@ def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, R
         f"rollout_{state}_plain": Result(pace["plain"], "steps/s", "one observation at a time"),
         f"rollout_{state}": Result(pace["ours"], "steps/s", "20 episodes side by side"),
         f"rollout_{state}_speedup": Result(faster["rollout"], "times", loop, (">=", 3)),
-    }  # fmt: skip
+    }
 
 
 def simulator(repeats: int) -> dict[str, Result]:
@@ -201,15 +203,17 @@ def lightning(size: Size) -> dict[str, Result]:
     count, clock = size.fit, LightningClock(lambda callback: "callbacks")
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(open(os.devnull, "w")):
         train(size.settings(epochs=count + 1, logdir=folder), (clock,))
-    own, callbacks, rest = (clock.parts[name] for name in ("own", "callbacks", "lightning"))
-    each, whole = 1e3 / count, "an epoch under trainer.fit"
+    module_seconds, callbacks, rest = (clock.parts[name] for name in ("own", "callbacks", "lightning"))
+    ms_per_epoch, against = 1e3 / count, "an epoch under trainer.fit"
     return {
-        "fit_epoch": Result(each * clock.seconds, "ms an epoch", f"trainer.fit, mean of {count} early epochs"),
-        "fit_own_work": Result(each * own, "ms an epoch", "learn, rollout, observe, evaluate"),
-        "fit_callbacks": Result(each * callbacks, "ms an epoch", "metrics.csv, TensorBoard, progress, checkpoints"),
-        "fit_lightning": Result(each * rest, "ms an epoch", "all the rest"),
-        "fit_lightning_share": Result(100 * rest / clock.seconds, "%", whole, ("<", 5)),
-        "fit_callbacks_share": Result(100 * callbacks / clock.seconds, "%", whole),
+        "fit_epoch": Result(ms_per_epoch * clock.seconds, "ms an epoch", f"trainer.fit, mean of {count} early epochs"),
+        "fit_own_work": Result(ms_per_epoch * module_seconds, "ms an epoch", "learn, rollout, observe, evaluate"),
+        "fit_callbacks": Result(
+            ms_per_epoch * callbacks, "ms an epoch", "metrics.csv, TensorBoard, progress, checkpoints"
+        ),
+        "fit_lightning": Result(ms_per_epoch * rest, "ms an epoch", "all the rest"),
+        "fit_lightning_share": Result(100 * rest / clock.seconds, "%", against, ("<", 5)),
+        "fit_callbacks_share": Result(100 * callbacks / clock.seconds, "%", against),
     }
 
 

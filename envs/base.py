@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.settings import UserError
 from models.spaces import Spaces
-from models.state import demand, like
+from models.state import check_like, demand
 
 
 class EnvironmentFault(UserError, RuntimeError):
@@ -98,8 +98,8 @@ class Replayed(Environment):
             return
         self._seeds = torch.where(where, seeds, self._seeds)
         self._began = torch.where(where, len(self._actions), self._began)
-        over = int(self._began.min())  # actions of episodes that are all over
-        self._actions, self._began = self._actions[over:], self._began - over
+        num_stale = int(self._began.min())  # actions of episodes that are all over
+        self._actions, self._began = self._actions[num_stale:], self._began - num_stale
 
     def _note_step(self, actions: Tensor, active: Tensor | None) -> None:
         if self._seeds is not None:
@@ -118,21 +118,21 @@ class Replayed(Environment):
         if self._seeds is None:
             return {}
         all_active = torch.ones_like(self._seeds, dtype=torch.bool)
-        taken = [action for action, _ in self._actions]
-        who = [all_active if active is None else active for _, active in self._actions]
+        actions = [action for action, _ in self._actions]
+        active_masks = [all_active if active is None else active for _, active in self._actions]
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._began}
-        return state | {"actions": torch.stack(taken), "active": torch.stack(who)} if taken else state
+        return state | {"actions": torch.stack(actions), "active": torch.stack(active_masks)} if actions else state
 
     def restore(self, state: dict[str, Any]) -> None:
         if not state:
             return
         at = torch.zeros(self.members, self.envs, dtype=torch.int64)
-        taken = state.get("actions", at[:0])
-        like({"seeds": at, "began": at}, {name: state[name] for name in ("seeds", "began")}, "environment")
-        demand(int(state["began"].max()) <= len(taken), "environment", "began after its last action", "before it")
+        actions = state.get("actions", at[:0])
+        check_like({"seeds": at, "began": at}, {name: state[name] for name in ("seeds", "began")}, "environment")
+        demand(int(state["began"].max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(state["seeds"])
         active = state.get("active", at[:0])
-        for i, action in enumerate(taken):
+        for i, action in enumerate(actions):
             self.step(action, active[i] & (state["began"] <= i))
         # The record before the snapshot: the next snapshot then equals that of an uninterrupted run.
-        self._began, self._actions = state["began"], list(zip(taken, active, strict=True))
+        self._began, self._actions = state["began"], list(zip(actions, active, strict=True))

@@ -44,8 +44,8 @@ class ButtonGrid(ChanceDynamics):
         self._columns = torch.arange(1, 1 + self.chances)
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._one_step = torch.tensor([0, 1])  # to seed and steps
-        self._after = clipped_moves(grid_size)
-        self._row_after, self._col_after = self._after // grid_size, self._after % grid_size
+        self._next_cell = clipped_moves(grid_size)
+        self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
         """A cell for the player, uniform; cells for the buttons, uniform without replacement; all buttons off."""
@@ -56,8 +56,8 @@ class ButtonGrid(ChanceDynamics):
     def observe(self, state: Tensor) -> Tensor:
         _, row, col, cells, on = self._parts(state)
         ones = torch.cat(((row * self._size + col) * 3, cells * 3 + 2 - on), -1)
-        seen = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
-        return seen.scatter_(-1, ones, 1.0)
+        obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
+        return obs.scatter_(-1, ones, 1.0)
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
         return self._draws(seed, time + 1)
@@ -68,29 +68,29 @@ class ButtonGrid(ChanceDynamics):
         head = head + self._one_step
         old = torch.add(col, row, alpha=self._size)
         way = torch.add(actions[..., None], old, alpha=len(MOVES))
-        position = torch.take(self._after, way)
-        success = again = on.all(-1, keepdim=True)
+        position = torch.take(self._next_cell, way)
+        success = restart = on.all(-1, keepdim=True)
         on = on ^ ((cells == position) & (position != old))
         if self._chance:
             event = chance[..., :1] < self._chance
             if self._activate:
                 on = on | event
             else:
-                again = success | event
-        going = torch.cat((head, torch.take(self._row_after, way), torch.take(self._col_after, way), cells, on), -1)
-        state = torch.where(again, self._fresh(head, chance), going)
+                restart = success | event
+        going = torch.cat((head, torch.take(self._next_row, way), torch.take(self._next_col, way), cells, on), -1)
+        state = torch.where(restart, self._fresh(head, chance), going)
         success = success[..., 0]
         return state, success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
         """A state ``[4 + 2 K]`` as lines: ``@`` the player, ``*`` on a button, ``o`` a button that is off, ``O`` on."""
         _, row, col, cells, on = self._parts(state)
-        shown = ["."] * self._size**2
+        characters = ["."] * self._size**2
         for cell, lit in zip(cells.tolist(), on.tolist(), strict=True):
-            shown[cell] = "O" if lit else "o"
+            characters[cell] = "O" if lit else "o"
         player = int(row) * self._size + int(col)
-        shown[player] = "@" if shown[player] == "." else "*"
-        return as_lines(shown, self._size)
+        characters[player] = "@" if characters[player] == "." else "*"
+        return as_lines(characters, self._size)
 
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
         """Seed and steps ``[..., 2]``, row and column ``[..., 1]``, cells and states of the buttons ``[..., K]``."""
@@ -107,6 +107,6 @@ class ButtonGrid(ChanceDynamics):
         # its range, which no earlier one could be. The set is uniform; its order is not, and does not matter.
         cells = numbers[..., 2:]
         for k in range(1, self._buttons):
-            taken = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
-            cells[..., k].masked_fill_(taken, self._size**2 - self._buttons + k)
+            duplicate = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
+            cells[..., k].masked_fill_(duplicate, self._size**2 - self._buttons + k)
         return torch.cat((head, numbers, torch.zeros_like(cells)), -1)

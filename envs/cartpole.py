@@ -34,14 +34,14 @@ class CartPole(Dynamics):
     def __init__(self, max_episode_steps: int = 500, **physics: float) -> None:
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
         self.physics = CartPoleParameters(**physics)
-        self.drawn = self.physics.physics_spread > 1
-        self._usual = [getattr(self.physics, name) for name in _SPREAD]
-        self._middle = torch.tensor(self._usual, dtype=torch.float64)
+        self.random_physics = self.physics.physics_spread > 1
+        self._nominal_physics = [getattr(self.physics, name) for name in _SPREAD]
+        self._middle = torch.tensor(self._nominal_physics, dtype=torch.float64)
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Uniform on [-0.05, 0.05) in each of the four numbers; what an episode draws is log-uniform."""
-        if not self.drawn:
+        if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
         first, chance = (uniform(seeds, 4 + len(_SPREAD)) * 2 - 1).split([4, len(_SPREAD)], -1)
         factors = (chance * math.log(self.physics.physics_spread)).exp()
@@ -51,10 +51,10 @@ class CartPole(Dynamics):
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        moving, (gravity, cart, pole, half) = state, self._usual
-        if self.drawn:
-            moving, drawn = state.split([4, len(_SPREAD)], -1)
-            gravity, cart, pole, half = drawn.unbind(-1)
+        moving, (gravity, cart, pole, half) = state, self._nominal_physics
+        if self.random_physics:
+            moving, episode_physics = state.split([4, len(_SPREAD)], -1)
+            gravity, cart, pole, half = episode_physics.unbind(-1)
         _, speed, angle, spin = moving.unbind(-1)
         mass = cart + pole
         share = pole * half / mass  # the pole's moment over the whole mass, m
@@ -64,5 +64,5 @@ class CartPole(Dynamics):
         rates = torch.stack((speed, push - turn * cos * share, spin, turn), -1)
         moving = moving + rates * _SECONDS
         ends = (moving.abs() > self._bounds).any(-1)
-        state = torch.cat((moving, drawn), -1) if self.drawn else moving
+        state = torch.cat((moving, episode_physics), -1) if self.random_physics else moving
         return state, torch.ones_like(speed, dtype=torch.float32), ends, None

@@ -22,7 +22,7 @@ from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
 from models.compiled import NOTHING, Net, better, net, single
-from models.machine import exact, known, within
+from models.machine import exact, type_predicate, within
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.compiled import FORMS, by_target, learned
 from models.spaces import Discrete
@@ -30,9 +30,12 @@ from models.spaces import Discrete
 Array = np.ndarray[Any, Any]
 CARTPOLE, ACROBOT, MOUNTAINCAR, CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
 KINDS = {
-    CartPole: CARTPOLE, Acrobot: ACROBOT, MountainCar: MOUNTAINCAR, MountainCarContinuous: CONTINUOUS,
+    CartPole: CARTPOLE,
+    Acrobot: ACROBOT,
+    MountainCar: MOUNTAINCAR,
+    MountainCarContinuous: CONTINUOUS,
     Pendulum: PENDULUM,
-}  # fmt: skip
+}
 TAU = 2 * math.pi
 
 
@@ -65,7 +68,7 @@ class World(NamedTuple):
     middle: Array  # [A], of the range of actions
     half: Array
     # RewardedEnvironment
-    paid: bool  # a learned reward
+    learned_reward: bool  # a learned reward
     phi: Net
     weights: Array  # [M, D]
     table: Array  # [M, S], phi of every cell
@@ -85,7 +88,7 @@ class Map(World):
     out the rest (`on_map`)."""
 
 
-on_map = known(Map)
+on_map = type_predicate(Map)
 
 
 def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
@@ -117,22 +120,38 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces
     repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
-    own = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
-    found: dict[str, Any] = {
-        "kind": kind, "obs_size": spaces.obs_shape[0],
+    physics = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
-        "repeat": 1 if repeated is None else repeated.repeat, "last": 0 if repeated is None else repeated._last or 0,
-        "physics": (own.gravity, own.cart_mass, own.pole_mass, own.half_length, own.force),
-        "moves": 0, "next_cell": _empty(np.int64), "pays": _empty(), "ends": _empty(np.bool_),
+        "repeat": 1 if repeated is None else repeated.repeat,
+        "last": 0 if repeated is None else repeated._last or 0,
+        "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
+        "moves": 0,
+        "next_cell": _empty(np.int64),
+        "pays": _empty(),
+        "ends": _empty(np.bool_),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
-        "flat": _empty(axes=2), "state": NOTHING, "reward": NOTHING, "done": NOTHING, "bandit": False,
-        "raw_done": False, "one_hot": False, "form": 0, "fixed": 0, "middle": _empty(), "half": _empty(),
-    }  # fmt: skip
+        "flat": _empty(axes=2),
+        "state": NOTHING,
+        "reward": NOTHING,
+        "done": NOTHING,
+        "bandit": False,
+        "raw_done": False,
+        "one_hot": False,
+        "form": 0,
+        "fixed": 0,
+        "middle": _empty(),
+        "half": _empty(),
+    }
     if isinstance(dynamics, CellTable):
-        found |= {
-            "moves": len(dynamics.actions), "next_cell": dynamics.next_cell.numpy(), "pays": dynamics.reward.numpy(),
+        fields |= {
+            "moves": len(dynamics.actions),
+            "next_cell": dynamics.next_cell.numpy(),
+            "pays": dynamics.reward.numpy(),
             "ends": dynamics.terminated.numpy(),
-        }  # fmt: skip
+        }
     if isinstance(dynamics, SyntheticDynamics):
         program, begin = dynamics.program, 0
         nets = {}
@@ -143,39 +162,57 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
         if "target" in nets:
             bounds = program.bounds or (_empty(), _empty())
             nets["reward"] = nets.pop("target")
-            found |= {"form": FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
-            found |= dict(zip(("middle", "half"), map(np.asarray, bounds), strict=True))
-        found |= nets | {
-            "flat": program.flat.contiguous().numpy(), "bandit": dynamics.bandit, "raw_done": dynamics.raw_done,
+            fields |= {"form": FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
+            fields |= dict(zip(("middle", "half"), map(np.asarray, bounds), strict=True))
+        fields |= nets | {
+            "flat": program.flat.contiguous().numpy(),
+            "bandit": dynamics.bandit,
+            "raw_done": dynamics.raw_done,
             "one_hot": dynamics.spaces.one_hot,
-        }  # fmt: skip
-    return (Map if kind == CELLS and cells_only else World)(**(found | _pay(rewarded)))
+        }
+    return (Map if kind == CELLS and cells_only else World)(**(fields | _pay(rewarded)))
 
 
 def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
     """What a learned reward adds. ValueError where it needs what the compiled steps do not tell."""
-    none: dict[str, Any] = {
-        "paid": False, "phi": NOTHING, "weights": _empty(axes=2), "table": _empty(axes=2), "scale": _empty(),
-        "center": _empty(), "spread": _empty(), "additive": False, "potential": False, "blind": False,
-        "zero_at_end": False, "discounts": _empty(), "weight": np.float32(1),
-    }  # fmt: skip
+    defaults: dict[str, Any] = {
+        "learned_reward": False,
+        "phi": NOTHING,
+        "weights": _empty(axes=2),
+        "table": _empty(axes=2),
+        "scale": _empty(),
+        "center": _empty(),
+        "spread": _empty(),
+        "additive": False,
+        "potential": False,
+        "blind": False,
+        "zero_at_end": False,
+        "discounts": _empty(),
+        "weight": np.float32(1),
+    }
     if rewarded is None:
-        return none
+        return defaults
     phi, mode = rewarded.phi, rewarded.mode
-    found = none | {
-        "paid": True, "additive": mode.additive, "potential": mode.potential, "blind": not mode.state,
-        "zero_at_end": rewarded.zero_at_end, "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
+    fields = defaults | {
+        "learned_reward": True,
+        "additive": mode.additive,
+        "potential": mode.potential,
+        "blind": not mode.state,
+        "zero_at_end": rewarded.zero_at_end,
+        "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
         "weight": np.float32(rewarded.weight),
-    }  # fmt: skip
+    }
     if mode.state:
         assert isinstance(phi, Phi)
-        found |= {
-            "phi": net(phi._mlp), "weights": phi.flat.contiguous().numpy(),
-            "scale": phi._scale[:, 0].contiguous().numpy(), "center": phi._center.numpy(),
+        fields |= {
+            "phi": net(phi._mlp),
+            "weights": phi.flat.contiguous().numpy(),
+            "scale": phi._scale[:, 0].contiguous().numpy(),
+            "center": phi._center.numpy(),
             "spread": phi._spread.numpy(),
             "table": _empty(axes=2) if phi.table is None else phi.table.contiguous().numpy(),
-        }  # fmt: skip
-    return found
+        }
+    return fields
 
 
 def beneath(environment: Environment) -> Environment:
@@ -189,10 +226,10 @@ def moved(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> 
     assert isinstance(real, TensorEnvironment)
     real.state, real.age = state.to(real.state.dtype), age
     if isinstance(environment, RewardedEnvironment):
-        environment._seen(obs)
+        environment._remember_obs(obs)
 
 
-def able(environment: Environment) -> bool:
+def can_compile(environment: Environment) -> bool:
     """Whether `world` describes it."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
@@ -288,18 +325,18 @@ def _acrobot(state, action):
 
 
 @exact
-def _driven(position, speed, goal, fastest, left, right):
+def _driven(position, speed, goal, fastest, left_end, right_end):
     """`mountaincar.driven`, in the precision of its numbers."""
     speed = min(max(speed, -fastest), fastest)
-    position = min(max(position + speed, left), right)
-    if position == left and speed < 0:
+    position = min(max(position + speed, left_end), right_end)
+    if position == left_end and speed < 0:
         speed = speed * 0
     return position, speed, position >= goal and speed >= 0
 
 
 @exact
-def _once(kind, state, action, vector):
-    """Reward and terminated of one repetition (`RepeatedDynamics.once`), ``state`` moved on."""
+def _single_step(kind, state, action, vector):
+    """Reward and terminated of one repetition (`RepeatedDynamics.single_step`), ``state`` moved on."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
         state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
@@ -330,11 +367,11 @@ def _once(kind, state, action, vector):
 @within
 def _repeated(world, state, action, vector):
     """`RepeatedDynamics.step`."""
-    total, ends = _once(world.kind, state, action, vector)
+    total, ends = _single_step(world.kind, state, action, vector)
     for count in range(1, world.repeat):
         if ends or world.last and state[len(state) - 1] + count >= world.last:
             break
-        reward, ends = _once(world.kind, state, action, vector)
+        reward, ends = _single_step(world.kind, state, action, vector)
         total += reward
     if world.last:
         state[len(state) - 1] += world.repeat
@@ -361,9 +398,9 @@ def value(world, m, state, obs, rows):
 
 
 @within
-def advance(world, m, state, action, vector, obs, rows, before):
+def advance(world, m, state, action, vector, obs, rows, potential):
     """One step of member m: ``state`` and ``obs`` move on. Reward, terminated, discount, and phi of what is seen next;
-    ``before`` is phi of what was seen (`RewardedEnvironment.step`)."""
+    ``potential`` is phi of what was seen (`RewardedEnvironment.step`)."""
     f32 = np.float32
     reward, ends, discount = f32(1), False, f32(1)
     if on_map(world) or world.kind == CELLS:
@@ -386,11 +423,11 @@ def advance(world, m, state, action, vector, obs, rows, before):
     if ends and not (world.kind == LEARNED and world.raw_done and not world.bandit):
         discount = f32(0)
     observe(world, state, obs)
-    if not world.paid:
-        return reward, ends, discount, before
-    later = value(world, m, state, obs, rows)
-    after = f32(0) if ends and world.zero_at_end else later
-    bonus = world.discounts[m] * after - before if world.potential else after
+    if not world.learned_reward:
+        return reward, ends, discount, potential
+    next_potential = value(world, m, state, obs, rows)
+    masked_potential = f32(0) if ends and world.zero_at_end else next_potential
+    bonus = world.discounts[m] * masked_potential - potential if world.potential else masked_potential
     if world.additive:
         bonus = (reward if world.weight == f32(1) else reward * world.weight) + bonus
-    return bonus, ends, discount, later
+    return bonus, ends, discount, next_potential

@@ -43,9 +43,9 @@ class CellTable(Dynamics):
         size, count = len(self._cells), len(self.actions)
         self.spaces = Spaces((size,), Discrete(count), torch.float32, max_episode_steps, max_return, one_hot=True)
         moves = [self.entered(cell, self._towards(cell, move)) for cell in range(size) for move in self.actions]
-        following, reward, terminated = zip(*moves, strict=True)
-        self.next_cell, self.reward = torch.tensor(following), torch.tensor(reward)
-        self.terminated, self._seen = torch.tensor(terminated), torch.eye(size)
+        next_cells, reward, terminated = zip(*moves, strict=True)
+        self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(reward)
+        self.terminated, self._one_hot = torch.tensor(terminated), torch.eye(size)
 
     def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
         """The next cell, the reward, and terminated, of a move from ``cell`` that the border has let pass."""
@@ -55,12 +55,12 @@ class CellTable(Dynamics):
         return torch.full((*seeds.shape, 1), self._cells.index(START), device=seeds.device)
 
     def observe(self, state: Tensor) -> Tensor:
-        return torch.embedding(self._seen, state.squeeze(-1))
+        return torch.embedding(self._one_hot, state.squeeze(-1))
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         place = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))
-        following = torch.take(self.next_cell, place).unsqueeze(-1)
-        return following, torch.take(self.reward, place), torch.take(self.terminated, place), None
+        next_state = torch.take(self.next_cell, place).unsqueeze(-1)
+        return next_state, torch.take(self.reward, place), torch.take(self.terminated, place), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Return and length ``[M]`` of an episode of ``limit`` steps at most in which member m takes action
@@ -70,30 +70,30 @@ class CellTable(Dynamics):
         place = moves + torch.arange(cells) * len(self.actions)
         first = torch.arange(members).unsqueeze(1) * (cells + 1)
         # One cell more, to which episodes go that are over, and where nothing is paid.
-        after = torch.where(self.terminated[place], cells, self.next_cell[place])
-        after = (torch.nn.functional.pad(after, (0, 1), value=cells) + first).flatten()
-        paid = torch.stack((self.reward[place], torch.ones(members, cells)), -1)
-        paid = torch.nn.functional.pad(paid, (0, 0, 0, 1)).flatten(0, 1)
+        next_cells = torch.where(self.terminated[place], cells, self.next_cell[place])
+        next_cells = (torch.nn.functional.pad(next_cells, (0, 1), value=cells) + first).flatten()
+        payoffs = torch.stack((self.reward[place], torch.ones(members, cells)), -1)
+        payoffs = torch.nn.functional.pad(payoffs, (0, 0, 0, 1)).flatten(0, 1)
         at, total = first[:, 0] + self._cells.index(START), torch.zeros(members, 2)
         while limit:
             if limit & 1:
-                total = total + paid.index_select(0, at)
-                at = torch.take(after, at)
+                total = total + payoffs.index_select(0, at)
+                at = torch.take(next_cells, at)
             limit >>= 1
             if limit:
-                paid = paid + paid.index_select(0, after)
-                after = torch.take(after, after)
+                payoffs = payoffs + payoffs.index_select(0, next_cells)
+                next_cells = torch.take(next_cells, next_cells)
         return total[:, 0], total[:, 1].long()
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
         """The best values ``[S]`` of cells and ``[S, A]`` of moves where these pay ``reward [S, A]``, in its dtype, by
         value iteration."""
         shape = reward.shape
-        following, going = self.next_cell.view(shape), (~self.terminated.view(shape)).to(reward.dtype) * discount
+        next_cells, going = self.next_cell.view(shape), (~self.terminated.view(shape)).to(reward.dtype) * discount
         value = reward.new_zeros(shape[0])
         for _ in range(2000):
-            value = (reward + going * value[following]).amax(1)
-        return value, reward + going * value[following]
+            value = (reward + going * value[next_cells]).amax(1)
+        return value, reward + going * value[next_cells]
 
     def text(self, state: Tensor) -> str:
         """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""

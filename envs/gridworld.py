@@ -64,7 +64,7 @@ class OpenGrid(ChanceDynamics):
         self.cells = grid_size * grid_size
         self.state_size = OWN + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, where both are seen
-        self._after = clipped_moves(grid_size)
+        self._next_cell = clipped_moves(grid_size)
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
@@ -77,12 +77,12 @@ class OpenGrid(ChanceDynamics):
         return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, self.cells - 1)), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        seen = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
-        return seen.scatter_(-1, state[..., POSITION:GOAL], 1.0)
+        obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
+        return obs.scatter_(-1, state[..., POSITION:GOAL], 1.0)
 
-    def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Where a player ends up that moves from ``position [..., 1]`` towards ``cell [..., 1]``; ``own [..., K - 4]``
-        are a subclass's columns."""
+    def entered(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
+        """Where a player ends up that moves from ``position [..., 1]`` towards ``cell [..., 1]``; ``extra_columns [...,
+        K - 4]`` are a subclass's columns."""
         return cell
 
     def text(self, state: Tensor) -> str:
@@ -98,10 +98,10 @@ class OpenGrid(ChanceDynamics):
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""
-        seed, time, old, goal, own = state.split((1, 1, 1, 1, state.shape[-1] - OWN), -1)
+        seed, time, old, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - OWN), -1)
         terminated = (old == goal)[..., 0]
-        towards = torch.take(self._after, torch.add(actions[..., None], old, alpha=len(MOVES)))
-        position = self.entered(own, old, towards)
+        towards = torch.take(self._next_cell, torch.add(actions[..., None], old, alpha=len(MOVES)))
+        position = self.entered(extra_columns, old, towards)
         if self.chances:
             event = chance < self.chance
             if self.teleports:
@@ -109,4 +109,4 @@ class OpenGrid(ChanceDynamics):
             else:
                 terminated = terminated | event[..., 0]
         reward = torch.full(actions.shape, -1.0, device=state.device)
-        return torch.cat((seed, time + 1, position, goal, own), -1), reward, terminated, None
+        return torch.cat((seed, time + 1, position, goal, extra_columns), -1), reward, terminated, None

@@ -47,7 +47,7 @@ class GymnasiumEnvironment(Replayed):
         first = self._envs[0] = _open(game, render)
         self.spaces = _spaces(first, game)
         self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
-        self._usual, self._shape = self._space.dtype, self._space.shape
+        self._obs_dtype, self._shape = self._space.dtype, self._space.shape
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)
@@ -84,28 +84,28 @@ class GymnasiumEnvironment(Replayed):
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         self._note_step(actions, active)
         rows = self._rows(active)
-        given = self._native(actions)
+        native_actions = self._native(actions)
         count = len(self._envs)
         reward = np.zeros(count, np.float32)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         names = self.game.info
-        told = np.zeros((count, len(names)), np.float32)
+        info_values = np.zeros((count, len(names)), np.float32)
         observations, steps = self._obs, self._steps
-        space, usual, shape = self._space, self._usual, self._shape
+        space, obs_dtype, shape = self._space, self._obs_dtype, self._shape
         try:
             for row in rows:
                 self._row = row
-                obs, paid, ended, cut, info = steps[row](given[row])
-                if type(obs) is not np.ndarray or obs.dtype is not usual or obs.shape != shape:
+                obs, row_reward, row_terminated, row_truncated, info = steps[row](native_actions[row])
+                if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
                     promises.check_observation(space, obs)
-                reward[row] = paid if type(paid) is float else promises.number(paid)
-                if ended is not False:
-                    terminated[row] = promises.flag(ended, "terminated")
-                if cut is not False:
-                    truncated[row] = promises.flag(cut, "truncated")
+                reward[row] = row_reward if type(row_reward) is float else promises.number(row_reward)
+                if row_terminated is not False:
+                    terminated[row] = promises.flag(row_terminated, "terminated")
+                if row_truncated is not False:
+                    truncated[row] = promises.flag(row_truncated, "truncated")
                 if names or type(info) is not dict:
                     promises.check_info(info, names)
-                    told[row] = [promises.number(info[name], f"info[{name!r}]") for name in names]
+                    info_values[row] = [promises.number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
         except BaseException as error:
             self._ages[row] += 1
@@ -114,18 +114,18 @@ class GymnasiumEnvironment(Replayed):
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
         if names:
-            self._check_finite("info", told)
+            self._check_finite("info", info_values)
         shape = (self.members, self.envs)
         flags = torch.from_numpy(terminated).view(shape), torch.from_numpy(truncated).view(shape)
-        further = torch.from_numpy(told).view(*shape, -1) if names else None
+        further = torch.from_numpy(info_values).view(*shape, -1) if names else None
         return Step(self._observations(), torch.from_numpy(reward).view(shape), *flags, info=further)
 
     @property
     def frames_per_second(self) -> float:
         """How many of its pictures show a second, between 1 and 240; 30 where the environment does not say."""
-        told = getattr(self._envs[0], "metadata", None) or {}
+        metadata = getattr(self._envs[0], "metadata", None) or {}
         try:
-            per_second = float(told.get("render_fps") or 30)
+            per_second = float(metadata.get("render_fps") or 30)
         except (TypeError, ValueError, AttributeError):
             per_second = 30.0
         per_second /= self.game.kwargs.get("action_repeat", 1)
@@ -173,19 +173,19 @@ class GymnasiumEnvironment(Replayed):
 
     def _keeps_spaces(self, row: int, env: gym.Env) -> None:
         """Raises `Broken` where an environment changes its spaces from reset to reset or has others than the first."""
-        now, before = (env.observation_space, env.action_space), self._promised[row]
-        if before is None or now[0] is not before[0] or now[1] is not before[1]:
-            for what, one, other in zip(("observation", "action"), self._promised[0], now, strict=True):
-                if one != other:
-                    raise Broken(f"its {what} space is {promises.named(other)}; expected {promises.named(one)}")
-            self._promised[row] = now
+        current, previous = (env.observation_space, env.action_space), self._promised[row]
+        if previous is None or current[0] is not previous[0] or current[1] is not previous[1]:
+            for name, first, other in zip(("observation", "action"), self._promised[0], current, strict=True):
+                if first != other:
+                    raise Broken(f"its {name} space is {promises.describe(other)}; expected {promises.describe(first)}")
+            self._promised[row] = current
 
-    def _check_finite(self, what: str, values: np.ndarray) -> None:
+    def _check_finite(self, name: str, values: np.ndarray) -> None:
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
         self._row = int(np.argwhere(~np.isfinite(values))[0, 0])
         value = float(values[self._row][~np.isfinite(values[self._row])][0])
-        raise self._fault(Broken(f"{what} is {value}; it must be finite"), "")
+        raise self._fault(Broken(f"{name} is {value}; it must be finite"), "")
 
     def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
         return EnvironmentFault(f"{self.place()}: {promises.reason(error, call)}")
@@ -243,11 +243,11 @@ def _open(game: Game, render: bool) -> gym.Env:
             with contextlib.suppress(AttributeError):  # of a class that computes it
                 inner.action_space = wrappers.FastDiscrete(inner.action_space.n, start=inner.action_space.start)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        known = [package for package in _EXTRAS if package in str(error).lower()]
-        what = f"a package it needs is missing ({first_line(error)})"
-        if known:
-            what = f"it needs {known[0]}; install it: pip install -e '.{_EXTRAS[known[0]]}'"
-        raise SettingError(f"gamename is {game.name!r}: {what}") from error
+        packages = [package for package in _EXTRAS if package in str(error).lower()]
+        cause = f"a package it needs is missing ({first_line(error)})"
+        if packages:
+            cause = f"it needs {packages[0]}; install it: pip install -e '.{_EXTRAS[packages[0]]}'"
+        raise SettingError(f"gamename is {game.name!r}: {cause}") from error
     except BaseException as error:
         text = promises.reason(error, "")
         raise SettingError(f"gamename is {game.name!r}: it cannot be made ({text})") from error
@@ -270,15 +270,15 @@ def _open(game: Game, render: bool) -> gym.Env:
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
-    seen, acted = env.observation_space, env.action_space
-    assert isinstance(seen, Box) and isinstance(acted, gym.spaces.Discrete | Box)
-    if isinstance(acted, gym.spaces.Discrete):
-        actions: Discrete | Continuous = Discrete(int(acted.n))
+    obs_space, action_space = env.observation_space, env.action_space
+    assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
+    if isinstance(action_space, gym.spaces.Discrete):
+        actions: Discrete | Continuous = Discrete(int(action_space.n))
     else:
-        actions = Continuous(tuple(acted.low.ravel().tolist()), tuple(acted.high.ravel().tolist()))
+        actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit is not None:
         limit = -(-limit // game.kwargs.get("action_repeat", 1))
-    dtype = torch.uint8 if len(seen.shape) == 3 else torch.float32
+    dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
-    return Spaces(tuple(seen.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)
+    return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

@@ -77,18 +77,20 @@ def _limited(name: str, time_limit: int | None) -> Game:
 
 
 def _dynamics(game: Game) -> Dynamics | None:
-    return _made(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
+    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
 
 @functools.lru_cache(32)
-def _made(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
+def _cached_dynamics(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
     """Dynamics, cached because they have no state and a search makes several environments in each generation."""
     module, _, of_class = place.partition(":")
-    made, kwargs = getattr(importlib.import_module(module), of_class), dict(arguments)
+    dynamics_class, kwargs = getattr(importlib.import_module(module), of_class), dict(arguments)
     if kwargs.get("max_episode_steps") != _NO_LIMIT:
-        own: Dynamics = made(**kwargs)
-        return own
-    dynamics: Dynamics = made(**{name: value for name, value in kwargs.items() if name != "max_episode_steps"})
+        instance: Dynamics = dynamics_class(**kwargs)
+        return instance
+    dynamics: Dynamics = dynamics_class(
+        **{name: value for name, value in kwargs.items() if name != "max_episode_steps"}
+    )
     if dynamics.spaces.max_episode_steps is not None:
         dynamics.spaces = replace(dynamics.spaces, max_episode_steps=None, max_return=None)
     return dynamics
@@ -125,24 +127,24 @@ class Stages(Protocol):
         if no such proxy can be made."""
         ...
 
-    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
-        """Parameters ``[M, D]`` cloned from a policy. ``told`` maps observations ``[N, S]`` to its actions or action
-        values (`check_policy`). ``met(count, limit) [count, S]`` gives observations in its episodes of ``limit`` steps
-        (None: the environment's limit)."""
+    def of_policy(self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams) -> Tensor:
+        """Parameters ``[M, D]`` cloned from a policy. ``policy`` maps observations ``[N, S]`` to its actions or action
+        values (`check_policy`). ``get_obs(count, limit) [count, S]`` gives observations in its episodes of ``limit``
+        steps (None: the environment's limit)."""
         ...
 
-    def known(self, flat: Tensor) -> Tensor:
+    def searched_part(self, flat: Tensor) -> Tensor:
         """The part ``[K]`` of parameters ``[D]`` that a search changes, and that its strategy sees."""
         ...
 
-    def completed(self, known: Tensor, like: Tensor) -> Tensor:
-        """Parameters ``[..., D]`` with the searched part ``known [..., K]``. Other parameters are derived from it, or
-        are equal to ``like [D]``."""
+    def completed(self, searched: Tensor, template: Tensor) -> Tensor:
+        """Parameters ``[..., D]`` with the searched part ``searched [..., K]``. Other parameters are derived from it,
+        or are equal to ``template [D]``."""
         ...
 
-    def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
+    def as_met(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Parameters ``flat [D]`` with initial states replaced by states in episodes of the proxy's target policy, if
-        the settings ask for that. ``met(act, count, limit) [count, S]`` gives observations in episodes of a policy
+        the settings ask for that. ``get_obs(act, count, limit) [count, S]`` gives observations in episodes of a policy
         (`of_policy`), which ``act`` evaluates on ``[N, S]``. With ``scaled`` the target's inputs also get mean 0 and
         variance 1 on these states."""
         ...
@@ -150,6 +152,11 @@ class Stages(Protocol):
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
         """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains
         on the proxy ``flat[m]``, ``flat [M, D]``. A learned reward may take its discount from ``agent.config``."""
+        ...
+
+    def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:
+        """What the proxy ``flat [1, D]`` gives for a batch: a synthetic environment a step, a learned reward a payment.
+        It is the ``forward`` of the module that learns such proxies."""
         ...
 
 
@@ -163,20 +170,23 @@ class Untaught:
     def idle(self) -> dict[str, str]:
         return {}
 
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        raise NotImplementedError("a proxy of this kind has no forward")
+
     def check_policy(self, source: str) -> NoReturn:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
-    def of_policy(self, told: Any, met: Any, streams: Streams) -> NoReturn:
+    def of_policy(self, policy: Any, get_obs: Any, streams: Streams) -> NoReturn:
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
-    def known(self, flat: Tensor) -> Tensor:
+    def searched_part(self, flat: Tensor) -> Tensor:
         return flat
 
-    def completed(self, known: Tensor, like: Tensor) -> Tensor:
-        return known
+    def completed(self, searched: Tensor, template: Tensor) -> Tensor:
+        return searched
 
-    def as_met(self, flat: Tensor, met: Any, scaled: bool) -> Tensor:
+    def as_met(self, flat: Tensor, get_obs: Any, scaled: bool) -> Tensor:
         return flat
 
 
@@ -184,5 +194,5 @@ def stages_of(config: SearchConfig, game: str) -> Stages:
     """The `Stages` of a proxy's settings around the real environment ``game``. Settings in
     ``models/proxies/<kind>/config.py`` mean ``envs/<kind>.py``."""
     kind = type(config).__module__.split(".")[-2]
-    found: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
-    return found
+    stages: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
+    return stages

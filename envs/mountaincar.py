@@ -33,10 +33,10 @@ class MountainCar(RepeatedDynamics):
     def anywhere(self, streams: Streams, count: int) -> Tensor:
         return track(streams, count)
 
-    def seen(self, state: Tensor) -> Tensor:
+    def observe_state(self, state: Tensor) -> Tensor:
         return state.float()
 
-    def once(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
         push = (actions - 1).double() * _FORCE - (position * 3).cos() * _GRAVITY
         state, terminated = driven(position, speed + push, _GOAL)
@@ -58,10 +58,10 @@ class MountainCarContinuous(RepeatedDynamics):
     def anywhere(self, streams: Streams, count: int) -> Tensor:
         return track(streams, count)
 
-    def seen(self, state: Tensor) -> Tensor:
+    def observe_state(self, state: Tensor) -> Tensor:
         return state
 
-    def once(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
         force = actions.squeeze(-1)
         # The cosine and the square are float64 there, all else is float32.

@@ -15,7 +15,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.settings import INTEGER, SettingError, check, check_value, closest, nearest, read, setting, shown, spelt
+from models.settings import (
+    INTEGER,
+    SettingError,
+    check,
+    check_value,
+    closest,
+    format_value,
+    nearest,
+    read,
+    setting,
+    spelt,
+)
 
 PROBE_PREFIX = "probe-"
 
@@ -131,7 +142,7 @@ class Game:
         return self.name.startswith(PROBE_PREFIX)
 
 
-def _ours(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
+def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
     """A tensor program ``module:class`` of this folder that is also registered with Gymnasium, of 100 steps at most."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
@@ -179,12 +190,31 @@ _TABLE = (
     # Numbers in the info of a step. The published reward networks saw HalfCheetah-v3, whose reward_run is
     # reward_forward now.
     Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
-    Game("hopper", "Hopper-v5", info=(
-        "x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive",
-    )),
-    Game("swimmer", "Swimmer-v5", info=(
-        "x_position", "y_position", "distance_from_origin", "x_velocity", "y_velocity", "reward_forward", "reward_ctrl",
-    )),
+    Game(
+        "hopper",
+        "Hopper-v5",
+        info=(
+            "x_position",
+            "z_distance_from_origin",
+            "x_velocity",
+            "reward_forward",
+            "reward_ctrl",
+            "reward_survive",
+        ),
+    ),
+    Game(
+        "swimmer",
+        "Swimmer-v5",
+        info=(
+            "x_position",
+            "y_position",
+            "distance_from_origin",
+            "x_velocity",
+            "y_velocity",
+            "reward_forward",
+            "reward_ctrl",
+        ),
+    ),
     # Limits as published with reward networks (Ferreira et al. 2022). The goal pays 1 in a room, and steps cost.
     _map("Cliff", -12.0, 50),
     _map("EmptyRoom22", 1.0, 10),
@@ -195,11 +225,11 @@ _TABLE = (
     _map("HoleRoomLarge", 1.0, 30),
     _map("HoleRoomLargeShifted", 1.0, 30),
     # Cut after as many steps as the evaluations of model-based generalisation have (Young et al. 2023).
-    _ours("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
-    _ours("gridworld:OpenGrid", -1.0, GridParameters),
-    _ours("buttongrid:ButtonGrid", 100.0, ButtonParameters),
-    _ours("panflute:PanFlute", 100.0, FluteParameters),
-)  # fmt: skip
+    _tensor_game("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
+    _tensor_game("gridworld:OpenGrid", -1.0, GridParameters),
+    _tensor_game("buttongrid:ButtonGrid", 100.0, ButtonParameters),
+    _tensor_game("panflute:PanFlute", 100.0, FluteParameters),
+)
 _CONTINUOUS = ("mountaincar-continuous", "pendulum", "carracing", "halfcheetah", "hopper", "swimmer")
 _PROBES = ("1", "2", "3", "4", "5", "4-continuous", "5-continuous", "truncated", "truncated-continuous")
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
@@ -227,16 +257,18 @@ def resolve(name: str) -> Game:
         try:
             return with_parameters(game, values)
         except SettingError as error:
-            raise SettingError(f"gamename is {shown(name)}: {error}", "gamename") from error
-    module, _, bare = name.rpartition(":")
+            raise SettingError(f"gamename is {format_value(name)}: {error}", "gamename") from error
+    module, _, env_id = name.rpartition(":")
     if module and module not in sys.modules:
-        line = f"gamename is {shown(name)}: only a flag can have module {module} imported; give --import {module}"
+        line = (
+            f"gamename is {format_value(name)}: only a flag can have module {module} imported; give --import {module}"
+        )
         raise SettingError(line, "gamename")
-    gym_id = _registered(bare)
+    gym_id = _registered(env_id)
     if gym_id is None:
         raise _unknown(name)
     full = f"{module}:{gym_id}" if module else gym_id
-    if bare.lower() != gym_id.lower():
+    if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full}", file=sys.stderr)
     return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
 
@@ -259,9 +291,9 @@ def declared() -> dict[str, str]:
     Game("name"``, unannotated. They are read as text, because importing them imports torch. Raises RuntimeError for a
     name that is taken."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
-    found = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
+    matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
     modules: dict[str, str] = {}
-    for stem, match in found.items():
+    for stem, match in matches.items():
         if match and (match[1] in GAMES or match[1] in modules):
             raise RuntimeError(f"environment {match[1]} is in {modules.get(match[1], __name__)} and in envs.{stem}")
         if match:
@@ -274,19 +306,21 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
     Raises SettingError."""
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
-    known = game.in_use()
+    parameters = game.in_use()
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not known:
-            raise SettingError(f"gamename is {shown(name)}; allowed: {game.name}, which has no parameters", "gamename")
-        if key not in known:
-            hint = nearest(key, known) or f"; allowed: {', '.join(known)}"
-            raise SettingError(f"gamename is {shown(name)}: {key or pair!r} is unknown{hint}", "gamename")
+        if not parameters:
+            raise SettingError(
+                f"gamename is {format_value(name)}; allowed: {game.name}, which has no parameters", "gamename"
+            )
+        if key not in parameters:
+            hint = nearest(key, parameters) or f"; allowed: {', '.join(parameters)}"
+            raise SettingError(f"gamename is {format_value(name)}: {key or pair!r} is unknown{hint}", "gamename")
         if not equals or key in values:
-            wrong = "is given twice" if equals else f"needs a value: {key}={str(known[key]).lower()}"
-            raise SettingError(f"gamename is {shown(name)}: {key} {wrong}", "gamename")
+            wrong = "is given twice" if equals else f"needs a value: {key}={str(parameters[key]).lower()}"
+            raise SettingError(f"gamename is {format_value(name)}: {key} {wrong}", "gamename")
         try:
-            values[key] = read(type(known[key]), text)
+            values[key] = read(type(parameters[key]), text)
         except ValueError:
             values[key] = text
     return game, values
@@ -297,11 +331,11 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     range."""
     if game.parameters is None or not values:
         return game
-    own = game.in_use()
-    game.parameters(**{**own, **values})
-    others = {name: values[name] for name in sorted(values) if values[name] != own[name]}
-    pairs = [f"{name}={str(value).lower()}" for name, value in others.items()]
-    return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **others}) if pairs else game
+    parameters = game.in_use()
+    game.parameters(**{**parameters, **values})
+    changes = {name: values[name] for name in sorted(values) if values[name] != parameters[name]}
+    pairs = [f"{name}={str(value).lower()}" for name, value in changes.items()]
+    return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **changes}) if pairs else game
 
 
 @functools.cache
@@ -313,8 +347,8 @@ def is_continuous(name: str) -> bool:
     try:
         from gymnasium import make, spaces
 
-        with contextlib.closing(make(resolve(base_name).gym_id)) as made:
-            return isinstance(made.action_space, spaces.Box)
+        with contextlib.closing(make(resolve(base_name).gym_id)) as env:
+            return isinstance(env.action_space, spaces.Box)
     except Exception:  # of somebody else's
         return False
 
@@ -353,39 +387,41 @@ def _ids() -> dict[str, str]:
     register_ours()
     # Retired ids stay registered, with an entry point that raises.
     points = {name: spec.entry_point for name, spec in registry.items()}
-    points = {name: each for name, each in points.items() if not getattr(each, "__name__", "").startswith("_raise_")}
-    return {name: getattr(each, "__module__", str(each).partition(":")[0]) for name, each in points.items()}
+    points = {name: point for name, point in points.items() if not getattr(point, "__name__", "").startswith("_raise_")}
+    return {name: getattr(point, "__module__", str(point).partition(":")[0]) for name, point in points.items()}
 
 
-def _registered(bare: str) -> str | None:
-    """The registered id for ``bare``: itself if it can be made, else its newest version."""
+def _registered(env_id: str) -> str | None:
+    """The registered id for ``env_id``: itself if it can be made, else its newest version."""
     ids = _ids()
-    bare = spelt(bare, ids)
-    asked = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", bare)
-    if asked is None or bare in ids:
-        return bare if asked else None
-    found = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
-    base = spelt(asked[1], {match[1] for match in found})
-    newest = max((int(match[2]) for match in found if match[1] == base), default=-1)
-    return f"{base}-v{newest}" if int(asked[2] or -1) < newest else None
+    env_id = spelt(env_id, ids)
+    id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
+    if id_match is None or env_id in ids:
+        return env_id if id_match else None
+    matches = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
+    base = spelt(id_match[1], {match[1] for match in matches})
+    newest = max((int(match[2]) for match in matches if match[1] == base), default=-1)
+    return f"{base}-v{newest}" if int(id_match[2] or -1) < newest else None
 
 
 def _unknown(name: str) -> SettingError:
-    ids, (module, _, bare) = _ids(), name.rpartition(":")
+    ids, (module, _, env_id) = _ids(), name.rpartition(":")
     # What the module or its package registered first: its name in front would make any of its ids look similar.
     package = module.partition(".")[0]
-    own = [gym_id for gym_id, home in ids.items() if home.partition(".")[0] == (package or name)]
-    if not module and "/" in bare and not any(gym_id.startswith(bare.partition("/")[0] + "/") for gym_id in ids):
-        line = f"no module that was imported registers ids of {bare.partition('/')[0]}"
-        return SettingError(f"gamename is {shown(name)}: {line}; give --import and the one that does", "gamename")
-    close = closest(bare, own if module else ())
-    near = f"{module}:{close}" if close else closest(bare, [*GAMES, *declared(), *ids])
-    if not module and not near and name.isidentifier() and importlib.util.find_spec(name):
-        line = f"that is a module; allowed: an id that it registers, as {name}:{own[0] if own else 'MyEnv-v0'}"
-        return SettingError(f"gamename is {shown(name)}: {line}", "gamename")
-    hint = f"; did you mean '{near}'? Allowed:" if near else "; allowed:"
+    own_ids = [gym_id for gym_id, home in ids.items() if home.partition(".")[0] == (package or name)]
+    if not module and "/" in env_id and not any(gym_id.startswith(env_id.partition("/")[0] + "/") for gym_id in ids):
+        line = f"no module that was imported registers ids of {env_id.partition('/')[0]}"
+        return SettingError(
+            f"gamename is {format_value(name)}: {line}; give --import and the one that does", "gamename"
+        )
+    close = closest(env_id, own_ids if module else ())
+    suggestion = f"{module}:{close}" if close else closest(env_id, [*GAMES, *declared(), *ids])
+    if not module and not suggestion and name.isidentifier() and importlib.util.find_spec(name):
+        line = f"that is a module; allowed: an id that it registers, as {name}:{own_ids[0] if own_ids else 'MyEnv-v0'}"
+        return SettingError(f"gamename is {format_value(name)}: {line}", "gamename")
+    hint = f"; did you mean '{suggestion}'? Allowed:" if suggestion else "; allowed:"
     listed = ", ".join([*(game.name for game in _TABLE), *declared()])
-    return SettingError(f"gamename is {shown(name)}{hint} {listed}, or any Gymnasium id", "gamename")
+    return SettingError(f"gamename is {format_value(name)}{hint} {listed}, or any Gymnasium id", "gamename")
 
 
 def first_line(error: BaseException) -> str:

@@ -33,13 +33,13 @@ class Pendulum(RepeatedDynamics):
 
     def anywhere(self, streams: Streams, count: int) -> Tensor:
         numbers = (streams.uniform(count, 2).double() * 2 - 1) * torch.tensor([math.pi, _FASTEST], dtype=torch.float64)
-        return self.seen(numbers)
+        return self.observe_state(numbers)
 
-    def seen(self, state: Tensor) -> Tensor:
+    def observe_state(self, state: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)
         return torch.stack((angle.cos(), angle.sin(), speed), -1).float()
 
-    def once(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         off = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi

@@ -30,8 +30,8 @@ def _way_home(obs: Tensor) -> Tensor:
     """Minus the moves to the goal of Cliff by the row above it, 4 x 12 cells."""
     cell = obs.argmax(-1)
     row, column = cell // 12, cell % 12
-    above = 3 - row + 11 - column
-    moves = torch.where((row == 3) & (column < 11), above + 2, above)
+    manhattan_distance = 3 - row + 11 - column
+    moves = torch.where((row == 3) & (column < 11), manhattan_distance + 2, manhattan_distance)
     return -moves.float()
 
 

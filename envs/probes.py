@@ -49,7 +49,7 @@ class Probe:
     continuous: bool = False
 
 
-def _one(obs: Tensor, *_: Any) -> Tensor:
+def _constant_one(obs: Tensor, *_: Any) -> Tensor:
     return torch.ones_like(obs)
 
 
@@ -66,7 +66,7 @@ def _scored(length: int, shows: str, continuous: bool) -> Probe:
 
 
 PROBES: dict[str, Probe] = {
-    "probe-1": Probe(1, "zero", _one, _one, 1, 1),
+    "probe-1": Probe(1, "zero", _constant_one, _constant_one, 1, 1),
     "probe-2": Probe(1, "sign", lambda obs, right, age: obs, lambda obs, discount: obs.clone(), 0, 0),
     "probe-3": Probe(2, "age", lambda obs, right, age: age, lambda obs, discount: discount ** (1 - obs), 1, 1),
     "probe-4": _scored(1, "zero", False),
@@ -90,8 +90,8 @@ class ProbeDynamics(Dynamics):
         return torch.stack((sign(seeds), torch.zeros(seeds.shape)), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        shown = {"zero": torch.zeros_like(state[..., :1]), "sign": state[..., :1], "age": state[..., 1:]}
-        return shown[self.probe.shows].clone()
+        obs_by_kind = {"zero": torch.zeros_like(state[..., :1]), "sign": state[..., :1], "age": state[..., 1:]}
+        return obs_by_kind[self.probe.shows].clone()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         side, age = state.unbind(-1)
@@ -101,8 +101,8 @@ class ProbeDynamics(Dynamics):
         else:
             score = (actions == (right > 0)).float()
         reward = self.probe.reward(self.observe(state)[..., 0], score, age)
-        ended = (age + 1 >= self.probe.length) & (not self.probe.truncates)
-        return torch.stack((side, age + 1), -1), reward, ended, None
+        terminated = (age + 1 >= self.probe.length) & (not self.probe.truncates)
+        return torch.stack((side, age + 1), -1), reward, terminated, None
 
 
 class ProbeEnvironment(TensorEnvironment):

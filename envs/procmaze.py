@@ -46,15 +46,15 @@ class ProcMaze(OpenGrid):
 
     def observe(self, state: Tensor) -> Tensor:
         is_open = state[..., OWN:]
-        seen = torch.zeros(*is_open.shape, self.channels, device=state.device)
-        seen[..., _WALL_SEEN], seen[..., _OPEN_SEEN] = 1 - is_open, is_open
-        return seen.flatten(-2).scatter_(-1, state[..., POSITION:OWN] * self.channels + self.player_and_goal, 1.0)
+        obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
+        obs[..., _WALL_SEEN], obs[..., _OPEN_SEEN] = 1 - is_open, is_open
+        return obs.flatten(-2).scatter_(-1, state[..., POSITION:OWN] * self.channels + self.player_and_goal, 1.0)
 
     def ground(self, state: Tensor) -> str:
         return "".join("." if is_open else "#" for is_open in state[OWN:].tolist())
 
-    def entered(self, own: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        return torch.where(own.gather(-1, cell) == 1, cell, position)
+    def entered(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
+        return torch.where(extra_columns.gather(-1, cell) == 1, cell, position)
 
 
 def mazes(seeds: Tensor, grid_size: int) -> Tensor:
@@ -63,7 +63,7 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     From a uniform start the search opens a uniformly chosen neighbour that is on the grid, closed, and has exactly one
     open neighbour itself; where there is none it goes back the way it came, until it is back at the start.
     """
-    near, adds = _neighbours(grid_size)
+    neighbours, adds = _neighbours(grid_size)
     cells = grid_size * grid_size
     nowhere, n = cells, len(seeds)
     cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
@@ -71,18 +71,18 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     count = adds[cell[:, 0]]
     count[:, nowhere] = _VISITED
     # The stack of the search is the way back to the start, so that each cell's predecessor says all of it.
-    before = torch.full((n, cells + 1), nowhere)
+    predecessor = torch.full((n, cells + 1), nowhere)
     # Every cell but the start is entered and left once. A maze that is done stays nowhere while others go on.
     # Columns below 0 are the maze's, those from 0 on the events'.
     for draw in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
-        around = near.index_select(0, cell[:, 0])
+        around = neighbours.index_select(0, cell[:, 0])
         expandable = (count.gather(1, around[:, :4]) == 1).cumsum(1)
-        chosen = (draw * expandable[:, -1]).long()[:, None]
+        choice = (draw * expandable[:, -1]).long()[:, None]
         # Past the last neighbour, which is nowhere, if none is expandable.
-        following = around.gather(1, (expandable <= chosen).sum(1, keepdim=True))
-        count += adds.index_select(0, following[:, 0])
-        before.scatter_(1, following, cell)
-        cell = torch.where(following == nowhere, before.gather(1, cell), following)
+        next_cell = around.gather(1, (expandable <= choice).sum(1, keepdim=True))
+        count += adds.index_select(0, next_cell[:, 0])
+        predecessor.scatter_(1, next_cell, cell)
+        cell = torch.where(next_cell == nowhere, predecessor.gather(1, cell), next_cell)
         if (cell == nowhere).all():
             break
     return count[:, :cells] >= _VISITED
@@ -94,14 +94,14 @@ def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
     ``[cells + 1, 5]`` int64 (nowhere for those off the grid), and what opening it adds to each cell's count
     ``[cells + 1, cells + 1]`` uint8."""
     cells = nowhere = grid_size * grid_size
-    own = torch.arange(cells)
-    near = torch.full((cells + 1, len(MOVES)), nowhere)
+    cell_indices = torch.arange(cells)
+    neighbours = torch.full((cells + 1, len(MOVES)), nowhere)
     # A move that the border stops leads to the cell itself.
     moves = clipped_moves(grid_size)[:, 1:]
-    near[:cells, :4] = torch.where(moves == own[:, None], nowhere, moves)
+    neighbours[:cells, :4] = torch.where(moves == cell_indices[:, None], nowhere, moves)
     adds = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)
-    adds.scatter_(1, near, 1)
-    adds[own, own] = _VISITED
+    adds.scatter_(1, neighbours, 1)
+    adds[cell_indices, cell_indices] = _VISITED
     adds[:, nowhere] = 0
     adds[nowhere] = 0
-    return near, adds
+    return neighbours, adds

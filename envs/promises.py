@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.names import first_line
-from models.settings import StopNow, UserError, brief, shown
+from models.settings import StopNow, UserError, brief, format_value
 
 LARGEST = 2**24  # numbers of an observation, and actions
 
@@ -24,30 +24,30 @@ class Broken(Exception):
     """A result of an environment that breaks its contract; the message has the result and the expected one."""
 
 
-def check_observation(space: gym.Space, given: Any, name: str = "observation") -> None:
-    """Raise `Broken` if ``given`` is no observation of ``space``. Numbers of another type are accepted if they can be
+def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
+    """Raise `Broken` if ``obs`` is no observation of ``space``. Numbers of another type are accepted if they can be
     cast safely. Bounds of floats are not checked, because many environments overshoot theirs a little."""
     if isinstance(space, Box):
-        _check_numbers(space, given, name)
-    elif isinstance(space, gym.spaces.Dict) and isinstance(given, Mapping):
-        _check_keys(given, tuple(space.spaces), name)
+        _check_numbers(space, obs, name)
+    elif isinstance(space, gym.spaces.Dict) and isinstance(obs, Mapping):
+        _check_keys(obs, tuple(space.spaces), name)
         for key, part in space.spaces.items():
-            check_observation(part, given[key], f"{name}[{key!r}]")
-    elif isinstance(space, gym.spaces.Tuple) and isinstance(given, tuple | list) and len(given) == len(space.spaces):
+            check_observation(part, obs[key], f"{name}[{key!r}]")
+    elif isinstance(space, gym.spaces.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
         for i, part in enumerate(space.spaces):
-            check_observation(part, given[i], f"{name}[{i}]")
-    elif isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or given not in space:
-        raise Broken(f"{name} is {_shown(given)}; expected {named(space)}")
+            check_observation(part, obs[i], f"{name}[{i}]")
+    elif isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or obs not in space:
+        raise Broken(f"{name} is {_describe_value(obs)}; expected {describe(space)}")
 
 
-def _check_numbers(space: Box, given: Any, name: str) -> None:
+def _check_numbers(space: Box, obs: Any, name: str) -> None:
     try:
-        numbers = np.asarray(given)
+        numbers = np.asarray(obs)
     except Exception:  # lists of unequal lengths, or an object whose conversion fails
         numbers = np.array(None)
     if numbers.dtype.kind not in "biuf" or numbers.shape != space.shape:
-        what = numbers if numbers.dtype.kind != "O" else given
-        raise Broken(f"{name} is {_shown(what)}; expected an array of {space.dtype} {list(space.shape)}")
+        faulty_obs = numbers if numbers.dtype.kind != "O" else obs
+        raise Broken(f"{name} is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
             lost = numbers.astype(space.dtype) != numbers
@@ -55,40 +55,40 @@ def _check_numbers(space: Box, given: Any, name: str) -> None:
             raise Broken(f"{name} holds {numbers[lost].flat[0]}; expected numbers of {space.dtype}")
 
 
-def number(given: Any, name: str = "reward") -> Any:
-    """``given`` or, for an array of one number, that number. Raises `Broken` for anything else, such as text, None or
+def number(result: Any, name: str = "reward") -> Any:
+    """``result`` or, for an array of one number, that number. Raises `Broken` for anything else, such as text, None or
     complex numbers."""
     if (
-        type(given) is np.float64
-        or not isinstance(given, np.ndarray | np.generic)
-        and hasattr(type(given), "__float__")
+        type(result) is np.float64
+        or not isinstance(result, np.ndarray | np.generic)
+        and hasattr(type(result), "__float__")
     ):
-        return given
-    if isinstance(given, np.ndarray | np.generic) and given.size == 1 and given.dtype.kind in "biuf":
-        return given.item()
-    raise Broken(f"{name} is {_shown(given)}; expected a number")
+        return result
+    if isinstance(result, np.ndarray | np.generic) and result.size == 1 and result.dtype.kind in "biuf":
+        return result.item()
+    raise Broken(f"{name} is {_describe_value(result)}; expected a number")
 
 
-def flag(given: Any, name: str) -> bool:
-    """``given`` as a bool: one, 0 or 1, alone or in an array; else `Broken`."""
-    if given is True or type(given) is np.bool_:
-        return bool(given)
-    value = np.asarray(given)
+def flag(result: Any, name: str) -> bool:
+    """``result`` as a bool: one, 0 or 1, alone or in an array; else `Broken`."""
+    if result is True or type(result) is np.bool_:
+        return bool(result)
+    value = np.asarray(result)
     if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
         return bool(value.item())
-    raise Broken(f"{name} is {_shown(given)}; expected True or False")
+    raise Broken(f"{name} is {_describe_value(result)}; expected True or False")
 
 
 def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
     """Raise `Broken` if ``info`` is no mapping, or lacks one of the ``names``."""
     if not isinstance(info, Mapping):
-        raise Broken(f"info is {_shown(info)}; expected a mapping")
+        raise Broken(f"info is {_describe_value(info)}; expected a mapping")
     _check_keys(info, names, "info")
 
 
-def _check_keys(given: Mapping[str, Any], names: tuple[str, ...], what: str) -> None:
-    if lacking := [name for name in names if name not in given]:
-        raise Broken(f"{what} lacks {', '.join(map(repr, lacking))}; expected {', '.join(map(repr, names))}")
+def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) -> None:
+    if lacking := [name for name in names if name not in mapping]:
+        raise Broken(f"{label} lacks {', '.join(map(repr, lacking))}; expected {', '.join(map(repr, names))}")
 
 
 def reason(error: BaseException, call: str) -> str:
@@ -98,8 +98,8 @@ def reason(error: BaseException, call: str) -> str:
     if isinstance(error, Broken | UserError):
         return str(error)
     text, (*_, (frame, _)) = f"{type(error).__name__}: {first_line(error)}", traceback.walk_tb(error.__traceback__)
-    ours = frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
-    if call in _CALLS and "unpack" in text and ours:
+    in_adapter = frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
+    if call in _CALLS and "unpack" in text and in_adapter:
         return f"{call} did not give {_CALLS[call]} ({text})"
     return text
 
@@ -107,20 +107,20 @@ def reason(error: BaseException, call: str) -> str:
 def problem(env: gym.Env, screen: Box | None) -> str | None:
     """The reason why agents cannot use an environment's spaces or time limit; None if they can. Observations are images
     of the space ``screen``, or else flattened."""
-    seen, acted, limit = env.observation_space, env.action_space, env.spec and env.spec.max_episode_steps
+    obs_space, action_space, limit = env.observation_space, env.action_space, env.spec and env.spec.max_episode_steps
     try:
-        count = gym.spaces.flatdim(seen if screen is None else screen)
+        count = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # NotImplementedError or ValueError for most, anything for what is no space
-        return f"its observation space {named(seen)} cannot be flattened to numbers"
+        return f"its observation space {describe(obs_space)} cannot be flattened to numbers"
     if not 1 <= count <= LARGEST:
-        return f"its observation space {named(seen)} holds {count} numbers; allowed: 1 to {LARGEST}"
-    if not _playable(acted):
+        return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {LARGEST}"
+    if not _playable(action_space):
         return (
-            f"its action space {named(acted)} is not supported; allowed: Discrete, or Box of floats with finite "
-            f"bounds, each low below its high; at most {LARGEST} actions"
+            f"its action space {describe(action_space)} is not supported; allowed: Discrete, or Box of floats with "
+            f"finite bounds, each low below its high; at most {LARGEST} actions"
         )
     if limit is not None and not (type(limit) is int and limit >= 1):
-        return f"its time limit is {_shown(limit)}; allowed: integer, at least 1, or None"
+        return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
     return None
 
 
@@ -134,13 +134,13 @@ def _playable(space: Any) -> bool:
         return bool((np.isfinite(high - low) & (low < high)).all())
 
 
-def named(space: Any) -> str:
+def describe(space: Any) -> str:
     """A space in words, on one line."""
     return brief(" ".join(str(space).split()), 200)
 
 
-def _shown(given: Any) -> str:
-    if isinstance(given, np.ndarray | np.generic):
-        return f"an array of {given.dtype} {list(given.shape)}" if given.ndim else shown(given.item())
-    plain = given is None or isinstance(given, bool | int | float | complex | str | bytes)
-    return shown(given) if plain else f"of type {type(given).__name__}"
+def _describe_value(value: Any) -> str:
+    if isinstance(value, np.ndarray | np.generic):
+        return f"an array of {value.dtype} {list(value.shape)}" if value.ndim else format_value(value.item())
+    plain = value is None or isinstance(value, bool | int | float | complex | str | bytes)
+    return format_value(value) if plain else f"of type {type(value).__name__}"

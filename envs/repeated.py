@@ -9,7 +9,7 @@ from models.spaces import Continuous, Discrete, Spaces
 
 
 class RepeatedDynamics(Dynamics):
-    """A subclass says what one repetition does, `once`.
+    """A subclass says what one repetition does, `single_step`.
 
     With ``action_repeat`` n an agent decides at every n-th step: a step is n repetitions or fewer, up to the one that
     terminates, and pays the sum of their rewards. The limit counts repetitions, so an episode is as long as without: of
@@ -36,12 +36,12 @@ class RepeatedDynamics(Dynamics):
         """`initial` without the column of repetitions."""
         raise NotImplementedError
 
-    def once(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One repetition from states without that column: the next, reward ``[M, E]`` in any floating dtype, and
         terminated."""
         raise NotImplementedError
 
-    def seen(self, state: Tensor) -> Tensor:
+    def observe_state(self, state: Tensor) -> Tensor:
         """`observe` of states without that column."""
         raise NotImplementedError
 
@@ -50,21 +50,21 @@ class RepeatedDynamics(Dynamics):
         return state if self._last is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        return self.seen(state if self._last is None else state[..., :-1])
+        return self.observe_state(state if self._last is None else state[..., :-1])
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         if self.repeat == 1:
-            state, reward, terminated = self.once(state, actions)
+            state, reward, terminated = self.single_step(state, actions)
             return state, reward.float(), terminated, None
-        last, whole = self._last, state
+        last, full_state = self._last, state
         if last is not None:
-            state = whole[..., :-1]
-        state, total, terminated = self.once(state, actions)
+            state = full_state[..., :-1]
+        state, total, terminated = self.single_step(state, actions)
         for count in range(1, self.repeat):
-            going = ~terminated if last is None else ~terminated & (whole[..., -1] + count < last)
-            after, reward, ends = self.once(state, actions)
-            state = torch.where(going[..., None], after, state)
+            going = ~terminated if last is None else ~terminated & (full_state[..., -1] + count < last)
+            next_state, reward, ends = self.single_step(state, actions)
+            state = torch.where(going[..., None], next_state, state)
             total, terminated = total + torch.where(going, reward, 0.0), terminated | (going & ends)
         if last is not None:
-            state = torch.cat((state, whole[..., -1:] + self.repeat), -1)
+            state = torch.cat((state, full_state[..., -1:] + self.repeat), -1)
         return state, total.float(), terminated, None

@@ -50,39 +50,39 @@ class RewardedEnvironment:
         self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)
         self.spaces = replace(real.spaces, max_return=None)
         self._obs: Tensor | None = None
-        self._before: Tensor | None = None  # phi of the current observations, if it needs no info
+        self._potential: Tensor | None = None  # phi of the current observations, if it needs no info
 
     @property
     def state(self) -> Tensor | None:
         return self.real.state
 
-    def _seen(self, obs: Tensor) -> Tensor:
+    def _remember_obs(self, obs: Tensor) -> Tensor:
         self._obs = obs
         if self.mode.potential and not self.mode.info:
-            self._before = self.phi(obs)
+            self._potential = self.phi(obs)
         return obs
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        return self._seen(self.real.reset(seeds, where))
+        return self._remember_obs(self.real.reset(seeds, where))
 
     def starts(self, seeds: Tensor) -> Tensor:
         return self.real.starts(seeds)
 
     def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        return self._seen(self.real.start(prepared, where))
+        return self._remember_obs(self.real.start(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         step, mode = self.real.step(actions, active), self.mode
-        after = next_before = self.phi(step.obs, step.info)
-        before: Tensor | float | None = self._before
+        masked_potential = next_potential = self.phi(step.obs, step.info)
+        potential: Tensor | float | None = self._potential
         if mode.potential and mode.info:
             assert self._obs is not None
-            before = self.phi(self._obs, step.info)
+            potential = self.phi(self._obs, step.info)
         if self.zero_at_end:
-            after = after.masked_fill(step.terminated, 0.0)
-        self._obs, self._before = step.obs, next_before
+            masked_potential = masked_potential.masked_fill(step.terminated, 0.0)
+        self._obs, self._potential = step.obs, next_potential
         real = step.reward if self.weight == 1 else step.reward * self.weight
-        reward = shaped(mode, real, before, after, self.discounts)
+        reward = shaped(mode, real, potential, masked_potential, self.discounts)
         return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
 
     def select(self, members: Tensor) -> "RewardedEnvironment | None":
@@ -91,10 +91,10 @@ class RewardedEnvironment:
             return None
         discounts = self.discounts[members, 0]
         phi = self.phi.select(members)
-        kept = RewardedEnvironment(real, phi, self.mode, discounts, self.zero_at_end, self.weight)
-        kept._obs = None if self._obs is None else self._obs[members]
-        kept._before = None if self._before is None else self._before[members]
-        return kept
+        subset = RewardedEnvironment(real, phi, self.mode, discounts, self.zero_at_end, self.weight)
+        subset._obs = None if self._obs is None else self._obs[members]
+        subset._potential = None if self._potential is None else self._potential[members]
+        return subset
 
     def snapshot(self) -> dict[str, Any]:
         return {"real": self.real.snapshot(), "obs": self._obs}
@@ -102,13 +102,13 @@ class RewardedEnvironment:
     def restore(self, state: dict[str, Any]) -> None:
         self.real.restore(state["real"])
         if state["obs"] is not None:
-            self._seen(state["obs"])
+            self._remember_obs(state["obs"])
 
     def close(self) -> None:
         self.real.close()
 
 
-def played(game: str) -> tuple[Tensor, Tensor, Tensor]:
+def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     """Transitions of the real environment: next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]``. All
     transitions of a map of cells, else those of random play."""
     if isinstance(dynamics := make_dynamics(game), CellTable):
@@ -123,15 +123,15 @@ def played(game: str) -> tuple[Tensor, Tensor, Tensor]:
         if step.done.any():
             real.reset(streams.episode_seeds(envs), step.done)
     real.close()
-    obs, reward, terminated = (torch.cat(each, 1)[0] for each in zip(*steps, strict=True))
+    obs, reward, terminated = (torch.cat(column, 1)[0] for column in zip(*steps, strict=True))
     return obs, reward, terminated
 
 
 def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
     """Values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if it pays
     more than ``steps`` further steps with the mean reward of other transitions."""
-    usual = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
-    good = torch.where(reward > usual, _GOOD, -_GOOD)
+    threshold = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
+    good = torch.where(reward > threshold, _GOOD, -_GOOD)
     return torch.where(terminated, good, 0.0)
 
 
@@ -155,23 +155,47 @@ class Stages(Untaught):
             )
             raise SettingError(line, "rn_init")
         if kind == "hand" and base not in HAND:
-            known = ", ".join(HAND)
-            line = f"rn_init is 'hand', but for {base} no potential is made by hand (only for {known})"
+            names = ", ".join(HAND)
+            line = f"rn_init is 'hand', but for {base} no potential is made by hand (only for {names})"
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, D]`` as ``rn_init`` says."""
-        drawn, kind = self.parameters.initial(streams), self.config.rn_init
+        flat, kind = self.parameters.initial(streams), self.config.rn_init
         if kind == "torch":
-            return drawn
+            return flat
         if kind == "hand":
             base = self.game.partition(",")[0]
             states = HAND[base].states(_SAMPLES)
-            wanted = HAND[base].potential(states)
+            targets = HAND[base].potential(states)
         else:
-            states, reward, terminated = played(self.game)
-            wanted = reward if kind == "real" else ends(reward, terminated)
-        return self.parameters.fit(drawn, states, wanted)
+            states, reward, terminated = collect_transitions(self.game)
+            targets = reward if kind == "real" else ends(reward, terminated)
+        return self.parameters.fit(flat, states, targets)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        flat: Tensor,
+        obs: Tensor,
+        next_obs: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        discount: float = 0.99,
+        info: Tensor | None = None,
+    ) -> Tensor:
+        """The reward ``[B]`` that an agent with this ``discount`` gets for a step, by the network ``flat [1, D]``.
+
+        Observations are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``, and ``info [B, I]`` has
+        the numbers of the step's info, for modes that read them.
+        """
+        numbers = None if info is None else info[None]
+        phi, mode = self.parameters.program(flat), self.parameters.mode
+        potential, next_potential = phi(obs[None], numbers), phi(next_obs[None], numbers)
+        if self.config.rn_terminal == "zero":
+            next_potential = next_potential.masked_fill(terminated[None], 0.0)
+        paid: Tensor = shaped(mode, reward[None], potential, next_potential, discount)
+        return paid[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, own
+from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, seed_hash
 
 _FEW = 1 << 10  # seeds, for which NumPy takes half of torch's time
 
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
     """Uniform on [0, 1): ``seeds [...]`` int64, any value, to ``[..., n]`` float64 with 53 random bits each."""
-    return _once(lambda seeds: _unit(seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM), seeds)
+    return _draw_unique(lambda seeds: _unit(seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM), seeds)
 
 
 def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
@@ -31,21 +31,21 @@ def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
 def normal(seeds: Tensor, n: int) -> Tensor:
     """Standard normal (Box & Muller 1958): ``seeds [...]`` int64 to ``[..., n]`` float64; below 8.6 in size."""
 
-    def drawn(seeds: Tensor) -> Tensor:
+    def draw_normal(seeds: Tensor) -> Tensor:
         columns = torch.arange(n, device=seeds.device)
         # 1 - u is in (0, 1], whose logarithm is finite.
         radius = (1.0 - _unit(seeds[..., None], columns, RADIUS)).log_().mul_(-2.0).sqrt_()
         return radius.mul_(_unit(seeds[..., None], columns, ANGLE).mul_(2.0 * math.pi).cos_())
 
-    return _once(drawn, seeds)
+    return _draw_unique(draw_normal, seeds)
 
 
 def sign(seeds: Tensor) -> Tensor:
     """-1.0 or 1.0 for each of ``seeds``, any shape, float32: the first bit of the seed's own hash."""
-    return torch.where(own(seeds.to(torch.int64)) < 0, 1.0, -1.0)
+    return torch.where(seed_hash(seeds.to(torch.int64)) < 0, 1.0, -1.0)
 
 
-def _once(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
+def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     """``draw(seeds)``, drawn once for the rows of the last axis but one that are equal: members that share their random
     numbers. A hash takes about 40 times as long as to see that two numbers are the same; but on another device than
     the CPU nothing is looked at."""
@@ -58,10 +58,10 @@ def _once(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     if len(firsts) == len(keys):
         return draw(seeds)
     numbers = {key: number for number, key in enumerate(firsts)}
-    of, some = torch.tensor([numbers[key] for key in keys]), seeds[..., list(firsts.values()), :]
-    if not torch.equal(some.index_select(-2, of), seeds):
+    inverse, unique_seeds = torch.tensor([numbers[key] for key in keys]), seeds[..., list(firsts.values()), :]
+    if not torch.equal(unique_seeds.index_select(-2, inverse), seeds):
         return draw(seeds)
-    return draw(some).index_select(-3, of)
+    return draw(unique_seeds).index_select(-3, inverse)
 
 
 def _unit(seeds: Tensor, columns: Tensor, use: int) -> Tensor:

@@ -1,9 +1,9 @@
 """A population of synthetic environments as one environment. Each member has separate networks."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class SyntheticDynamics(Dynamics):
     def initial(self, seeds: Tensor) -> Tensor:
         latent = self.program.networks.latent
         if self.program.networks.rows:
-            return self.program.drawn(seeded.uniform(seeds, 1)[..., 0])
+            return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
         if not latent:
             return self.starts(seeds)
         by_member = seeds.movedim(-2, 0).flatten(1)  # [M, blocks * E]
@@ -88,16 +88,16 @@ class Stages:
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, D]``, one row a stream. Raises SettingError as `check_start` does."""
-        own = self.parameters
-        flat = own.initial(streams)
-        if not (own.rows or own.has_target):
+        networks = self.parameters
+        flat = networks.initial(streams)
+        if not (networks.rows or networks.has_target):
             return flat
         self.check_start()
-        states = anywhere(self.game, streams, self.seen)
-        return flat if states is None else own.spread_over(flat, states)
+        states = anywhere(self.game, streams, self.num_scaling_obs)
+        return flat if states is None else networks.spread_over(flat, states)
 
     @property
-    def seen(self) -> int:
+    def num_scaling_obs(self) -> int:
         """Number of observations that scale a target's inputs. The first of them are the table of initial states."""
         return max(self.parameters.rows, _SEEN)
 
@@ -113,49 +113,57 @@ class Stages:
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def idle(self) -> dict[str, str]:
-        known = "all that it can show is known, and in the table"
-        return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), known)
+        reason = "all that it can show is known, and in the table"
+        return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), reason)
 
-    def as_met(self, flat: Tensor, met: Callable[..., Tensor], scaled: bool) -> Tensor:
+    def as_met(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """See `envs.make.Stages`. Replaces initial states if the range of observations is unknown and none are
         searched."""
-        own = self.parameters
-        if not (self.unbounded and own.has_target) or own.config.pairs and not scaled:
+        networks = self.parameters
+        if not (self.unbounded and networks.has_target) or networks.config.pairs and not scaled:
             return flat
-        target = own.target(flat[None])
-        states = met(lambda obs: target.act(obs[None])[0], self.seen, own.config.table_episodes)
-        return own.spread_over(flat[None], states[None], scaled)[0]
+        target = networks.target(flat[None])
+        states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
+        return networks.spread_over(flat[None], states[None], scaled)[0]
 
-    def known(self, flat: Tensor) -> Tensor:
+    def searched_part(self, flat: Tensor) -> Tensor:
         """See `envs.make.Stages`: the networks, or pairs ``[S + A]`` of a row of the table, scaled as the target's
         input, and the target's output there."""
-        own, fixed = self.parameters, self.parameters.fixed(flat[None])
-        if own.config.pairs is None:
-            return flat[: own.searched]
+        networks, fixed = self.parameters, self.parameters.fixed(flat[None])
+        if networks.config.pairs is None:
+            return flat[: networks.searched]
         states = fixed["states.table"]
-        said = own.program(flat[None]).aims(states).transpose(1, 2)
-        return torch.cat([as_seen(states, fixed), said], 2).flatten()
+        target_actions = networks.program(flat[None]).aims(states).transpose(1, 2)
+        return torch.cat([as_seen(states, fixed), target_actions], 2).flatten()
 
-    def completed(self, known: Tensor, like: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Tables are those of ``like``, or targets are `taught` the pairs from equal
+    def completed(self, searched: Tensor, template: Tensor) -> Tensor:
+        """See `envs.make.Stages`. Tables are those of ``template``, or targets are `taught` the pairs from equal
         weights."""
-        own = self.parameters
-        if own.config.pairs is None:
-            return torch.cat([known, like[own.searched :].expand(*known.shape[:-1], -1)], -1)
-        rows = known.reshape(-1, known.shape[-1])
-        return self.taught(rows, like, in_step([0] * len(rows), "first weights")).view(*known.shape[:-1], -1)
+        networks = self.parameters
+        if networks.config.pairs is None:
+            return torch.cat([searched, template[networks.searched :].expand(*searched.shape[:-1], -1)], -1)
+        rows = searched.reshape(-1, searched.shape[-1])
+        return self.taught(rows, template, in_step([0] * len(rows), "first weights")).view(*searched.shape[:-1], -1)
 
-    def taught(self, known: Tensor, like: Tensor, streams: Streams) -> Tensor:
-        """Parameters ``[M, D]`` with the states of the pairs ``known [M, K]`` as tables, and with targets trained on
-        these pairs alone, from initial weights of each stream. States are scaled as in ``like [D]``."""
-        own, actions = self.parameters, self.spaces.actions
-        states, said = known.unflatten(1, (own.rows, -1)).split([own.state_size, own.action_size], 2)
+    def taught(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
+        """Parameters ``[M, D]`` with the states of the pairs ``searched [M, K]`` as tables, and with targets trained on
+        these pairs alone, from initial weights of each stream. States are scaled as in ``template [D]``."""
+        networks, actions = self.parameters, self.spaces.actions
+        states, target_actions = searched.unflatten(1, (networks.rows, -1)).split(
+            [networks.state_size, networks.action_size], 2
+        )
         if not isinstance(actions, Discrete):
-            said = said.clamp(-1, 1)
-        flat = torch.cat([own.initial(streams)[:, : own.searched], like[own.searched :].expand(len(known), -1)], 1)
-        fixed, target = own.fixed(flat), own.split(flat)["target"]
+            target_actions = target_actions.clamp(-1, 1)
+        flat = torch.cat(
+            [
+                networks.initial(streams)[:, : networks.searched],
+                template[networks.searched :].expand(len(searched), -1),
+            ],
+            1,
+        )
+        fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
-        target.copy_(fit(own.parts["target"], target, states, said, _LESSON))
+        target.copy_(fit(networks.parts["target"], target, states, target_actions, _LESSON))
         return flat
 
     @property
@@ -164,41 +172,41 @@ class Stages:
 
     def check_policy(self, source: str) -> bool:
         """As `envs.make.Stages` says."""
-        own, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
-        if not own.rows:
+        networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
+        if not networks.rows:
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table"
             raise SettingError(line, "start_from")
-        if self._of_values and (own.has_target or not discrete):
+        if self._of_values and (networks.has_target or not discrete):
             raise SettingError("clone_of is 'values'; allowed: with reward_form free and discrete actions", "clone_of")
-        if not own.has_target and not self._of_values:
-            line = f"reward_form is 'free', but clone_of is {own.config.clone_of!r}"
+        if not networks.has_target and not self._of_values:
+            line = f"reward_form is 'free', but clone_of is {networks.config.clone_of!r}"
             raise SettingError(f"{line}; allowed: {', '.join(FORMS)}", "reward_form")
         return self._of_values
 
-    def of_policy(self, told: Callable[[Tensor], Tensor], met: Callable[..., Tensor], streams: Streams) -> Tensor:
+    def of_policy(self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams) -> Tensor:
         """A bandit that rewards the policy's actions, or pays the policy's action values. Initial states spread over
         the range of observations or, if that is unknown, are states in the policy's episodes."""
-        own, actions = self.parameters, self.spaces.actions
-        flat, values = own.initial(streams), self._of_values
-        states = anywhere(self.game, streams, self.seen)
+        networks, actions = self.parameters, self.spaces.actions
+        flat, values = networks.initial(streams), self._of_values
+        states = anywhere(self.game, streams, self.num_scaling_obs)
         if states is None:
-            states = met(self.seen, own.config.table_episodes)[None]
-        flat = own.spread_over(flat, states)
-        fixed, parts = own.fixed(flat), own.split(flat)
-        seen = fixed["states.table"][0]
-        wanted = told(seen)
+            states = get_obs(self.num_scaling_obs, networks.config.table_episodes)[None]
+        flat = networks.spread_over(flat, states)
+        fixed, parts = networks.fixed(flat), networks.split(flat)
+        obs = fixed["states.table"][0]
+        outputs = policy(obs)
         if isinstance(actions, Discrete):
-            each = torch.eye(actions.n)
-            paid = (wanted - wanted.mean()) / wanted.std() if values else each[wanted]
+            one_hot_actions = torch.eye(actions.n)
+            targets = (outputs - outputs.mean()) / outputs.std() if values else one_hot_actions[outputs]
         else:
             low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-            paid = (2 * (wanted - low) / (high - low) - 1).clamp(-1, 1)
-        if own.has_target:
-            name, inputs = "target", as_seen(seen[None], fixed)[0]
+            targets = (2 * (outputs - low) / (high - low) - 1).clamp(-1, 1)
+        if networks.has_target:
+            name, inputs = "target", as_seen(obs[None], fixed)[0]
         else:
-            pairs = each.repeat(len(seen), 1), seen.repeat_interleave(len(each), 0)
-            name, inputs, paid = "reward", torch.cat(pairs, 1), paid.flatten()[:, None]
-        parts[name].copy_(fit(own.parts[name], parts[name], inputs[None], paid[None]))
+            pairs = one_hot_actions.repeat(len(obs), 1), obs.repeat_interleave(len(one_hot_actions), 0)
+            name, inputs, targets = "reward", torch.cat(pairs, 1), targets.flatten()[:, None]
+        parts[name].copy_(fit(networks.parts[name], parts[name], inputs[None], targets[None]))
         return flat
 
     @functools.cached_property
@@ -207,6 +215,19 @@ class Stages:
         starts = starts_of(real)
         real.close()
         return starts
+
+    @torch.no_grad()
+    def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """States ``[B, S]`` and actions ``[B]`` or ``[B, A]`` -> next states ``[B, S]``, rewards ``[B]`` and
+        terminations ``[B]`` bool, by the networks ``flat [1, D]``. The state of a bandit stays as it is."""
+        states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
+        outcome = self.parameters.program(flat).step(states.float(), actions)
+        return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
+
+    def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
+        """First states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
@@ -219,8 +240,8 @@ def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
     real = make_environment(game, 1, 1)
     try:
         if isinstance(real, TensorEnvironment):
-            found: Tensor | None = getattr(real.dynamics, "anywhere", lambda *_: None)(streams, count)
-            return found
+            obs: Tensor | None = getattr(real.dynamics, "anywhere", lambda *_: None)(streams, count)
+            return obs
         bounds = real.bounds() if isinstance(real, GymnasiumEnvironment) else None
         return None if bounds is None else bounds[0] + (bounds[1] - bounds[0]) * streams.uniform(count, len(bounds[0]))
     finally:

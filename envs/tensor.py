@@ -11,7 +11,7 @@ from envs.base import EnvironmentFault, Step
 from envs.seeded import uniform_at
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
-from models.state import like
+from models.state import check_like
 from models.streams import Streams
 
 # Columns of the states of `ChanceDynamics`.
@@ -73,9 +73,9 @@ class ChanceDynamics(Dynamics):
     state_size: int  # K
     chances: int  # random numbers of a step, the same at every step; 0 for deterministic dynamics
 
-    def __init__(self, seen: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
+    def __init__(self, obs_size: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
-        self.spaces = Spaces((seen,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
+        self.spaces = Spaces((obs_size,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``, independent and uniform on [0, 1) in any
@@ -158,10 +158,10 @@ class TensorEnvironment:
     def select(self, members: Tensor) -> "TensorEnvironment":
         """A new environment of the members ``[M']`` int64 alone, with their current episodes. This one is not
         changed."""
-        kept = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
+        subset = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
         rows = members.to(self.device)
-        kept.state, kept.age, kept._started = self.state[rows], self.age[rows], self._started
-        return kept
+        subset.state, subset.age, subset._started = self.state[rows], self.age[rows], self._started
+        return subset
 
     def starts(self, seeds: Tensor) -> Tensor:
         """States ``[B, M, E, K]`` that ``seeds [B, M, E]`` start in, both on the CPU."""
@@ -173,7 +173,7 @@ class TensorEnvironment:
         return {"state": self.state, "age": self.age, "started": self._started}
 
     def restore(self, state: dict[str, Any]) -> None:
-        like(self.snapshot(), state, "environment")
+        check_like(self.snapshot(), state, "environment")
         self.state, self.age = state["state"].to(self.device), state["age"].to(self.device)
         self._started = state["started"]
 

@@ -22,9 +22,15 @@ _SEEDS = 2**62
 _PIXELS = 24  # a side of a character's square
 # What characters of the text look like, red, green and blue.
 _COLOURS = {
-    ".": (238, 238, 238), "#": (70, 70, 70), "@": (0, 114, 178), "G": (0, 158, 115), "*": (213, 94, 0),
-    "o": (240, 200, 160), "O": (230, 159, 0), " ": (255, 255, 255),
-}  # fmt: skip
+    ".": (238, 238, 238),
+    "#": (70, 70, 70),
+    "@": (0, 114, 178),
+    "G": (0, 158, 115),
+    "*": (213, 94, 0),
+    "o": (240, 200, 160),
+    "O": (230, 159, 0),
+    " ": (255, 255, 255),
+}
 
 
 class TensorGym(gym.Env[Any, np.int64]):
@@ -58,7 +64,7 @@ class TensorGym(gym.Env[Any, np.int64]):
         """Start an episode, a function of ``seed``; without, of the next number of the last seed's stream."""
         super().reset(seed=seed)
         self._state = self.dynamics.initial(torch.tensor([[int(self.np_random.integers(_SEEDS))]]))
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._state is None:
@@ -66,7 +72,7 @@ class TensorGym(gym.Env[Any, np.int64]):
         if not self.action_space.contains(action):
             raise gym.error.InvalidAction(f"action is {action!r}; allowed: {self.action_space}")
         self._state, reward, terminated, _ = self.dynamics.step(self._state, torch.tensor([[int(action)]]))
-        return self._seen(), float(reward), bool(terminated), False, {}
+        return self._observation(), float(reward), bool(terminated), False, {}
 
     def render(self) -> Any:
         """The state as text (``ansi``), or as coloured squares ``[H, W, 3]`` uint8 (``rgb_array``)."""
@@ -78,6 +84,6 @@ class TensorGym(gym.Env[Any, np.int64]):
         squares = np.array([[_COLOURS[character] for character in line] for line in text.splitlines()], np.uint8)
         return squares.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
 
-    def _seen(self) -> Any:
-        seen = self.dynamics.observe(self._state)[0, 0].numpy()
-        return int(seen.argmax()) if self.dynamics.spaces.one_hot else seen.copy()
+    def _observation(self) -> Any:
+        obs = self.dynamics.observe(self._state)[0, 0].numpy()
+        return int(obs.argmax()) if self.dynamics.spaces.one_hot else obs.copy()

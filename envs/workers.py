@@ -60,17 +60,17 @@ class ParallelEnvironment(Replayed):
             tensor.share_memory_()
         count = min(num_workers, rows)
         for i in range(count):
-            ours, theirs = context.Pipe()
+            parent_pipe, worker_pipe = context.Pipe()
             part = {key: tensor.tensor_split(count)[i] for key, tensor in self._shared.items()}
-            process = context.Process(target=_serve, args=(theirs, game, part, self.spaces), daemon=True)
+            process = context.Process(target=_serve, args=(worker_pipe, game, part, self.spaces), daemon=True)
             try:
                 process.start()
             except (EOFError, OSError) as error:
                 self.close()
                 line = f"worker {i + 1} of {count} cannot start: the process that starts it died"
                 raise ProcessDied(f"environment {game.name}: {line}") from error
-            theirs.close()
-            self._workers.append((process, ours))
+            worker_pipe.close()
+            self._workers.append((process, parent_pipe))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._note_reset(seeds, where)
@@ -118,20 +118,20 @@ class ParallelEnvironment(Replayed):
     def _answer(self, index: int, deadline: float | None) -> tuple[str, bool] | None:
         """None when all is well, else (message, whether the worker is gone)."""
         process, pipe = self._workers[index]
-        which = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
+        worker_name = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
         try:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            remaining_seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
             # The pipe alone would not do: a program that an environment has started may hold its far end open.
-            ready = multiprocessing.connection.wait([pipe, process.sentinel], left)
+            ready = multiprocessing.connection.wait([pipe, process.sentinel], remaining_seconds)
             if not ready:
                 _kill_group(process.pid)
-                return f"{which} did not answer within step_timeout, {self._timeout:g} s", True
+                return f"{worker_name} did not answer within step_timeout, {self._timeout:g} s", True
             if pipe not in ready:
                 raise EOFError
             message = pipe.recv()
         except (EOFError, OSError):
             process.join(_JOIN_SECONDS)
-            return f"{which} died (exit code {process.exitcode})", True
+            return f"{worker_name} died (exit code {process.exitcode})", True
         return (message, False) if message else None
 
 
@@ -160,8 +160,8 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces
                         part[key][:] = getattr(step, key)[0]
                 pipe.send("")
             except BaseException as error:  # signals are not for this process: all comes from the environment
-                known = str(error) if isinstance(error, UserError) else ""
-                pipe.send(known or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")
+                message = str(error) if isinstance(error, UserError) else ""
+                pipe.send(message or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")
     if environment is not None:
         environment.close()
 
@@ -177,13 +177,13 @@ def _kill_group(pid: int) -> None:
 
 def _context() -> Any:
     """Workers fork from a clean server that has imported torch once; never from this process and its threads."""
-    known = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if known else "spawn")
+    has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
     context.set_forkserver_preload(["envs.workers"])
-    for start in (resource_tracker.ensure_running, forkserver.ensure_running) if known else ():
+    for start in (resource_tracker.ensure_running, forkserver.ensure_running) if has_forkserver else ():
         # Of a signal to the whole group, as from a terminal that is closed, the parent makes a checkpoint: the server,
         # which inherits the mask, must be there until then.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     return context

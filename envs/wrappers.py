@@ -62,7 +62,7 @@ class CartPolePhysics(gym.Wrapper):
         self._physics = physics
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        found = self.env.reset(seed=seed, options=options)
+        obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
         physics, spread = self._physics, self._physics.physics_spread
         # One draw for each of them, in this order.
@@ -71,7 +71,7 @@ class CartPolePhysics(gym.Wrapper):
         cart.masscart, cart.masspole = physics.cart_mass * mass, physics.pole_mass * pole
         cart.length = physics.half_length * half
         cart.total_mass, cart.polemass_length = cart.masscart + cart.masspole, cart.masspole * cart.length
-        return found
+        return obs_and_info
 
 
 class FlatObservation(gym.Wrapper):

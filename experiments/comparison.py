@@ -42,12 +42,12 @@ def add_look(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--plot_format", default="", metavar="png,pdf,svg", help="formats; else that of --out")
 
 
-def look_of(given: argparse.Namespace) -> Look:
+def look_of(options: argparse.Namespace) -> Look:
     """What these flags say. Raises SettingError for a format that there is not."""
-    formats = tuple(filter(None, given.plot_format.split(",")))
+    formats = tuple(filter(None, options.plot_format.split(",")))
     if not set(formats) <= set(FORMATS):
-        raise SettingError(f"plot_format is {given.plot_format!r}; allowed: {', '.join(FORMATS)}")
-    return Look(given.plot_theme, formats)
+        raise SettingError(f"plot_format is {options.plot_format!r}; allowed: {', '.join(FORMATS)}")
+    return Look(options.plot_theme, formats)
 
 
 def figure_to_write(setting: str, out: Path) -> Path:
@@ -63,38 +63,40 @@ def run_script(action: Callable[[], None]) -> int:
     try:
         action()
     except Exception as error:
-        if not (said := lines(error)):
+        if not (messages := lines(error)):
             raise
-        for line in said:
+        for line in messages:
             show(line)
         return 2
     return 0
 
 
-def check_counts(given: argparse.Namespace, **least: int) -> None:
+def check_counts(options: argparse.Namespace, **least: int) -> None:
     """SettingError where a flag that is given is below its ``least``."""
     for name, bound in least.items():
-        if (value := getattr(given, name)) is not None and value < bound:
+        if (value := getattr(options, name)) is not None and value < bound:
             raise SettingError(f"{name} is {value}; allowed: integer, at least {bound}", name)
 
 
 def check_number(name: str, value: float | list[float], **meta: Any) -> None:
     """SettingError where a number, or one of a list, is not finite or not within the bounds of ``meta``."""
-    held = tuple(value) if isinstance(value, list) else value
-    check_value(name, held, Kind(float, isinstance(value, list), False), {"empty": True, "longest": 1000} | meta)
+    frozen_value = tuple(value) if isinstance(value, list) else value
+    check_value(
+        name, frozen_value, Kind(float, isinstance(value, list), False), {"empty": True, "longest": 1000} | meta
+    )
 
 
-def check_given(given: argparse.Namespace, layout: Layout, **least: int) -> None:
+def check_given(options: argparse.Namespace, layout: Layout, **least: int) -> None:
     """`check_counts`, and SettingError where the file of ``--json`` cannot be written, or is there and not of this
     ``layout``."""
-    check_counts(given, **least)
-    if given.json:
+    check_counts(options, **least)
+    if options.json:
         allowed = "; allowed: a new file, or one of this script"
-        if given.json.exists() and not given.json.is_file():
-            raise SettingError(f"json is '{given.json}', which is no file{allowed}", "json")
-        check_writable("json", given.json)
+        if options.json.exists() and not options.json.is_file():
+            raise SettingError(f"json is '{options.json}', which is no file{allowed}", "json")
+        check_writable("json", options.json)
         try:
-            numbers_in("json", given.json, layout, new=True)
+            numbers_in("json", options.json, layout, new=True)
         except SettingError as error:
             raise SettingError(f"{error}{allowed}", "json") from None
 
@@ -108,26 +110,26 @@ def numbers_in(
         return {}
     line = f"{setting} is '{path}', which"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingError(f"{line} cannot be read: {error.strerror or error}", setting) from None
     except (ValueError, RecursionError):
         raise SettingError(f"{line} is no JSON", setting) from None
-    if not holds(found, layout):
+    if not holds(content, layout):
         raise SettingError(f"{line} holds no numbers of {script}", setting)
-    return dict(found)
+    return dict(content)
 
 
-def holds(found: Any, layout: Layout) -> bool:
+def holds(content: Any, layout: Layout) -> bool:
     """Whether ``found``, of a JSON, has this ``layout``."""
-    if layout.depth and isinstance(found, dict):
-        return all(holds(each, layout._replace(depth=layout.depth - 1)) for each in found.values())
-    return isinstance(found, dict) and found.keys() >= {*layout.keys}
+    if layout.depth and isinstance(content, dict):
+        return all(holds(child, layout._replace(depth=layout.depth - 1)) for child in content.values())
+    return isinstance(content, dict) and content.keys() >= {*layout.keys}
 
 
 def are_numbers(values: Any) -> bool:
     """Whether ``values``, of a JSON, are a list of numbers and not empty."""
-    return isinstance(values, list) and bool(values) and all(isinstance(each, int | float) for each in values)
+    return isinstance(values, list) and bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:
@@ -136,15 +138,17 @@ def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tu
 
     Raises SettingError where there is none.
     """
-    wanted = list(implementations)
-    found = [run for group in find_groups(run_dirs, "logdir") for run in group.runs]
+    implementation_names = list(implementations)
+    runs = [run for group in find_groups(run_dirs, "logdir") for run in group.runs]
     # Seeds that were members of one program share a file.
-    settings = {source: _settings_of(source, wanted) for source in dict.fromkeys(run.source for run in found)}
-    ours = [(settings[run.source], run) for run in found if settings[run.source] is not None]
-    if not ours:
+    settings = {
+        source: _settings_of(source, implementation_names) for source in dict.fromkeys(run.source for run in runs)
+    }
+    matching_runs = [(settings[run.source], run) for run in runs if settings[run.source] is not None]
+    if not matching_runs:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
-        raise SettingError(f"logdir is {listed}, which holds no run of {', '.join(wanted)}")
-    return ours
+        raise SettingError(f"logdir is {listed}, which holds no run of {', '.join(implementation_names)}")
+    return matching_runs
 
 
 def _settings_of(metrics: Path, implementations: Container[str]) -> Any:
@@ -158,8 +162,8 @@ def _settings_of(metrics: Path, implementations: Container[str]) -> Any:
         raise SettingError(f"{path}, which says what was trained, cannot be read: {reason}") from None
 
 
-def check_seed_is_new(run: Run, others: Iterable[Run], name: str) -> None:
-    """SettingError where a run's seed is among the ``others``, all of them runs of ``name``."""
-    same = [other.source.parent for other in others if other.seed == run.seed]
+def check_seed_is_new(run: Run, other_runs: Iterable[Run], name: str) -> None:
+    """SettingError where a run's seed is among the ``other_runs``, all of them runs of ``name``."""
+    same = [other.source.parent for other in other_runs if other.seed == run.seed]
     if same:
         raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")

@@ -76,14 +76,21 @@ def make(flags: argparse.Namespace) -> None:
             for rate in flags.rates:
                 row = measure(proxy, rate, flags.agents, flags.seed, real)
                 rows[f"{rate:g}{', real reward' if real else ''}"] = row
-                print(f"{name}{', real reward' if real else ''}: {row['agent']} at {rate:g}: mean {row['mean']:.1f}, "
-                      f"worst {row['worst']:.1f}", flush=True)  # fmt: skip
+                print(
+                    f"{name}{', real reward' if real else ''}: {row['agent']} at {rate:g}: mean {row['mean']:.1f}, "
+                    f"worst {row['worst']:.1f}",
+                    flush=True,
+                )
         if flags.write:
             scores = proxy.description.get("scores", {}) | {"learning_rates": list(rows.values())}
             files.save(
-                proxy.path, proxy.parameters, config=proxy.config, spaces=proxy.spaces, game=proxy.game,
+                proxy.path,
+                proxy.parameters,
+                config=proxy.config,
+                spaces=proxy.spaces,
+                game=proxy.game,
                 description=proxy.description | {"scores": scores},
-            )  # fmt: skip
+            )
     if flags.json:
         write_numbers(flags.json, results)
 

@@ -33,7 +33,7 @@ def draw_pages(
     draw: Callable[[list[Any], dict[str, Any]], None],
     cells: Callable[[dict[str, Any]], tuple[Cells, tuple[float, float]]],
     note: str = "",
-    **more: Any,
+    **sheet_options: Any,
 ) -> None:
     """Write the figure of the numbers in ``source`` for a light and for a dark page, and print both names.
 
@@ -45,7 +45,7 @@ def draw_pages(
     dark = figure_to_write("out", light.with_stem(f"{light.stem}_dark"))
     for theme, path in zip(THEMES, (light, dark), strict=True):
         panels, size = cells(numbers)
-        with sheet(path, panels, size, Look(theme), source, note=note, **more) as axes:
+        with sheet(path, panels, size, Look(theme), source, note=note, **sheet_options) as axes:
             draw(axes, numbers)
         print(f"Figure:  {path}")
 

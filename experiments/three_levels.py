@@ -43,8 +43,8 @@ def collected(folder: Path, seeds: int) -> dict[str, Any]:
     best = max(scored, key=lambda trial: (trial["best"]["searches"], trial["best"][METRIC]))
     values = search_space(settings).decode(best["raw"])
     arms = {"found": values, "recipe": {}}
-    beside = {name: _scores(settings, arm, seeds) for name, arm in arms.items()} if seeds else {}
-    return content | {"found": values, "beside": beside}
+    arm_scores = {name: _scores(settings, arm, seeds) for name, arm in arms.items()} if seeds else {}
+    return content | {"found": values, "beside": arm_scores}
 
 
 def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[float]:
@@ -54,7 +54,7 @@ def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[floa
         objective = str(settings.run.tune_objective)
         run_searches(trial, seeds, objective, Path(scratch), lambda metrics: means.append(metrics[METRIC]))
     sums = [0.0, *(mean * count for count, mean in enumerate(means, 1))]
-    return [after - before for before, after in zip(sums, sums[1:], strict=False)]
+    return [current_sum - previous_sum for previous_sum, current_sum in zip(sums, sums[1:], strict=False)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,20 +63,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--collect", nargs="*", default=[], metavar="NAME=FOLDER")
     flags.add_argument("--seeds", type=int, default=0, help="of the comparison; 0: none")
     flags.add_argument("--out", type=Path, help="where figures begin, such as exp_dir/three_levels")
-    given = flags.parse_args(argv)
+    options = flags.parse_args(argv)
 
     def run() -> None:
-        searches = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
-        for entry in given.collect:
+        searches = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
+        for entry in options.collect:
             name, _, folder = entry.partition("=")
-            searches[name] = collected(Path(folder), given.seeds)
-            write_numbers(given.json, searches)
-        for name, content in searches.items() if given.out else ():
+            searches[name] = collected(Path(folder), options.seeds)
+            write_numbers(options.json, searches)
+        for name, content in searches.items() if options.out else ():
             for theme in THEMES:
                 end = "_dark" if theme == "dark" else ""
-                target = given.out.with_name(f"{given.out.name}_{name}{end}.png")
+                target = options.out.with_name(f"{options.out.name}_{name}{end}.png")
                 target.parent.mkdir(parents=True, exist_ok=True)
-                importance_figure(content, target, Look(theme), given.json)
+                importance_figure(content, target, Look(theme), options.json)
                 print(target)
 
     return run_script(run)

@@ -9,7 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from models.state import like
+from models.state import check_like
 
 THETA, DT = 0.15, 0.01
 
@@ -30,7 +30,7 @@ class OrnsteinUhlenbeck:
         self.level = self.level.mul(1 - THETA * DT).add_(normal.mul(sqrt(DT)))
         return self.level
 
-    def ended(self, done: Tensor) -> None:
+    def reset_finished(self, done: Tensor) -> None:
         """Begin anew in the environments ``done [M, E]``."""
         self.level = self.level.masked_fill(done.unsqueeze(2), 0.0)
 
@@ -42,4 +42,4 @@ class OrnsteinUhlenbeck:
         return {"level": self.level}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.level = like(self.level, state["level"], "noise on actions")
+        self.level = check_like(self.level, state["level"], "noise on actions")

@@ -22,10 +22,17 @@ _LARGEST = 2**21  # bytes
 _SHARE = 16  # the pickle of many members is larger, but small beside their numbers
 _CHUNK = 2**20
 _TYPES = {
-    "FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
-    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
-}  # fmt: skip
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
 _Base: Any = pickle._Unpickler  # the Python version; the C version does not let subclasses restrict opcodes
 
 
@@ -33,7 +40,7 @@ def read_archive(file: Path) -> Any:
     """The content of a file of `torch.save`, on the CPU. Checksums and sizes of all its parts are checked before it is
     unpickled. Raises BadZipFile, UnpicklingError and whatever a damaged pickle leads to."""
     size = file.stat().st_size
-    most = _LARGEST + size // _SHARE  # bytes of the pickle, and values and characters in the content
+    limit = _LARGEST + size // _SHARE  # bytes of the pickle, and values and characters in the content
     with _Opened(file) as opened, zipfile.ZipFile(opened) as archive:
         parts = archive.infolist()
         if any(part.compress_type or part.compress_size != part.file_size for part in parts):
@@ -42,8 +49,8 @@ def read_archive(file: Path) -> Any:
             raise zipfile.BadZipFile("its parts share their bytes")
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"its part {broken} is not what was written")
-        content = _OfArchive(archive, most).load()
-    _check_extent(content, most)
+        content = _OfArchive(archive, limit).load()
+    _check_extent(content, limit)
     return content
 
 
@@ -69,29 +76,52 @@ class _Opened(io.FileIO):
     """A file of which a limited number of bytes is read at once: zipfile reads a table of contents in one piece."""
 
     def read(self, size: int | None = -1) -> bytes:
-        most = _LARGEST + os.fstat(self.fileno()).st_size // _SHARE
-        if size is not None and size > most:
-            raise zipfile.BadZipFile(f"its table of contents has {size} bytes; allowed: at most {most}")
+        limit = _LARGEST + os.fstat(self.fileno()).st_size // _SHARE
+        if size is not None and size > limit:
+            raise zipfile.BadZipFile(f"its table of contents has {size} bytes; allowed: at most {limit}")
         return super().read(size)
 
 
 class Opcodes(dict[int, Any]):
-    """Functions of opcodes: Python's for ``codes``, and ``others``."""
+    """Functions of opcodes: Python's for ``codes``, and ``functions``."""
 
-    def __init__(self, codes: Iterable[bytes], others: Mapping[int, Any]):
-        super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(others))
+    def __init__(self, codes: Iterable[bytes], functions: Mapping[int, Any]):
+        super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(functions))
 
     def __missing__(self, code: int) -> Any:
         raise pickle.UnpicklingError(f"it holds opcode {code}")
 
 
 _PLAIN = (
-    pickle.PROTO, pickle.STOP, pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT,
-    pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.BINFLOAT, pickle.BINUNICODE, pickle.EMPTY_TUPLE,
-    pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS,
-    pickle.EMPTY_DICT, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET, pickle.GLOBAL,
-    pickle.REDUCE, pickle.BINPERSID,
-)  # fmt: skip
+    pickle.PROTO,
+    pickle.STOP,
+    pickle.MARK,
+    pickle.NONE,
+    pickle.NEWTRUE,
+    pickle.NEWFALSE,
+    pickle.BININT,
+    pickle.BININT1,
+    pickle.BININT2,
+    pickle.LONG1,
+    pickle.BINFLOAT,
+    pickle.BINUNICODE,
+    pickle.EMPTY_TUPLE,
+    pickle.TUPLE,
+    pickle.TUPLE1,
+    pickle.TUPLE2,
+    pickle.TUPLE3,
+    pickle.EMPTY_LIST,
+    pickle.APPEND,
+    pickle.APPENDS,
+    pickle.EMPTY_DICT,
+    pickle.BINPUT,
+    pickle.LONG_BINPUT,
+    pickle.BINGET,
+    pickle.LONG_BINGET,
+    pickle.GLOBAL,
+    pickle.REDUCE,
+    pickle.BINPERSID,
+)
 
 
 class Unpickler(_Base):
@@ -126,7 +156,7 @@ class Unpickler(_Base):
 class _OfTensors(Unpickler):
     """Rebuild tensors too."""
 
-    most, tensors = _LARGEST, 0
+    limit, tensors = _LARGEST, 0
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -138,12 +168,18 @@ class _OfTensors(Unpickler):
         return super().find_class(module, name)
 
     def _tensor(
-        self, storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int],
-        requires_grad: Any = None, hooks: Any = None, about: Any = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        storage: Tensor,
+        offset: int,
+        size: Sequence[int],
+        stride: Sequence[int],
+        requires_grad: Any = None,
+        hooks: Any = None,
+        about: Any = None,
+    ) -> Tensor:
         """A tensor within a storage whose elements are all different. Its last arguments count for nothing here."""
         self.tensors += 1
-        if len(size) > 64 or self.tensors > self.most // 40:  # `torch.save` writes 40 bytes about each
+        if len(size) > 64 or self.tensors > self.limit // 40:  # `torch.save` writes 40 bytes about each
             raise pickle.UnpicklingError(f"it holds {self.tensors} tensors, the last of {len(size)} dimensions")
         if not all(type(number) is int for number in (*size, *stride)):  # the order of nested lists takes forever
             raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
@@ -156,12 +192,12 @@ class _OfTensors(Unpickler):
 
 
 class _OfArchive(_OfTensors):
-    def __init__(self, archive: zipfile.ZipFile, most: int):
-        self.archive, self.most = archive, most
+    def __init__(self, archive: zipfile.ZipFile, limit: int):
+        self.archive, self.limit = archive, limit
         self.root = archive.namelist()[0].partition("/")[0]
         size = archive.getinfo(f"{self.root}/data.pkl").file_size
-        if size > most:
-            raise pickle.UnpicklingError(f"its part data.pkl has {size} bytes; allowed: at most {most}")
+        if size > limit:
+            raise pickle.UnpicklingError(f"its part data.pkl has {size} bytes; allowed: at most {limit}")
         super().__init__(io.BytesIO(archive.read(f"{self.root}/data.pkl")))
         self.storages: dict[str, Tensor] = {}
 
@@ -202,10 +238,10 @@ class _OfLegacy(_OfTensors):
         return self.storages[name]
 
 
-def _check_extent(content: Any, most: int) -> None:
-    """Raise UnpicklingError for content of more than ``most`` values and characters. A part that is there twice counts
+def _check_extent(content: Any, limit: int) -> None:
+    """Raise UnpicklingError for content of more than ``limit`` values and characters. A part that is there twice counts
     twice."""
-    parts, room = [content], most
+    parts, room = [content], limit
     while parts:
         part = parts.pop()
         if isinstance(part, dict):

@@ -15,7 +15,7 @@ from models.machine import compiled, exact
 from models.mlp import Mlp
 from models.optim import MemberAdam
 from models.replay import NUMBERS
-from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, down, fraction, outer, slope_of, up
+from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, fraction, input_gradient, outer, slope_of, up
 from models.vectors import LANES, line, number, spread, store
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +41,7 @@ def net(mlp: Mlp, begin: int = 0) -> Net:
         weights.append(at)
         biases.append(at + count)
         at += count + size
-    ints = [np.array(each, np.int64) for each in (mlp.sizes, weights, biases)]
+    ints = [np.array(values, np.int64) for values in (mlp.sizes, weights, biases)]
     kind = ACTIVATIONS[mlp.activation]
     return Net._make((*ints, np.array(mlp._turned), kind, np.float32(mlp.leak), at, max(mlp.sizes)))
 
@@ -53,9 +53,9 @@ def layers_of(net: Net, batch: int) -> Array:
     """Memory for `forward` and `backward` of so many columns: ``[L + 1, widest, columns]``, whole vectors in lines of
     the processor's cache. The columns that fill up the last vector are 0 in inputs and in gradients."""
     shape = len(net.sizes), net.widest, -(-batch // LANES) * LANES
-    whole = np.zeros(shape[0] * shape[1] * shape[2] + LANES, np.float32)
-    first = -whole.ctypes.data % (4 * LANES) // 4
-    return whole[first : first + len(whole) - LANES].reshape(shape)
+    padded = np.zeros(shape[0] * shape[1] * shape[2] + LANES, np.float32)
+    first = -padded.ctypes.data % (4 * LANES) // 4
+    return padded[first : first + len(padded) - LANES].reshape(shape)
 
 
 @exact
@@ -65,47 +65,60 @@ def better(x, y):
 
 
 @compiled
-def forward(net, flat, acts, kept):
-    """`Mlp.forward` of one member with parameters ``flat [D]``: from ``acts[0]`` to ``acts[L]``. ``kept`` is memory of
-    the same shape for prelu, and else not used."""
+def forward(net, flat, acts, preactivations):
+    """`Mlp.forward` of one member with parameters ``flat [D]``: from ``acts[0]`` to ``acts[L]``. ``preactivations`` is
+    memory of the same shape for prelu, and else not used."""
     depth, columns = len(net.sizes) - 1, acts.shape[2]
     leak = flat[net.slope] if net.activation == PRELU else net.leak
     for j in range(0, columns, 2 * LANES):  # through all layers, while they are near
         k = min(j + LANES, columns - LANES)
         for layer in range(depth):
             count, rows, kind = net.sizes[layer], net.sizes[layer + 1], net.activation if layer < depth - 1 else 0
-            along, across = (rows, 1) if net.turned[layer] else (1, count)
-            x, y, more, weight, bias = (
+            inner_stride, across = (rows, 1) if net.turned[layer] else (1, count)
+            x, y, next_preactivations, weight, bias = (
                 acts[layer],
                 acts[layer + 1],
-                kept[layer + 1],
+                preactivations[layer + 1],
                 net.weights[layer],
                 net.biases[layer],
             )
-            up(x, y, more, flat, weight, bias, count, along, across, rows, j, k, kind, leak)
+            up(x, y, next_preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak)
 
 
 @compiled
-def backward(net, flat, acts, kept, back, grad, parameters, inputs):
+def backward(net, flat, acts, preactivations, gradients, grad, parameters, inputs):
     """`Mlp.backward` of one member: from ``back[L]``, d loss / d output, to ``grad [D]`` (with ``parameters``) and,
-    with ``inputs``, to d loss / d x in ``back[0]``. ``back`` is memory of the shape of ``acts``."""
+    with ``inputs``, to d loss / d x in ``back[0]``. ``gradients`` is memory of the shape of ``acts``."""
     depth, slope = len(net.sizes) - 1, ZERO
     leak = flat[net.slope] if net.activation == PRELU else net.leak
     for layer in range(depth, -1 if inputs else 0, -1):
-        rows, here, kind = net.sizes[layer], back[layer], net.activation if layer else 0
+        rows, gradient, kind = net.sizes[layer], gradients[layer], net.activation if layer else 0
         for n in range(0, rows, 4):  # down to the weights, while they are near
             last = min(n + 4, rows)
             if layer < depth:
                 count, weight = net.sizes[layer + 1], net.weights[layer]
-                along, across = (1, count) if net.turned[layer] else (rows, 1)
-                down(back[layer + 1], here, acts[layer], flat, weight, count, along, across, n, last, kind, leak)
+                inner_stride, across = (1, count) if net.turned[layer] else (rows, 1)
+                input_gradient(
+                    gradients[layer + 1],
+                    gradient,
+                    acts[layer],
+                    flat,
+                    weight,
+                    count,
+                    inner_stride,
+                    across,
+                    n,
+                    last,
+                    kind,
+                    leak,
+                )
                 if kind == PRELU:
-                    slope += slope_of(here, kept[layer], n, last, leak)
+                    slope += slope_of(gradient, preactivations[layer], n, last, leak)
             if parameters and layer:
-                below, count = layer - 1, net.sizes[layer - 1]
-                along, across = (rows, 1) if net.turned[below] else (1, count)
-                weight, bias = net.weights[below], net.biases[below]
-                outer(acts[below], here, grad, weight, bias, count, along, across, n, last)
+                previous, count = layer - 1, net.sizes[layer - 1]
+                inner_stride, across = (rows, 1) if net.turned[previous] else (1, count)
+                weight, bias = net.weights[previous], net.biases[previous]
+                outer(acts[previous], gradient, grad, weight, bias, count, inner_stride, across, n, last)
     if parameters and net.activation == PRELU:
         grad[net.slope] = slope
 
@@ -121,13 +134,13 @@ def single(net, flat, rows, at):
         weight, bias = net.weights[layer], net.biases[layer]
         x = rows[at]
         if net.turned[layer]:
-            whole = outputs - outputs % LANES
-            for o in range(0, whole, LANES):
+            whole_blocks = outputs - outputs % LANES
+            for o in range(0, whole_blocks, LANES):
                 sums = line(flat, bias + o)
                 for i in range(inputs):
                     sums += spread(x, i) * line(flat, weight + i * outputs + o)
                 store(rows, to, o, sums)
-            for o in range(whole, outputs):
+            for o in range(whole_blocks, outputs):
                 total = number(flat, bias + o)
                 for i in range(inputs):
                     total += x[i] * number(flat, weight + i * outputs + o)
@@ -165,28 +178,34 @@ class Learner(NamedTuple):
 
 
 def learner(online: Tensor, target: Tensor, optimizer: MemberAdam) -> Learner:
-    own = online, target, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
-    return Learner._make(each.numpy() for each in own)
+    tensors = online, target, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
+    return Learner._make(tensor.numpy() for tensor in tensors)
 
 
 @compiled
-def adam(own, m, grad):
+def adam(learner_state, m, grad):
     """`MemberAdam.update` of member m."""
-    own.counts[m] += 1
-    count, lr, param, mean, square = own.counts[m], own.lr[m], own.online[m], own.mean[m], own.square[m]
+    learner_state.counts[m] += 1
+    count, lr, param, mean, square = (
+        learner_state.counts[m],
+        learner_state.lr[m],
+        learner_state.online[m],
+        learner_state.mean[m],
+        learner_state.square[m],
+    )
     first, root2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
     size, b1, b2, eps = lr * first, np.float32(0.9), np.float32(0.999), np.float32(1e-8)
-    one, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
+    rate1, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
     for k in range(len(grad)):
-        mean[k] = mean[k] * b1 + grad[k] * one
+        mean[k] = mean[k] * b1 + grad[k] * rate1
         square[k] = square[k] * b2 + grad[k] * grad[k] * two
         param[k] -= mean[k] / (np.sqrt(square[k]) / root2 + eps) * size
 
 
 @compiled
-def follow(own, m, tau):
+def follow(learner_state, m, tau):
     """`Tensor.lerp_` of member m's target."""
-    target, online = own.target[m], own.online[m]
+    target, online = learner_state.target[m], learner_state.online[m]
     for k in range(len(target)):
         target[k] += tau * (online[k] - target[k])
 
@@ -198,9 +217,10 @@ def epsilon(a, m, t):
 
 
 @compiled
-def row_of(uniform, before, filled):
-    """The row of a replay buffer that a uniform number and the one ``before`` it choose (`ReplayBuffer.sample`)."""
-    if filled > NUMBERS:
-        first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(before * np.float32(NUMBERS))
-        return min((first * filled + (second * filled >> 24)) >> 24, filled - 1)
-    return min(np.int64(uniform * np.float32(filled)), filled - 1)
+def row_of(uniform, previous_uniform, filled_rows):
+    """The row of a replay buffer that a uniform number and the one ``previous_uniform`` it choose
+    (`ReplayBuffer.sample`)."""
+    if filled_rows > NUMBERS:
+        first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
+        return min((first * filled_rows + (second * filled_rows >> 24)) >> 24, filled_rows - 1)
+    return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)

@@ -42,7 +42,7 @@ class Policy(Protocol):
         """The actions ``[M, S]`` in each of S cells if they depend on the cell alone, else None."""
         return None
 
-    def told(self) -> Mapping[str, Tensor]:
+    def current_command(self) -> Mapping[str, Tensor]:
         """The current command of each episode by the users' names, ``[M, E]`` each in raw units. Empty if the policy
         follows no command."""
         return {}
@@ -182,7 +182,7 @@ class StepAgent(Agent):
         """Gradient steps ``[M]`` int64 of the latest ``steps``, in ``learned [M]`` of which a member could learn."""
         return learned * self.updates_per_step
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         """Statistics since the last call, ``{tag: [M]}``, for an epoch's row beside loss and return."""
         return {}
 

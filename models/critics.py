@@ -12,22 +12,22 @@ from torch import Tensor, nn
 
 from models.mlp import Layer, Mlp
 from models.optim import MemberAdam
-from models.state import like
+from models.state import check_like
 from models.streams import Streams
 
 
 class TwinCritics(nn.Module):
     """Two critics, each with layers of ``sizes``: observation and action together, hidden widths, 1.
 
-    Without ``both`` the second critic exists, but is neither used nor trained.
+    Without ``twins`` the second critic exists, but is neither used nor trained.
 
     Pairs of observation and action come in columns, ``[M, O + A, B]``. The parameters of both critics of a member lie
     side by side, ``[M, 2 D]``, so that they are 2 M networks.
     """
 
-    def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, both: bool = True):
+    def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
         super().__init__()
-        self.both = both
+        self.twins = twins
         self.network = Mlp(sizes, activation)
         start = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
         self.online = nn.Parameter(start, requires_grad=False)
@@ -51,20 +51,20 @@ class TwinCritics(nn.Module):
     def target_values(self, pairs: Tensor) -> Tensor:
         """The smaller of the two target values, ``[M, B]``, or the first critic's."""
         first, second = self._forward(self._targets, pairs)[2].unbind(1)
-        return torch.minimum(first, second) if self.both else first
+        return torch.minimum(first, second) if self.twins else first
 
     def update(self, pairs: Tensor, goal: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
         the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
         (x, trace, values), batch = self._forward(self._online, pairs), pairs.shape[2]
-        error, heard = values - goal.unsqueeze(1), values
-        if not self.both:
-            error[:, 1], heard = 0.0, values[:, :1]
+        error, active_values = values - goal.unsqueeze(1), values
+        if not self.twins:
+            error[:, 1], active_values = 0.0, values[:, :1]
         of_values = (error * (2 / batch)).flatten(0, 1).unsqueeze(1)
         gradient = self.network.backward(self._online, x, trace, of_values)[0].view_as(self.online)
         self.latest |= {"values": values, "goal": goal, "gradient": gradient}
         self.optimizer.update(gradient, learning)
-        return error.square().flatten(1).sum(1) / batch, heard.flatten(1).mean(1)
+        return error.square().flatten(1).sum(1) / batch, active_values.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:
         """The gradient of the first critic's mean value over the batch by ``pairs``, shaped as these."""
@@ -99,7 +99,7 @@ class TwinCritics(nn.Module):
         return self.optimizer.state_dict()
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(like(self.training_state(), state, "critics"))
+        self.optimizer.load_state_dict(check_like(self.training_state(), state, "critics"))
 
 
 def follow(target: Tensor, online: Tensor, tau: float, members: Tensor | None = None) -> None:

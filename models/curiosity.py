@@ -22,7 +22,7 @@ from models.losses import cross_entropy
 from models.moments import Moments
 from models.optim import MemberAdam
 from models.spaces import Discrete, Spaces
-from models.state import like
+from models.state import check_like
 from models.streams import Streams
 
 _BLOCKS = 4  # residual ones in the forward model
@@ -40,7 +40,7 @@ class Curiosity:
         lr: float,
     ):
         self.config, self.spaces = config, spaces
-        self.network = Network(layers, Streams.named(seeds, "curiosity"))
+        self.network = Network(layers, Streams.from_name(seeds, "curiosity"))
         self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
@@ -61,9 +61,9 @@ class Curiosity:
         return {**self.tensors(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        own = self.tensors()
-        like(own, {name: value for name, value in state.items() if name != "optimizer"}, "curiosity")
-        for name, value in own.items():
+        tensors = self.tensors()
+        check_like(tensors, {name: value for name, value in state.items() if name != "optimizer"}, "curiosity")
+        for name, value in tensors.items():
             value.copy_(state[name])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -93,43 +93,47 @@ class Icm(Curiosity):
         self.choices = actions.n if isinstance(actions, Discrete) else 0
         a = actions.size if not isinstance(actions, Discrete) else actions.n if actions.n > 2 else 1
         super().__init__(
-            config, spaces, seeds,
+            config,
+            spaces,
+            seeds,
             [
-                *_stack("features", spaces.obs_shape[0], h, h, f), *_stack("inverse", 2 * f, h, h, a),
+                *_stack("features", spaces.obs_shape[0], h, h, f),
+                *_stack("inverse", 2 * f, h, h, a),
                 *_stack("before", f + a, h, h, f),
                 *(Dense(f"block.{i}.{j}", f + a, f) for i in range(_BLOCKS) for j in range(2)),
                 *_stack("after", f, h, f),
             ],
             config.icm_lr,
-        )  # fmt: skip
+        )
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        given = self._given(action)
+        action_vectors = self._action_vectors(action)
         with torch.enable_grad():
-            inverse, error = self.errors(obs, action, given, next_obs)
+            inverse, error = self.errors(obs, action, action_vectors, next_obs)
             beta = self.config.icm_beta
             self._step((1 - beta) * inverse.mean(1) + beta * error.mean(1), learning)
         with torch.no_grad():
-            return self.config.icm_eta * self.errors(obs, action, given, next_obs)[1]
+            return self.config.icm_eta * self.errors(obs, action, action_vectors, next_obs)[1]
 
-    def errors(self, obs: Tensor, action: Tensor, given: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the inverse and of the forward model, ``[M, B]`` each; ``given`` is the action as the latter sees it."""
+    def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the inverse and of the forward model, ``[M, B]`` each; ``action_vectors`` is the action as the latter sees
+        it."""
         parts = self.network.weights()
         layers = list(zip(parts[::2], parts[1::2], strict=True))
-        both = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
-        now, after = both.split(obs.shape[1], 1)
-        told = _mlp(torch.cat((now, after), 2), layers[3:6], F.relu)
-        x = _mlp(torch.cat((now, given), 2), layers[6:9], F.leaky_relu)
+        features = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
+        now, next_features = features.split(obs.shape[1], 1)
+        predicted = _mlp(torch.cat((now, next_features), 2), layers[3:6], F.relu)
+        x = _mlp(torch.cat((now, action_vectors), 2), layers[6:9], F.leaky_relu)
         for first, second in zip(layers[9:-2:2], layers[10:-2:2], strict=True):
-            inner = F.leaky_relu(dense(torch.cat((x, given), 2), *first))
-            x = x + dense(torch.cat((inner, given), 2), *second)
-        error = (_mlp(x, layers[-2:], F.leaky_relu) - after).square().mean(2)
+            inner = F.leaky_relu(dense(torch.cat((x, action_vectors), 2), *first))
+            x = x + dense(torch.cat((inner, action_vectors), 2), *second)
+        error = (_mlp(x, layers[-2:], F.leaky_relu) - next_features).square().mean(2)
         if not self.choices:
-            return (told - action).square().mean(2), error
-        logits = told if self.choices > 2 else torch.cat((torch.zeros_like(told), told), 2)
+            return (predicted - action).square().mean(2), error
+        logits = predicted if self.choices > 2 else torch.cat((torch.zeros_like(predicted), predicted), 2)
         return cross_entropy(logits, action.long()), error
 
-    def _given(self, action: Tensor) -> Tensor:
+    def _action_vectors(self, action: Tensor) -> Tensor:
         """Actions as numbers, ``[M, B, a]``."""
         if not self.choices:
             return action
@@ -151,34 +155,39 @@ class Rnd(Curiosity):
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         layers = _stack("", spaces.obs_shape[0], *[config.rnd_hidden_size] * 2, config.rnd_feature_dim)
         super().__init__(config, spaces, seeds, layers, config.rnd_lr)
-        self.target = Network(layers, Streams.named(seeds, "curiosity's target")).requires_grad_(False)
-        self.seen = Moments(len(seeds), spaces.obs_shape)
-        self.paid = Moments(len(seeds), ())
+        self.target = Network(layers, Streams.from_name(seeds, "curiosity's target")).requires_grad_(False)
+        self.obs_moments = Moments(len(seeds), spaces.obs_shape)
+        self.error_moments = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        self.seen.add(next_obs, learning)
+        self.obs_moments.add(next_obs, learning)
         clip = self.config.rnd_clip
-        x = ((next_obs - self.seen.mean.unsqueeze(1)) / self.seen.deviation().unsqueeze(1)).clamp(-clip, clip).float()
+        x = (
+            ((next_obs - self.obs_moments.mean.unsqueeze(1)) / self.obs_moments.deviation().unsqueeze(1))
+            .clamp(-clip, clip)
+            .float()
+        )
         with torch.enable_grad():
-            told, true = (_through(network, x) for network in (self.network, self.target))
-            error = (told - true).square().mean(2)
+            predicted, true = (_through(network, x) for network in (self.network, self.target))
+            error = (predicted - true).square().mean(2)
             self._step(error.mean(1), learning)
         error = error.detach()
-        self.paid.add(error, learning)
-        return self.config.rnd_scale * (error / self.paid.deviation().unsqueeze(1)).float()
+        self.error_moments.add(error, learning)
+        return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
         return {
-            **super().tensors(), "target": self.target.flat.detach(),
-            **{f"seen_{name}": value for name, value in self.seen.state_dict().items()},
-            **{f"paid_{name}": value for name, value in self.paid.state_dict().items()},
-        }  # fmt: skip
+            **super().tensors(),
+            "target": self.target.flat.detach(),
+            **{f"seen_{name}": value for name, value in self.obs_moments.state_dict().items()},
+            **{f"paid_{name}": value for name, value in self.error_moments.state_dict().items()},
+        }
 
     def select(self, members: Tensor) -> None:
         super().select(members)
         self.target.flat = nn.Parameter(self.target.flat.detach()[members], requires_grad=False)
-        self.seen.select(members)
-        self.paid.select(members)
+        self.obs_moments.select(members)
+        self.error_moments.select(members)
 
 
 def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:

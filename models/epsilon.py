@@ -41,19 +41,21 @@ class Epsilon:
         config = self.config
         if config.eps_fraction is not None:
             return torch.full(episodes.shape, self._by_share(steps, budget))
-        if (most := int(episodes.max())) >= len(self._table):
-            self._table = _powers(config.eps_init, config.eps_decay, config.eps_min, 1 << (2 * most + 63).bit_length())
+        if (max_episodes := int(episodes.max())) >= len(self._table):
+            self._table = _powers(
+                config.eps_init, config.eps_decay, config.eps_min, 1 << (2 * max_episodes + 63).bit_length()
+            )
         return self._table[episodes]
 
     def ahead(
-        self, episodes: Tensor, begun: int, steps: int, envs: int, budget: int
+        self, episodes: Tensor, start_steps: int, steps: int, envs: int, budget: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Epsilon in the next ``steps`` after ``begun`` steps, in E = ``envs`` environments: by the number of finished
-        episodes, and by step. The array that does not apply is empty."""
+        """Epsilon in the next ``steps`` after ``start_steps`` steps, in E = ``envs`` environments: by the number of
+        finished episodes, and by step. The array that does not apply is empty."""
         if self.config.eps_fraction is None:
-            most = int(episodes.max()) + steps * envs + 1
-            return self.now(torch.arange(most), 0, 1).numpy(), np.empty(0, np.float32)
-        by_step = [self._by_share((begun + t) * envs, budget) for t in range(steps)]
+            max_episodes = int(episodes.max()) + steps * envs + 1
+            return self.now(torch.arange(max_episodes), 0, 1).numpy(), np.empty(0, np.float32)
+        by_step = [self._by_share((start_steps + t) * envs, budget) for t in range(steps)]
         return np.empty(0, np.float32), np.array(by_step, np.float32)
 
     def _by_share(self, steps: int, budget: int) -> float:

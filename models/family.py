@@ -102,8 +102,8 @@ class Family:
     environment_presets: Mapping[tuple[str, str], Overrides] = dataclasses.field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     preset_game: Callable[[str], str | None] = lambda preset: None
-    proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda given, game: {}
-    usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda given, continuous: "DDQN"
+    proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda choices, game: {}
+    usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda choices, continuous: "DDQN"
     validate: Callable[[Any], str | None] = lambda config: None
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
     only_with: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -116,10 +116,10 @@ class Family:
         where, loops = self.config.__module__, get_args(_LEARNS_FROM)
         if self.learns_from not in loops:
             raise TypeError(f"learns_from of {where} is {self.learns_from!r}; allowed: {', '.join(loops)}")
-        known = {field.name for field in dataclasses.fields(self.config)}
+        field_names = {field.name for field in dataclasses.fields(self.config)}
         overrides = [*self.implementations.values(), *self.environment_presets.values()]
         overrides += [values for of_preset in self.presets.values() for values in of_preset.values()]
-        if unknown := sorted({name for values in overrides for name in values} - known):
+        if unknown := sorted({name for values in overrides for name in values} - field_names):
             raise TypeError(f"{where} overrides settings that its config does not have: {', '.join(unknown)}")
 
     @property

@@ -45,5 +45,6 @@ def ineffective(config: Intrinsic) -> dict[str, str]:
     fields: Any = Intrinsic.__dataclass_fields__
     return {
         name: f"intrinsic is {config.intrinsic!r}"
-        for name in fields if name != "intrinsic" and name.partition("_")[0] != config.intrinsic
-    }  # fmt: skip
+        for name in fields
+        if name != "intrinsic" and name.partition("_")[0] != config.intrinsic
+    }

@@ -73,9 +73,11 @@ class Orthogonal(Dense):
 
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu, "leakyrelu": partial(F.leaky_relu, negative_slope=LEAK), "tanh": torch.tanh,
+    "relu": torch.relu,
+    "leakyrelu": partial(F.leaky_relu, negative_slope=LEAK),
+    "tanh": torch.tanh,
     "identity": torch.positive,
-}  # fmt: skip
+}
 
 
 class Network(nn.Module):
@@ -89,8 +91,8 @@ class Network(nn.Module):
         self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]
         self._sizes = [prod(shape) for shape in self._shapes]
-        drawn = [[part for layer in layers for part in layer.initial(one)] for one in streams.generators]
-        self.flat = nn.Parameter(torch.stack([torch.cat([part.reshape(-1) for part in parts]) for parts in drawn]))
+        weights = [[part for layer in layers for part in layer.initial(generator)] for generator in streams.generators]
+        self.flat = nn.Parameter(torch.stack([torch.cat([part.reshape(-1) for part in parts]) for parts in weights]))
         self._views: tuple[int, list[Tensor]] | None = None
 
     def weights(self) -> list[Tensor]:
@@ -114,15 +116,15 @@ class Network(nn.Module):
         return dict(zip(names, self._split(self.flat), strict=True))
 
 
-def in_blocks(shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+def in_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
     """Uninitialised memory of whole vector blocks, and its beginning as a tensor of ``shape``, of the dtype and device
-    of ``like``.
+    of ``reference``.
 
     torch rounds some functions otherwise in the last few elements of an array than before them. A function that is
     applied in place to the whole memory rounds all of ``shape`` alike: the last elements come after it.
     """
     count = prod(shape)
-    memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=like.dtype, device=like.device)
+    memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=reference.dtype, device=reference.device)
     return memory, memory[:count].view(shape)
 
 
@@ -173,8 +175,8 @@ def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[
     """The shared first layers (convolutions for images, else none) and the number of their features."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
-    found = ConvolutionalTrunk(spaces, channels, streams)
-    return found, found.features
+    network = ConvolutionalTrunk(spaces, channels, streams)
+    return network, network.features
 
 
 class ConvolutionalTrunk(Network):

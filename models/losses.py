@@ -72,8 +72,8 @@ def explained_variance(values: Tensor, goal: Tensor, weight: Tensor | None = Non
     """``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 if values equal the goals up to a constant, 0 if
     they predict no better than a constant. NaN for equal goals. ``weight`` weights the experiences, of which the first
     must be above 0; None weights all equally."""
-    whole = _variance(goal, weight)
-    return (1 - _variance(goal - values, weight) / whole).masked_fill(whole == 0, torch.nan)
+    total_variance = _variance(goal, weight)
+    return (1 - _variance(goal - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -98,11 +98,11 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     return -torch.minimum(free, bound), torch.where(free <= bound, -free, 0.0)
 
 
-def clipped_value_error(values: Tensor, goal: Tensor, before: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+def clipped_value_error(values: Tensor, goal: Tensor, old_values: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
     """Squared error of values, and its derivative with respect to them, ``[M, B]`` each.
 
     With ``clip`` it is the maximum of two squared errors: of the value, and of the value clipped to within ``clip`` of
-    the value ``before``. So a value that has left this range towards its goal moves no further.
+    the value ``old_values``. So a value that has left this range towards its goal moves no further.
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
@@ -110,16 +110,16 @@ def clipped_value_error(values: Tensor, goal: Tensor, before: Tensor, clip: floa
     error = values - goal
     if clip is None:
         return error.square(), 2 * error
-    moved = values - before
-    bound = before + moved.clamp(-clip, clip) - goal
-    inside, own, other = moved.abs() <= clip, error.square(), bound.square()
-    free = inside | (own >= other)
-    return torch.where(free, own, other), torch.where(free, 2 * error, 0.0)
+    moved = values - old_values
+    bound = old_values + moved.clamp(-clip, clip) - goal
+    inside, free_error, other = moved.abs() <= clip, error.square(), bound.square()
+    free = inside | (free_error >= other)
+    return torch.where(free, free_error, other), torch.where(free, 2 * error, 0.0)
 
 
-def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
-    if given.shape != like.shape:
-        raise ValueError(f"{name} {tuple(given.shape)} do not fit {tuple(like.shape)}")
+def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
+    if value.shape != reference.shape:
+        raise ValueError(f"{name} {tuple(value.shape)} do not fit {tuple(reference.shape)}")
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
@@ -130,15 +130,15 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 
 
 def transition_losses(
-    state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, ended: Tensor
+    state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Losses ``[]`` of one model of transitions: ``mean((s^ - s')^2)``, ``mean((r^ - r)^2)`` and the cross-entropy of
     the episode's end, ``-mean(d log p + (1 - d) log(1 - p))`` with ``p = sigmoid(logit)``, in nats. States are
-    ``[B, S]``, all others ``[B, 1]``; ``ended`` is 0 or 1."""
+    ``[B, S]``, all others ``[B, 1]``; ``is_end`` is 0 or 1."""
     _check_shape("states", state, next_state)
     _check_shape("rewards", reward, reward_target)
-    _check_shape("ends", ended, logit)
-    return F.mse_loss(state, next_state), F.mse_loss(reward, reward_target), bit_nll(logit, ended).mean()
+    _check_shape("ends", is_end, logit)
+    return F.mse_loss(state, next_state), F.mse_loss(reward, reward_target), bit_nll(logit, is_end).mean()
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:

@@ -39,8 +39,8 @@ def cache_folder() -> Path:
     alone where that cannot be written."""
     sources = []
     for room in ("models", "envs", "control"):  # each by itself, for Ray gives its workers a folder for each
-        found = importlib.util.find_spec(room)
-        for place in found.submodule_search_locations or () if found else ():
+        spec = importlib.util.find_spec(room)
+        for place in spec.submodule_search_locations or () if spec else ():
             sources += [path for path in sorted(Path(place).rglob("*.py")) if path.name in _COMPILED]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     try:
@@ -93,27 +93,27 @@ class _Whole(Compiler):  # type: ignore[misc]
 def kernel(function: F) -> F:
     """As `exact`, for what Python calls: it gives the same numbers whether this process compiled it or loaded it, and
     whatever else it has loaded."""
-    return _made(function, EXACT | {"pipeline_class": _Whole})
+    return _compile(function, EXACT | {"pipeline_class": _Whole})
 
 
 def exact(function: F) -> F:
     """The function in machine code, which rounds as it is written; compiled at its first call, then kept on disk."""
-    return _made(function, EXACT)
+    return _compile(function, EXACT)
 
 
 def within(function: F) -> F:
     """As `exact`, put into its caller: handing over a `World` or `Members` takes longer than a short function does."""
-    return _made(function, EXACT | INLINE)
+    return _compile(function, EXACT | INLINE)
 
 
 def compiled(function: F) -> F:
     """As `exact`, but sums may be reordered, and a product and a sum rounded once."""
-    return _made(function, FAST)
+    return _compile(function, FAST)
 
 
 def inlined(function: F) -> F:
     """As `compiled`, put into its caller."""
-    return _made(function, FAST | INLINE)
+    return _compile(function, FAST | INLINE)
 
 
 def _save(save: Callable[..., None], signature: Any, code: Any) -> None:
@@ -124,23 +124,25 @@ def _save(save: Callable[..., None], signature: Any, code: Any) -> None:
         save(signature, code)
 
 
-def _made(function: F, options: dict[str, Any]) -> F:
+def _compile(function: F, options: dict[str, Any]) -> F:
     settings: Any = numba.core.config
-    before = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
+    saved_settings = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
     settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(cache_folder()), f"{__name__}.{FolderOfModule.__name__}"
     try:
-        made: Any = numba.njit(cache=True, **options)(function)
-        made._cache.save_overload = functools.partial(_save, made._cache.save_overload)
-        return made  # type: ignore[no-any-return]
+        dispatcher: Any = numba.njit(cache=True, **options)(function)
+        dispatcher._cache.save_overload = functools.partial(_save, dispatcher._cache.save_overload)
+        return dispatcher  # type: ignore[no-any-return]
     finally:
-        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
+        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings
 
 
-def known(kind: type) -> Any:
+def type_predicate(kind: type) -> Any:
     """A function by which compiled code knows, before it runs, whether an argument is of this very class of tuples."""
 
-    def asked(x: Any) -> None: ...
+    def predicate(x: Any) -> None: ...
 
     options: Any = EXACT | INLINE
-    overload(asked, jit_options=options)(lambda x: (lambda x: True) if x.instance_class is kind else lambda x: False)
-    return asked
+    overload(predicate, jit_options=options)(
+        lambda x: (lambda x: True) if x.instance_class is kind else lambda x: False
+    )
+    return predicate

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.state import demand, like
+from models.state import check_like, demand
 from models.streams import Streams
 
 _FIRST_SLOTS = 4096
@@ -57,11 +57,11 @@ class EpisodeMemory:
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
         sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
-        kept = merged[: max(1, bisect_right(list(accumulate(sizes)), self.capacity))]
-        staying = set(kept)
-        gone = [episode.slots for episode in self.episodes[member] if episode not in staying]
-        self._free[member] = torch.cat([self._free[member], *gone])
-        self.episodes[member], self._index[member] = kept, None
+        kept_episodes = merged[: max(1, bisect_right(list(accumulate(sizes)), self.capacity))]
+        staying = set(kept_episodes)
+        free_slots = [episode.slots for episode in self.episodes[member] if episode not in staying]
+        self._free[member] = torch.cat([self._free[member], *free_slots])
+        self.episodes[member], self._index[member] = kept_episodes, None
         for episode in batch:
             if episode in staying:
                 self._store(member, episode)
@@ -100,8 +100,8 @@ class EpisodeMemory:
 
     def set_column(self, name: str, values: Tensor) -> None:
         """Write what `column` reads, one member's steps after another's."""
-        for m, own in enumerate(values.split([len(self.index(m)) for m in range(self.members)])):
-            self.fields[name][m].index_copy_(0, self.index(m), own)
+        for m, member_values in enumerate(values.split([len(self.index(m)) for m in range(self.members)])):
+            self.fields[name][m].index_copy_(0, self.index(m), member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
         """Slots of `updates` batches drawn with replacement, ``[updates, M, B]``.
@@ -109,19 +109,19 @@ class EpisodeMemory:
         ``by`` "step": every step equally likely, so that long episodes weigh more (the public code); "episode": first
         an episode, then a step of it (the paper, algorithm 2).
         """
-        drawn = []
+        slots = []
         if by == "step":
             places = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
-            drawn = [self.index(m)[places[m]] for m in range(self.members)]
+            slots = [self.index(m)[places[m]] for m in range(self.members)]
         else:
-            which = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
+            episode_numbers = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
             where = streams.uniform(updates, batch)
             for m in range(self.members):
                 lengths = torch.tensor([len(episode) for episode in self.episodes[m]])
-                length, start = lengths[which[m]], (lengths.cumsum(0) - lengths)[which[m]]
+                length, start = lengths[episode_numbers[m]], (lengths.cumsum(0) - lengths)[episode_numbers[m]]
                 offset = (where[m] * length).long().minimum(length - 1)
-                drawn.append(self.index(m)[start + offset])
-        return torch.stack(drawn, dim=1)
+                slots.append(self.index(m)[start + offset])
+        return torch.stack(slots, dim=1)
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
         """The steps in ``slots [M, B]``: one ``[M, B, ...]`` a name."""
@@ -152,9 +152,9 @@ class EpisodeMemory:
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             demand(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
-            rows = {key: each[0].expand(sum(lengths), *each.shape[1:]) for key, each in blank.steps.items()}
-            own = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": rows}
-            like(own | {"lengths": lengths}, saved, name)
+            rows = {key: column[0].expand(sum(lengths), *column.shape[1:]) for key, column in blank.steps.items()}
+            template = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": rows}
+            check_like(template | {"lengths": lengths}, saved, name)
             parts = {name: values.split(lengths) for name, values in saved["steps"].items()}
             batch = [
                 Episode({name: part[i] for name, part in parts.items()}, score, extras)

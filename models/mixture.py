@@ -22,44 +22,46 @@ class Mixture:
     classes: ClassVar[Classes]
 
     def __reduce__(self) -> Any:  # workers make the class anew
-        return together, (tuple((name, own) for (name, _), own in zip(self.classes, parts(self), strict=True)),)
+        return make_mixture, (
+            tuple((name, config) for (name, _), config in zip(self.classes, parts(self), strict=True)),
+        )
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
     """Class of settings -> field -> its name in the joint settings of all ``classes``."""
-    having = Counter(field.name for _, one in classes for field in dataclasses.fields(one))
+    having = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
     return {
-        one: {
+        config_class: {
             field.name: field.name if having[field.name] == 1 else f"{name}_{field.name}"
-            for field in dataclasses.fields(one)
+            for field in dataclasses.fields(config_class)
         }
-        for name, one in classes
+        for name, config_class in classes
     }
 
 
-def together(configs: tuple[tuple[str, Any], ...]) -> Any:
+def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
     """Joint settings of several families, given as ``(name, settings)``. Settings of one family are returned
     unchanged."""
     if len(configs) == 1:
         return configs[0][1]
-    classes = tuple((name, type(own)) for name, own in configs)
+    classes = tuple((name, type(config)) for name, config in configs)
     names = names_in(classes)
-    values = {names[type(own)][field]: value for _, own in configs for field, value in vars(own).items()}
+    values = {names[type(config)][field]: value for _, config in configs for field, value in vars(config).items()}
     return _class_of(classes)(**values)
 
 
 @functools.cache
 def _class_of(classes: Classes) -> type:
     fields: list[Any] = []
-    for name, one in classes:
-        hints = typing.get_type_hints(one)
-        for field in dataclasses.fields(one):
+    for name, config_class in classes:
+        hints = typing.get_type_hints(config_class)
+        for field in dataclasses.fields(config_class):
             section = ": ".join(filter(None, [name, field.metadata.get("section")]))
             copied = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
-            fields.append((names_in(classes)[one][field.name], hints[field.name], copied))
-    made = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)
-    made.classes = classes  # type: ignore[attr-defined]
-    return made
+            fields.append((names_in(classes)[config_class][field.name], hints[field.name], copied))
+    mixture_class = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)
+    mixture_class.classes = classes  # type: ignore[attr-defined]
+    return mixture_class
 
 
 def classes_of(config: Any) -> Classes:
@@ -71,23 +73,26 @@ def parts(config: Any) -> list[Any]:
     """The settings of each family."""
     if not isinstance(config, Mixture):
         return [config]
-    found = names_in(config.classes).items()
-    return [one(**{field: getattr(config, name) for field, name in names.items()}) for one, names in found]
+    class_names = names_in(config.classes).items()
+    return [
+        config_class(**{field: getattr(config, name) for field, name in names.items()})
+        for config_class, names in class_names
+    ]
 
 
 def shared(config: Any) -> dict[str, tuple[str, ...]]:
     """A setting that several families have -> its names, one for each of them."""
-    found: dict[str, tuple[str, ...]] = {}
+    common_names: dict[str, tuple[str, ...]] = {}
     for names in names_in(classes_of(config)).values():
         for field, name in names.items():
             if field != name:
-                found[field] = (*found.get(field, ()), name)
-    return found
+                common_names[field] = (*common_names.get(field, ()), name)
+    return common_names
 
 
 def spread(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """``values`` by the names of fields. A value for several families goes to each family without a specific value."""
-    meant, found = shared(config), dict[str, Any]()
+    common_names, spread_values = shared(config), dict[str, Any]()
     for name, value in values.items():
-        found |= dict.fromkeys(meant.get(name, (name,)), value)
-    return found | {name: value for name, value in values.items() if name not in meant}
+        spread_values |= dict.fromkeys(common_names.get(name, (name,)), value)
+    return spread_values | {name: value for name, value in values.items() if name not in common_names}

@@ -57,13 +57,13 @@ class Mlp:
         self._slope = activation == "prelu"
         self._from_input = activation in ("prelu", "silu")  # their output does not tell their derivative
         # Whether a weight is stored the other way around than it is used.
-        self._turned = [layout == "columns" and one.inputs < one.outputs for one in self.dense]
+        self._turned = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
         self._stored: list[tuple[int, ...]] = []
-        for one in self.dense:
+        for dense in self.dense:
             if layout == "columns":
-                self._stored += [tuple(sorted((one.inputs, one.outputs))), (one.outputs, 1)]
+                self._stored += [tuple(sorted((dense.inputs, dense.outputs))), (dense.outputs, 1)]
             else:
-                self._stored += one.shapes
+                self._stored += dense.shapes
         self._stored += [(1, 1)] * self._slope
         self._counts = [prod(shape) for shape in self._stored]
         self.padding = -sum(self._counts) % block
@@ -71,7 +71,7 @@ class Mlp:
 
     def initial(self, streams: Streams) -> Tensor:
         """Initial parameters ``[M, size]``, drawn from each member's stream."""
-        return streams.each(self._first)
+        return streams.map_generators(self._first)
 
     def _first(self, generator: torch.Generator) -> Tensor:
         parts: list[Tensor] = []
@@ -85,8 +85,8 @@ class Mlp:
         parts = flat.split([*self._counts, self.padding] if self.padding else self._counts, 1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._stored, strict=False)]
         pairs = zip(views[0 : 2 * self.depth : 2], views[1::2], self._turned, strict=False)
-        found = [(weight.transpose(1, 2) if turned else weight, bias) for weight, bias, turned in pairs]
-        return found + [(views[-1], views[-1])] * self._slope
+        weights = [(weight.transpose(1, 2) if turned else weight, bias) for weight, bias, turned in pairs]
+        return weights + [(views[-1], views[-1])] * self._slope
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """The trace of ``x [M, in, B]`` (rows: ``[M, B, in]``) for `backward`: the output of each hidden layer (before
@@ -110,17 +110,17 @@ class Mlp:
         parts: list[Tensor] = []
         slopes: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            kept = trace[i - 1] if i else x
-            below = self._activated(layers, kept) if i and self._from_input else kept
-            outer = self.products.outer(below, gradient, self._turned[i])
+            activation = trace[i - 1] if i else x
+            layer_input = self._activated(layers, activation) if i and self._from_input else activation
+            outer = self.products.outer(layer_input, gradient, self._turned[i])
             parts += [gradient.sum(self.products.batch), outer.flatten(1)]
             if i == 0 and not inputs:
                 break
-            gradient = self.products.down(layers[i][0], gradient)
+            gradient = self.products.input_gradient(layers[i][0], gradient)
             if i and self._slope:
-                slopes.append((gradient * kept.clamp(max=0)).flatten(1).sum(1, keepdim=True))
+                slopes.append((gradient * activation.clamp(max=0)).flatten(1).sum(1, keepdim=True))
             if i:
-                gradient = self._derivative(layers, gradient, kept)
+                gradient = self._derivative(layers, gradient, activation)
         parts = parts[::-1]
         if self._slope:
             parts.append(torch.stack(slopes).sum(0) if slopes else gradient.new_zeros(len(gradient), 1))
@@ -132,16 +132,16 @@ class Mlp:
         """From d loss / d output to d loss / d x, shaped as x, without the gradient of the parameters: half the
         products of `backward`."""
         for i in reversed(range(self.depth)):
-            gradient = self.products.down(layers[i][0], gradient)
+            gradient = self.products.input_gradient(layers[i][0], gradient)
             if i:
                 gradient = self._derivative(layers, gradient, trace[i - 1])
         return gradient
 
-    def _derivative(self, layers: list[Layer], gradient: Tensor, kept: Tensor) -> Tensor:
+    def _derivative(self, layers: list[Layer], gradient: Tensor, activation: Tensor) -> Tensor:
         """``gradient`` times the activation's derivative, from an entry of the trace."""
         if self._slope:
-            return gradient * ((kept > 0) + layers[-1][0] * (kept <= 0))
-        return derivative(gradient, kept, self.activation, self.leak)
+            return gradient * ((activation > 0) + layers[-1][0] * (activation <= 0))
+        return derivative(gradient, activation, self.activation, self.leak)
 
     def _activated(self, layers: list[Layer], x: Tensor) -> Tensor:
         """prelu or silu."""

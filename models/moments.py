@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.state import like
+from models.state import check_like
 
 _EPS = 1e-8  # added to variances
 
@@ -20,15 +20,19 @@ class Moments:
         self.mean = torch.zeros(members, *shape, dtype=torch.float64)
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
-    def add(self, values: Tensor, who: Tensor | None = None) -> None:
+    def add(self, values: Tensor, members: Tensor | None = None) -> None:
         """Take in ``values [M, B, *shape]`` of the members ``who [M]`` bool (None: all)."""
-        values, more = values.double(), values.shape[1]
+        values, count_added = values.double(), values.shape[1]
         mean = values.mean(1)
-        count, off = self.count + more, mean - self.mean
-        square = (values - mean.unsqueeze(1)).square().sum(1) + off.square() * (self.count * more / count)
-        new = {"count": count, "mean": self.mean + off * (more / count), "square": self.square + square}
-        for name, own in self.state_dict().items():
-            setattr(self, name, new[name] if who is None else torch.where(who.view_as(self.count), new[name], own))
+        count, off = self.count + count_added, mean - self.mean
+        square = (values - mean.unsqueeze(1)).square().sum(1) + off.square() * (self.count * count_added / count)
+        new = {"count": count, "mean": self.mean + off * (count_added / count), "square": self.square + square}
+        for name, old_value in self.state_dict().items():
+            setattr(
+                self,
+                name,
+                new[name] if members is None else torch.where(members.view_as(self.count), new[name], old_value),
+            )
 
     def scale(self) -> Tensor:
         """The factor that normalises numbers, ``[M, *shape]`` float32. 1e-8 is added to variances, as in Gymnasium's
@@ -44,12 +48,12 @@ class Moments:
         return self.square / self.count.masked_fill(self.count == 0, 1.0)
 
     def select(self, members: Tensor) -> None:
-        for name, own in self.state_dict().items():
-            setattr(self, name, own[members])
+        for name, old_value in self.state_dict().items():
+            setattr(self, name, old_value[members])
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"count": self.count, "mean": self.mean, "square": self.square}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        like(self.state_dict(), state, "moments")
+        check_like(self.state_dict(), state, "moments")
         vars(self).update(state)

@@ -36,22 +36,24 @@ class OffPolicy(Replaying):
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
-        self.config, self.spaces, self.seeds, self.own = config, spaces, list(seeds), draw_all(config, seeds)
-        first = self.own[0]
+        self.config, self.spaces, self.seeds, self.member_configs = config, spaces, list(seeds), draw_all(config, seeds)
+        first = self.member_configs[0]
         self.batch, hidden = first.batch_size, first.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], _vector(spaces)
         streams = in_step(seeds, "weights")
         self.network = Mlp([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
         self.online = nn.Parameter(self._initial(streams), requires_grad=False)
-        rates = torch.tensor([own.lr for own in self.own])
+        rates = torch.tensor([member_configs.lr for member_configs in self.member_configs])
         self.optimizer = MemberAdam(self.online, rates)
         pair = self.obs_size + self.action_size
-        both = getattr(config, "twin_critics", True)
-        self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates, both)
+        twin_critics = getattr(config, "twin_critics", True)
+        self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates, twin_critics)
         columns = {
-            "pair": ((pair,), torch.float32), "next_obs": ((self.obs_size,), torch.float32),
-            "reward": ((), torch.float32), "discount": ((), torch.float32),
-        }  # fmt: skip
+            "pair": ((pair,), torch.float32),
+            "next_obs": ((self.obs_size,), torch.float32),
+            "reward": ((), torch.float32),
+            "discount": ((), torch.float32),
+        }
         self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
@@ -59,10 +61,10 @@ class OffPolicy(Replaying):
         drifts = config.noise_type == "ornstein-uhlenbeck"
         self.drift = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
         self.numbers: dict[str, Tensor] = {}  # of the step under way
-        self.chosen = torch.empty(0)  # the vectors of the step under way, [M, E, A]
+        self.action_vectors = torch.empty(0)  # the vectors of the step under way, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
         self.steps = 0
-        self.seen: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # of the last update
+        self.logged: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # of the last update
         self._everyone = False  # whether all members learn
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
@@ -82,10 +84,10 @@ class OffPolicy(Replaying):
 
     def _draws(self) -> list[Draw]:
         """The random numbers of a step. ``explore`` and ``random`` are of the action, the others of its updates."""
-        acted, updates = (self.envs, self.action_size), self.updates_per_step
+        action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
-            (Streams.uniform, {"random": acted, "replay": (updates, self.batch)}),
-            (Streams.normal, {"explore": acted, "next": (updates, self.action_size, self.batch)}),
+            (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
+            (Streams.normal, {"explore": action_shape, "next": (updates, self.action_size, self.batch)}),
         ]
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -104,11 +106,11 @@ class OffPolicy(Replaying):
             if self.drift is not None:
                 self.numbers["explore"] = self.drift.next(self.numbers["explore"])
             self.steps += 1
-            chosen = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
+            vectors = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
             if not self._everyone:
-                chosen = torch.where(self.learning().view(-1, 1, 1), chosen, self._at_random())
-            self.chosen = chosen.nan_to_num(0.0)  # whose weights are no longer finite still plays
-            return self.executed(self.chosen)
+                vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._at_random())
+            self.action_vectors = vectors.nan_to_num(0.0)  # whose weights are no longer finite still plays
+            return self.executed(self.action_vectors)
 
     def _at_random(self) -> Tensor:
         """Uniform vectors ``[M, E, A]``."""
@@ -139,25 +141,25 @@ class OffPolicy(Replaying):
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
         """Remember the step, with the vectors that `act` chose."""
-        pair = torch.cat([obs, self.chosen], 2)
+        pair = torch.cat([obs, self.action_vectors], 2)
         self.replay.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)
         if self.drift is not None:
-            self.drift.ended(done)
+            self.drift.reset_finished(done)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        able = None if self._everyone else self.learning()
-        if able is not None and not able.any():
+        active = None if self._everyone else self.learning()
+        if active is not None and not active.any():
             return torch.full((self.members,), torch.nan)
-        if able is not None and able.all():
-            self._everyone, able = True, None
+        if active is not None and active.all():
+            self._everyone, active = True, None
         for i in range(self.updates_per_step):
-            loss = self.update({name: self.numbers[name][:, i] for name in self.of_updates}, able)
-        if able is None:
+            loss = self.update({name: self.numbers[name][:, i] for name in self.of_updates}, active)
+        if active is None:
             return loss
-        self.seen = {tag: value.masked_fill(~able, torch.nan) for tag, value in self.seen.items()}
-        return loss.masked_fill(~able, torch.nan)
+        self.logged = {tag: value.masked_fill(~active, torch.nan) for tag, value in self.logged.items()}
+        return loss.masked_fill(~active, torch.nan)
 
     of_updates: tuple[str, ...] = ("replay", "next")  # numbers of a step with an axis of updates
 
@@ -166,12 +168,12 @@ class OffPolicy(Replaying):
         uniform ``replay [M, B]`` chooses the rows."""
         rows = self.replay.sample(numbers["replay"])
         pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
-        later = self.later(next_obs, numbers)
+        next_q = self.next_q(next_obs, numbers)
         reward = rows["reward"]
         if self.curiosity is not None:
             reward = reward + self._novelty(rows["pair"], rows["next_obs"], learning)
-        goal = torch.addcmul(reward, rows["discount"], later, value=self.config.discount)
-        loss, self.seen["train/q_mean"] = self.critics.update(pairs, goal, learning)
+        goal = torch.addcmul(reward, rows["discount"], next_q, value=self.config.discount)
+        loss, self.logged["train/q_mean"] = self.critics.update(pairs, goal, learning)
         self.improve(pairs[:, : self.obs_size], numbers, learning)
         return loss
 
@@ -183,7 +185,7 @@ class OffPolicy(Replaying):
         action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
         return self.curiosity.rewards(obs, action, next_obs, learning)
 
-    def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+    def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
         """Target values of ``next_obs [M, O, B]``, ``[M, B]``."""
         raise NotImplementedError
 
@@ -195,30 +197,30 @@ class OffPolicy(Replaying):
 
     def select(self, members: Tensor) -> None:
         self.critics.select(members)
-        self.seen = {tag: value[members] for tag, value in self.seen.items()}
+        self.logged = {tag: value[members] for tag, value in self.logged.items()}
         if self.drift is not None:
             self.drift.select(members)
         super().select(members)
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         latest = dict(self.critics.latest)
         self.critics.latest.clear()
         names = ("train/explained_variance", "train/grad_norm", "train/policy_loss")
-        found = dict.fromkeys(names, torch.full((self.members,), torch.nan))
+        update_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if "values" in latest:
-            found["train/grad_norm"] = norms([latest["gradient"]])
-            found["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["goal"])
+            update_metrics["train/grad_norm"] = norms([latest["gradient"]])
+            update_metrics["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["goal"])
         if "acted" in latest:
-            found["train/policy_loss"] = self.policy_loss(latest)
-        return self.seen | self.of_learners(found)
+            update_metrics["train/policy_loss"] = self.policy_loss(latest)
+        return self.logged | self.of_learners(update_metrics)
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
         """The actor's loss ``[M]`` in the latest update, from `TwinCritics.latest`."""
         return latest["acted"].flatten(1).mean(1).neg()
 
     def training_state(self) -> dict[str, Any]:
-        own = {} if self.drift is None else {"action noise": self.drift.state_dict()}
-        return super().training_state() | {"critics": self.critics.training_state()} | own
+        noise_state = {} if self.drift is None else {"action noise": self.drift.state_dict()}
+        return super().training_state() | {"critics": self.critics.training_state()} | noise_state
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         super().load_training_state(state)

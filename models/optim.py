@@ -1,7 +1,7 @@
 """Adam and gradient clipping on flat parameters ``[M, D]``, each member by itself."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,31 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from models.layers import BLOCK
-from models.state import like
+from models.state import check_like
 
 
-class Adam(Optimizer):
+class LeanOptimizer(Optimizer):
+    """`torch.optim.Optimizer` without the decorators that load torch's compiler, which takes more than a second."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        add = Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        zero = Optimizer.zero_grad
+        getattr(zero, "__wrapped__", zero)(self, set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = Optimizer.state_dict
+        content: dict[str, Any] = getattr(state, "__wrapped__", state)(self)
+        return content
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        load = Optimizer.load_state_dict
+        getattr(load, "__wrapped__", load)(self, state_dict)
+
+
+class Adam(LeanOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1).
 
     The bias corrections are Python floats from ``beta ** step``: a tensor power differs by an ulp between SIMD and
@@ -26,23 +47,12 @@ class Adam(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "step_count": 0})
         self.share: Tensor | None = None  # [M], factor on every member's learning rate
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As in torch, but without the decorator that loads torch's compiler, which takes more than a second."""
-        add = Optimizer.add_param_group
-        getattr(add, "__wrapped__", add)(self, param_group)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """The same of this one."""
-        zero = Optimizer.zero_grad
-        getattr(zero, "__wrapped__", zero)(self, set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        state = Optimizer.state_dict
-        found: dict[str, Any] = getattr(state, "__wrapped__", state)(self)
-        return found
-
     @torch.no_grad()
-    def step(self, closure=None):  # type: ignore[override]  # a closure has no use here: gradients are ready
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             group["step_count"] += 1
             beta1, beta2 = group["betas"]
@@ -58,13 +68,14 @@ class Adam(Optimizer):
                 if self.share is not None:
                     update.mul_(self.share.to(update).view(-1, *[1] * (update.dim() - 1)))
                 param.sub_(update)
+        return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state. Raises StateError if it belongs to other parameters."""
-        like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
+        check_like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
         params = [param for group in self.param_groups for param in group["params"]]
         for index, moments in state_dict["state"].items():
-            like({"mean": params[index], "square": params[index]}, moments, f"moments of parameter {index}")
+            check_like({"mean": params[index], "square": params[index]}, moments, f"moments of parameter {index}")
         super().load_state_dict(state_dict)
 
 
@@ -137,7 +148,7 @@ class MemberAdam:
         return {"mean": self.mean, "square": self.square, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        like(self.state_dict(), state, "optimizer")
+        check_like(self.state_dict(), state, "optimizer")
         at = self.param.device
         self.mean, self.square, self.count = (state[name].to(at) for name in ("mean", "square", "count"))
 
@@ -164,56 +175,84 @@ class AdamW:
     def update(self, grads: Sequence[Tensor]) -> None:
         """One step by ``grads``, shaped as the parameters."""
         adamw(
-            self.params, list(grads), self.means, self.squares, [], self.counts, fused=True, amsgrad=False,
-            maximize=False, lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps,
-            weight_decay=self.decay / self.lr, capturable=self.params[0].is_cuda,
-        )  # fmt: skip
+            self.params,
+            list(grads),
+            self.means,
+            self.squares,
+            [],
+            self.counts,
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            lr=self.lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            eps=self.eps,
+            weight_decay=self.decay / self.lr,
+            capturable=self.params[0].is_cuda,
+        )
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         return {"means": self.means, "squares": self.squares, "counts": self.counts}
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        like(self.state_dict(), state, "optimizer")
-        for name, mine in self.state_dict().items():
-            for here, there in zip(mine, state[name], strict=True):
-                here.copy_(there)
+        check_like(self.state_dict(), state, "optimizer")
+        for name, tensors in self.state_dict().items():
+            for tensor, saved_tensor in zip(tensors, state[name], strict=True):
+                tensor.copy_(saved_tensor)
 
 
 class LockstepAdam:
-    """Adam of one parameter ``[M, D]`` whose members all step together, with learning rates ``lr [M]``. With ``apart``,
-    some may step without the others, and ``count`` is a tensor ``[M]`` int64.
+    """Adam of one parameter ``[M, D]`` whose members all step together, with learning rates ``lr [M]``. With
+    ``per_member``, some may step without the others, and ``count`` is a tensor ``[M]`` int64.
 
     D is a multiple of 64, for the fused kernel (see `AdamW`). It is one call if the rates are equal, else one for
     each member. A member's numbers equal those of `Adam` up to rounding.
     """
 
     def __init__(
-        self, param: Tensor, lr: Sequence[float], betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        apart: bool = False,
-    ):  # fmt: skip
+        self,
+        param: Tensor,
+        lr: Sequence[float],
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        per_member: bool = False,
+    ):
         if param.shape[1] % BLOCK:
             raise ValueError(f"{param.shape[1]} numbers a member are no multiple of {BLOCK}")
         self.param, self.lr, self.betas, self.eps = param, list(lr), betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
-        self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if apart else 0
+        self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if per_member else 0
 
     @torch.no_grad()
     def update(self, grad: Tensor, share: float = 1.0, moves: Tensor | None = None) -> None:
         """One step by ``grad [M, D]`` and that share of the learning rates, of the members in ``moves [M]`` bool (None:
-        all of them; needs ``apart``)."""
+        all of them; needs ``per_member``)."""
         tensors = (self.param, grad, self.mean, self.square)
-        together = isinstance(self.count, int)
-        rows = [tensors] if together and len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
+        in_step = isinstance(self.count, int)
+        rows = [tensors] if in_step and len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
         counts = [self.count] * len(rows) if isinstance(self.count, int) else self.count.tolist()
         for m, (lr, row) in enumerate(zip(self.lr, rows, strict=False)):
             if moves is not None and not moves[m]:
                 continue
-            param, own, mean, square = ([each] for each in row)
+            param, member_grad, mean, square = ([tensor] for tensor in row)
             adamw(
-                param, own, mean, square, [], [torch.tensor(float(counts[m]))], fused=True, amsgrad=False,
-                maximize=False, lr=share * lr, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps, weight_decay=0.0,
+                param,
+                member_grad,
+                mean,
+                square,
+                [],
+                [torch.tensor(float(counts[m]))],
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                lr=share * lr,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                eps=self.eps,
+                weight_decay=0.0,
                 capturable=False,
-            )  # fmt: skip
+            )
         self.count = self.count + (1 if moves is None else moves)
 
     def select(self, param: Tensor, members: Tensor) -> None:
@@ -226,7 +265,7 @@ class LockstepAdam:
         return {"mean": self.mean, "square": self.square, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        like(self.state_dict(), state, "optimizer")
+        check_like(self.state_dict(), state, "optimizer")
         self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
 
 

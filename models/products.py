@@ -49,15 +49,15 @@ class Columns:
         return out
 
     @staticmethod
-    def outer(below: Tensor, gradient: Tensor, turned: bool) -> Tensor:
+    def outer(layer_input: Tensor, gradient: Tensor, turned: bool) -> Tensor:
         """The gradient of a weight as it is stored, its shorter side first."""
-        short, long = (below, gradient) if turned else (gradient, below)
+        short, long = (layer_input, gradient) if turned else (gradient, layer_input)
         if short.shape[1] == 1:
             return (short * long).sum(2).unsqueeze(1)
         return torch.bmm(short, long.transpose(1, 2))
 
     @staticmethod
-    def down(weight: Tensor, gradient: Tensor) -> Tensor:
+    def input_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
         """``[M, out, in], [M, out, B] -> [M, in, B]``."""
         if weight.shape[1] == 1:
             return weight.transpose(1, 2) * gradient
@@ -91,12 +91,12 @@ class Rows:
         return out
 
     @staticmethod
-    def outer(below: Tensor, gradient: Tensor, turned: bool) -> Tensor:
+    def outer(layer_input: Tensor, gradient: Tensor, turned: bool) -> Tensor:
         """The gradient of a weight, ``[M, in, out]``."""
-        return _product(below.transpose(1, 2), gradient)
+        return _product(layer_input.transpose(1, 2), gradient)
 
     @staticmethod
-    def down(weight: Tensor, gradient: Tensor) -> Tensor:
+    def input_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
         """``[M, in, out], [M, B, out] -> [M, B, in]``."""
         return _product(gradient, weight.transpose(1, 2))
 
@@ -112,18 +112,18 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(a, b)
 
 
-def derivative(gradient: Tensor, kept: Tensor, activation: str, leak: float = LEAK) -> Tensor:
+def derivative(gradient: Tensor, output: Tensor, activation: str, leak: float = LEAK) -> Tensor:
     """``gradient`` times the derivative of an activation, from an entry of the trace; may overwrite ``gradient``."""
     aten = torch.ops.aten
     if activation == "relu":
-        return aten.threshold_backward(gradient, kept, 0)
+        return aten.threshold_backward(gradient, output, 0)
     if activation == "tanh":
-        return aten.tanh_backward(gradient, kept)
+        return aten.tanh_backward(gradient, output)
     if activation == "leakyrelu":
-        return aten.leaky_relu_backward(gradient, kept, leak, True)
+        return aten.leaky_relu_backward(gradient, output, leak, True)
     if activation == "elu":
-        return aten.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, kept, grad_input=gradient)
+        return aten.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, output, grad_input=gradient)
     if activation == "silu":
-        share = sigmoid(kept)
-        return gradient * share * (1 + kept * (1 - share))
+        share = sigmoid(output)
+        return gradient * share * (1 + output * (1 - share))
     return gradient

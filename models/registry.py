@@ -12,48 +12,54 @@ from pathlib import Path
 from typing import Any
 
 from models.family import Family
-from models.mixture import Classes, names_in, parts, together
+from models.mixture import Classes, make_mixture, names_in, parts
 from models.settings import SettingError, kinds, no_choice, spelt
 
 
 @functools.cache
 def implementations() -> dict[str, Family]:
     """Every implementation's name -> its family; those that learn a proxy come last."""
-    found: dict[str, Family] = {}
+    families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
-            one: Family = importlib.import_module(f"models.{kind}.{path.parent.name}.config").FAMILY
-            for name in one.implementations:
-                if name in found:
-                    raise RuntimeError(f"implementation {name} is in {found[name].package} and in {one.package}")
-                found[name] = one
-    return found
+            family_spec: Family = importlib.import_module(f"models.{kind}.{path.parent.name}.config").FAMILY
+            for name in family_spec.implementations:
+                if name in families:
+                    raise RuntimeError(
+                        f"implementation {name} is in {families[name].package} and in {family_spec.package}"
+                    )
+                families[name] = family_spec
+    return families
 
 
 # Nearest implementations to names from other libraries and books.
-_ELSEWHERE = {other: ours for ours, others in {
-    "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
-    "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
-    "A2C": "A3C, AC, actor-critic",
-    "VPG": "REINFORCE, PG, policy gradient, vanilla policy gradient",
-    "PPO": "PPO2, APPO, TRPO, IMPALA, ACKTR, ACER",
-    "DDPG": "D4PG",
-    "SAC": "TQC, REDQ, CrossQ, soft actor-critic",
-    "UDRL": "upside-down RL, upside-down, decision transformer, DT",
-    "CategoricalLatent": "Dreamer, DreamerV2, DreamerV3",
-}.items() for other in others.split(", ")}  # fmt: skip
+_ELSEWHERE = {
+    other: name
+    for name, aliases in {
+        "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
+        "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
+        "A2C": "A3C, AC, actor-critic",
+        "VPG": "REINFORCE, PG, policy gradient, vanilla policy gradient",
+        "PPO": "PPO2, APPO, TRPO, IMPALA, ACKTR, ACER",
+        "DDPG": "D4PG",
+        "SAC": "TQC, REDQ, CrossQ, soft actor-critic",
+        "UDRL": "upside-down RL, upside-down, decision transformer, DT",
+        "CategoricalLatent": "Dreamer, DreamerV2, DreamerV3",
+    }.items()
+    for other in aliases.split(", ")
+}
 
 
-def _meant(name: str) -> str:
+def _resolve(name: str) -> str:
     return _ELSEWHERE.get(spelt(name, _ELSEWHERE), name)
 
 
 def family(name: str) -> Family:
     """The family that has implementation ``name``; SettingError when there is none."""
-    known = implementations()
-    if name not in known:
-        raise no_choice("implementation", name, known, meant=_meant(name))
-    return known[name]
+    names = implementations()
+    if name not in names:
+        raise no_choice("implementation", name, names, guess=_resolve(name))
+    return names[name]
 
 
 def as_named(names: str) -> str:
@@ -63,48 +69,50 @@ def as_named(names: str) -> str:
 
 def inner_agents() -> list[str]:
     """The agents that can train on a proxy."""
-    return [name for name, own in implementations().items() if own.trains_on_proxies]
+    return [name for name, family_spec in implementations().items() if family_spec.trains_on_proxies]
 
 
 def named_agents(names: str) -> list[str]:
     """The agents in ``names``, separated by commas. Raises SettingError for an agent that cannot train on a proxy, and
     for a repeated name."""
-    found = [name.strip() for name in names.split(",")]
-    twice = next((name for name in found if found.count(name) > 1), None)
-    if twice is not None or "" in found:
-        problem = "has a comma without a name" if "" in found else f"has {twice} twice"
+    agents = [name.strip() for name in names.split(",")]
+    duplicate = next((name for name in agents if agents.count(name) > 1), None)
+    if duplicate is not None or "" in agents:
+        problem = "has a comma without a name" if "" in agents else f"has {duplicate} twice"
         allowed = f"each of {', '.join(inner_agents())} once"
         raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
-    for name in found:
+    for name in agents:
         if name not in inner_agents():
-            meant = _meant(name)
+            resolved = _resolve(name)
             # Agents that learn from whole episodes cannot train on proxies: suggest a similar agent, no similar name.
-            others = implementations().keys() - set(inner_agents())
-            meant = {"AAC": "A2C", "VPG": "PPO"}.get(meant, "" if meant in others else meant)
-            raise no_choice("agent", name, inner_agents(), meant=meant)
-    return found
+            other_names = implementations().keys() - set(inner_agents())
+            resolved = {"AAC": "A2C", "VPG": "PPO"}.get(resolved, "" if resolved in other_names else resolved)
+            raise no_choice("agent", name, inner_agents(), guess=resolved)
+    return agents
 
 
 def families_of(name: str, agent: str) -> list[str]:
     """The folders of the families whose settings a run of ``name`` has, including its agents if it learns a proxy."""
     inner = named_agents(agent) if family(name).learns_from == "evolution" else []
-    own = [family(each) for each in (name, *inner)]
-    return list(dict.fromkeys(one.package.rpartition(".")[2] for one in own))
+    family_specs = [family(agent_name) for agent_name in (name, *inner)]
+    return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
 
 
 def config_classes(agents: Sequence[str]) -> Classes:
     """The classes of the settings of these agents, each with the first of them that has it."""
-    found: dict[type, str] = {}
+    classes: dict[type, str] = {}
     for name in agents:
-        found.setdefault(family(name).config, name)
-    return tuple((name, one) for one, name in found.items())
+        classes.setdefault(family(name).config, name)
+    return tuple((name, config_class) for config_class, name in classes.items())
 
 
 def by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
     """Of each family of the ``agents``: the first of them, field -> its name in ``config``, and the settings."""
     classes = config_classes(agents)
     names = names_in(classes)
-    return [(name, names[one], own) for (name, one), own in zip(classes, parts(config), strict=True)]
+    return [
+        (name, names[config_class], part) for (name, config_class), part in zip(classes, parts(config), strict=True)
+    ]
 
 
 def distinctive(name: str) -> set[str]:
@@ -115,12 +123,12 @@ def distinctive(name: str) -> set[str]:
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     """The settings of agent ``name``, taken from the joint settings of all ``agents``: with the overrides of this
     implementation, and without those of the others."""
-    own = family(name)
-    found = next(part for part in parts(config) if type(part) is own.config)
-    if sum(family(other) is own for other in agents) == 1:
-        return found
-    usual = {key: getattr(own.config, key) for key in distinctive(name)}
-    return dataclasses.replace(found, **{**usual, **own.implementations[name]})
+    family_spec = family(name)
+    part = next(part for part in parts(config) if type(part) is family_spec.config)
+    if sum(family(other) is family_spec for other in agents) == 1:
+        return part
+    defaults = {key: getattr(family_spec.config, key) for key in distinctive(name)}
+    return dataclasses.replace(part, **{**defaults, **family_spec.implementations[name]})
 
 
 def agent_class(name: str) -> type[Any]:
@@ -128,68 +136,74 @@ def agent_class(name: str) -> type[Any]:
     `models.contract`."""
     from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
 
-    own = family(name)
-    found: type[Any] = importlib.import_module(f"{own.package}.agent").Agent
-    needed: dict[type[Any], tuple[str, ...]] = {
+    family_spec = family(name)
+    agent: type[Any] = importlib.import_module(f"{family_spec.package}.agent").Agent
+    required: dict[type[Any], tuple[str, ...]] = {
         Agent: ("action_kinds", "begin"),
         EpisodeAgent: ("observe", "learn", "main_loss"),
         StepAgent: ("act", "observe", "learn", "learning"),
         InnerAgent: ("with_weights", "select"),
     }
-    by_step = InnerAgent if own.trains_on_proxies else StepAgent
-    base = EpisodeAgent if own.learns_from == "episodes" else by_step
-    where = f"{found.__module__}.{found.__name__}"
-    if not issubclass(found, base):
-        raise TypeError(f"{where} is no {base.__name__}, but its family learns from {own.learns_from}")
-    must = {name: kind for kind, names in needed.items() if issubclass(base, kind) for name in names}
-    if lacks := [name for name, kind in must.items() if getattr(found, name, None) is getattr(kind, name, None)]:
+    by_step = InnerAgent if family_spec.trains_on_proxies else StepAgent
+    base = EpisodeAgent if family_spec.learns_from == "episodes" else by_step
+    where = f"{agent.__module__}.{agent.__name__}"
+    if not issubclass(agent, base):
+        raise TypeError(f"{where} is no {base.__name__}, but its family learns from {family_spec.learns_from}")
+    must = {name: kind for kind, names in required.items() if issubclass(base, kind) for name in names}
+    if lacks := [name for name, kind in must.items() if getattr(agent, name, None) is getattr(kind, name, None)]:
         text = f"every {base.__name__} must have {', '.join(must)} (models/contract.py)"
         raise TypeError(f"{where} has no {', '.join(lacks)}; {text}")
     of_config = "schedule" if base is EpisodeAgent else "num_envs"
-    if not hasattr(own.config, of_config):
-        raise TypeError(f"{own.config.__module__}.Config has no {of_config} (models/family.py)")
-    return found
+    if not hasattr(family_spec.config, of_config):
+        raise TypeError(f"{family_spec.config.__module__}.Config has no {of_config} (models/family.py)")
+    return agent
 
 
-def default_config(name: str, game: str, given: Mapping[str, Any] | None = None) -> Any:
+def default_config(name: str, game: str, choices: Mapping[str, Any] | None = None) -> Any:
     """The ``config`` of ``name`` on ``game``. Defaults of the family are overridden by the implementation, the game,
-    and the ``given`` preset, if there is one. Parameters of ``game`` after a comma change no defaults. Raises
+    and the ``choices`` preset, if there is one. Parameters of ``game`` after a comma change no defaults. Raises
     SettingError for a preset that ``name`` does not have."""
-    own = family(name)
-    values = {**own.implementations[name], **own.environment_presets.get((name, game.partition(",")[0]), {})}
-    preset = (given or {}).get("preset")
-    if own.presets and preset is not None:
-        known = [own.config.preset, *(key for key, by_name in own.presets.items() if name in by_name)]
-        if preset not in known:
-            raise no_choice("preset", preset, known, f" for {name}")
-        values |= {"preset": preset, **own.presets.get(preset, {}).get(name, {})}
-    return own.config(**values)
+    family_spec = family(name)
+    values = {
+        **family_spec.implementations[name],
+        **family_spec.environment_presets.get((name, game.partition(",")[0]), {}),
+    }
+    preset = (choices or {}).get("preset")
+    if family_spec.presets and preset is not None:
+        presets = [family_spec.config.preset, *(key for key, by_name in family_spec.presets.items() if name in by_name)]
+        if preset not in presets:
+            raise no_choice("preset", preset, presets, f" for {name}")
+        values |= {"preset": preset, **family_spec.presets.get(preset, {}).get(name, {})}
+    return family_spec.config(**values)
 
 
-def default_configs(name: str, game: str, given: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
+def default_configs(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
     """Default settings of the agents and of the proxy (None if ``name`` learns none).
 
-    ``given`` may choose a preset; ``agent`` names the agents that train on a proxy. ``PPO_lr`` in a preset applies to
+    ``choices`` may choose a preset; ``agent`` names the agents that train on a proxy. ``PPO_lr`` in a preset applies to
     that family alone. Raises SettingError.
     """
-    own = family(name)
-    if own.learns_from != "evolution":
-        return default_config(name, game, given), None
+    family_spec = family(name)
+    if family_spec.learns_from != "evolution":
+        return default_config(name, game, choices), None
     agents = named_agents(agent)
     classes = config_classes(agents)
-    values: dict[str, Any] = {**own.implementations[name], **own.proxy_defaults({**given, "agent": agent}, game)}
-    if {**values, **given}.get("agents_take_turns") != "generations":
+    values: dict[str, Any] = {
+        **family_spec.implementations[name],
+        **family_spec.proxy_defaults({**choices, "agent": agent}, game),
+    }
+    if {**values, **choices}.get("agents_take_turns") != "generations":
         for key in ("agents_per_proxy", "second_agents"):  # each kind of agent as often as the others
             if (values.get(key) or (1 if key == "agents_per_proxy" else len(agents))) % len(agents):
                 values[key] = len(agents)
-        if len(classes) > 1 and {**values, **given}.get("strategy") != "nes":  # which may compare with the mean
+        if len(classes) > 1 and {**values, **choices}.get("strategy") != "nes":  # which may compare with the mean
             values.setdefault("rank_apart", True)
     configs = []
-    for first, one in classes:
+    for first, config_class in classes:
         inner = family(first)
-        changes = {key: value for key, value in values.items() if key in kinds(one)}
+        changes = {key: value for key, value in values.items() if key in kinds(config_class)}
         for other in inner.implementations:
-            changes |= {key: values[f"{other}_{key}"] for key in kinds(one) if f"{other}_{key}" in values}
-        configs.append((first, one(**{**inner.implementations[first], **changes})))
-    proxy = own.config(**{key: value for key, value in values.items() if key in kinds(own.config)})
-    return together(tuple(configs)), proxy
+            changes |= {key: values[f"{other}_{key}"] for key in kinds(config_class) if f"{other}_{key}" in values}
+        configs.append((first, config_class(**{**inner.implementations[first], **changes})))
+    proxy = family_spec.config(**{key: value for key, value in values.items() if key in kinds(family_spec.config)})
+    return make_mixture(tuple(configs)), proxy

@@ -41,7 +41,7 @@ class ReplayBuffer:
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
         # Tensors, so that a captured graph of operations sees them change.
-        self._filled = torch.zeros((), dtype=torch.int64, device=device)
+        self._size_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self._last = torch.zeros((), dtype=torch.int64, device=device)
         self._member = torch.arange(members, device=device).unsqueeze(1)
 
@@ -78,13 +78,13 @@ class ReplayBuffer:
 
     def _resize(self, size: int) -> None:
         self.size = size
-        self._filled.fill_(size)
+        self._size_tensor.fill_(size)
         self._last.fill_(size - 1)
 
-    def _grow(self, needed: int) -> None:
+    def _grow(self, rows_needed: int) -> None:
         for dtype, old in self._tables.items():
-            if min(needed, self.capacity) > len(old):
-                table = old.new_empty(min(self.capacity, max(needed, 2 * len(old))), *old.shape[1:])
+            if min(rows_needed, self.capacity) > len(old):
+                table = old.new_empty(min(self.capacity, max(rows_needed, 2 * len(old))), *old.shape[1:])
                 table[: len(old)] = old
                 self._tables[dtype] = table
 
@@ -93,34 +93,34 @@ class ReplayBuffer:
 
         Vectors are views into whole rows, single numbers are contiguous.
         """
-        index = (uniform * self._filled).to(torch.int64)
+        index = (uniform * self._size_tensor).to(torch.int64)
         if self.capacity > NUMBERS:
-            index = torch.where(self._filled > NUMBERS, rows_of_two(uniform, self._filled), index)
+            index = torch.where(self._size_tensor > NUMBERS, rows_of_two(uniform, self._size_tensor), index)
         # Rounding may reach the number of rows itself.
         index = torch.minimum(index, self._last, out=index).mul_(self.members).add_(self._member).view(-1)
-        found: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
             rows = table.view(-1, table.shape[2]).index_select(0, index).view(*uniform.shape, -1)
-            found |= self._columns_of(dtype, rows)
-        return found
+            columns |= self._columns_of(dtype, rows)
+        return columns
 
     def rows(self) -> dict[str, Tensor]:
         """All rows in use, ``[size, M, ...]`` a column, in no particular order."""
-        found: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
-            found |= self._columns_of(dtype, table[: self.size])
-        return found
+            columns |= self._columns_of(dtype, table[: self.size])
+        return columns
 
     def _columns_of(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
         vectors, numbers = self._names[dtype]
         *parts, last = rows.split(self._widths[dtype], -1)
-        found = {}
+        columns = {}
         for name, part in zip(vectors, parts, strict=True):
             shape = self.columns[name][0]
-            found[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
+            columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         if numbers:
-            found |= dict(zip(numbers, last.movedim(-1, 0).contiguous().unbind(0), strict=True))
-        return found
+            columns |= dict(zip(numbers, last.movedim(-1, 0).contiguous().unbind(0), strict=True))
+        return columns
 
     def select(self, members: Tensor) -> None:
         """Forget the members that are not in ``members`` (indices ``[M']``)."""
@@ -135,9 +135,9 @@ class ReplayBuffer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         rows, position = state["rows"], state["position"]
         size = len(next(iter(rows.values())))
-        found = {name: (tuple(each.shape), each.dtype) for name, each in rows.items()}
-        own = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
-        demand(found == own, "replay", f"has {found}", f"{own}")
+        saved_shapes = {name: (tuple(column.shape), column.dtype) for name, column in rows.items()}
+        shapes = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
+        demand(saved_shapes == shapes, "replay", f"has {saved_shapes}", f"{shapes}")
         places = range(self.capacity) if size == self.capacity else (size,)
         demand(size <= self.capacity and position in places, "replay", f"goes on at {position} of {size}", f"{places}")
         self._resize(size)
@@ -147,14 +147,15 @@ class ReplayBuffer:
         self.position = position
 
 
-def rows_of_two(uniform: Tensor, filled: Tensor | int) -> Tensor:
-    """Rows ``[M, B]`` int64 below ``filled``, at most 2**38, by ``uniform [M, B]`` float32 in [0, 1), two numbers each.
+def rows_of_two(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
+    """Rows ``[M, B]`` int64 below ``filled_rows``, at most 2**38, by ``uniform [M, B]`` float32 in [0, 1), two numbers
+    each.
 
     One number says where a row is, to one part in 2**24. The number before it in the batch (of the first, the last one)
     says where in this part. So all rows are drawn equally often, if a batch has two rows at least.
     """
     first = (uniform * NUMBERS).to(torch.int64)
-    return (first * filled + (first.roll(1, -1) * filled >> 24)) >> 24
+    return (first * filled_rows + (first.roll(1, -1) * filled_rows >> 24)) >> 24
 
 
 def row_bytes(columns: Columns) -> int:

@@ -11,34 +11,35 @@ from models.contract import InnerAgent
 from models.curiosity import Curiosity
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
-from models.state import like
+from models.state import check_like
 from models.streams import NoiseBlocks
 
 
-def rates(own: Sequence[Any]) -> Tensor:
+def rates(member_configs: Sequence[Any]) -> Tensor:
     """The learning rate of each member, ``[M]``, by its hyperparameters."""
-    return torch.tensor([one.lr for one in own], dtype=torch.float64)
+    return torch.tensor([member_config.lr for member_config in member_configs], dtype=torch.float64)
 
 
 class Replaying(InnerAgent):
-    """Subclasses set the attributes below, and `_views` sets up attributes that depend on the weights. ``own`` holds
-    the hyperparameters of each member, ``steps`` the number of steps so far in each environment."""
+    """Subclasses set the attributes below, and `_views` sets up attributes that depend on the weights.
+    ``member_configs`` holds the hyperparameters of each member, ``steps`` the number of steps so far in each
+    environment."""
 
-    own: list[Any]
+    member_configs: list[Any]
     optimizer: MemberAdam  # of ``online``
     replay: ReplayBuffer
     curiosity: Curiosity | None
     noise: NoiseBlocks
     steps: int
 
-    def of_learners(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """``found``, NaN for members that do not learn yet."""
+    def of_learners(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """``values``, NaN for members that do not learn yet."""
         waiting = ~self.learning()
-        return {tag: numbers.masked_fill(waiting, torch.nan) for tag, numbers in found.items()}
+        return {tag: numbers.masked_fill(waiting, torch.nan) for tag, numbers in values.items()}
 
     def status(self) -> dict[str, Tensor]:
-        held = torch.full((self.members,), self.replay.size)
-        return {"train/learning_rate": rates(self.own), "train/buffer_size": held}
+        buffer_sizes = torch.full((self.members,), self.replay.size)
+        return {"train/learning_rate": rates(self.member_configs), "train/buffer_size": buffer_sizes}
 
     def _views(self) -> None:
         """Called when weights have moved to other memory."""
@@ -52,14 +53,14 @@ class Replaying(InnerAgent):
     def learning(self) -> Tensor:
         return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
-    def made(self, steps: int) -> None:
+    def count_steps(self, steps: int) -> None:
         """Machine code has made so many steps, and written their rows."""
         self.steps += steps
         self.replay.added(steps * self.envs)
 
     def select(self, members: Tensor) -> None:
-        chosen = members.tolist()
-        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        indices = members.tolist()
+        self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.optimizer.select(self.online, members)
         self.episodes = self.episodes[members]
@@ -71,10 +72,13 @@ class Replaying(InnerAgent):
 
     def training_state(self) -> dict[str, Any]:
         return {
-            "optimizer": self.optimizer.state_dict(), "replay": self.replay.state_dict(), "episodes": self.episodes,
-            "steps": self.steps, "noise": self.noise.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "replay": self.replay.state_dict(),
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "noise": self.noise.state_dict(),
             "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
-        }  # fmt: skip
+        }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
@@ -82,5 +86,5 @@ class Replaying(InnerAgent):
         self.noise.load_state_dict(state["noise"])
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])
-        self.episodes = like(self.episodes, state["episodes"], "episodes").to(self.device)
-        self.steps = like(self.steps, state["steps"], "steps")
+        self.episodes = check_like(self.episodes, state["episodes"], "episodes").to(self.device)
+        self.steps = check_like(self.steps, state["steps"], "steps")

@@ -97,16 +97,16 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def width(default: Any, help: str, **more: Any) -> Any:
+def width(default: Any, help: str, **metadata: Any) -> Any:
     """A `setting` of units or channels of layers."""
-    return setting(default, help, minimum=1, maximum=65_536, **more)
+    return setting(default, help, minimum=1, maximum=65_536, **metadata)
 
 
-def nonlinearity(default: str, source: str = "", more: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
+def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
     """A `setting` that names the activation of hidden layers. Every agent with a network takes four names; ``more`` are
     those that this one takes besides, ``but`` names the layers that keep another activation."""
     about = f"activation of the hidden layers{but}{source and f' [{source}]'}"
-    return setting(default, about, choices=("relu", "leakyrelu", "tanh", "identity", *more))
+    return setting(default, about, choices=("relu", "leakyrelu", "tanh", "identity", *extra_choices))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Kind:
     """A field's type taken apart: ``tuple[int, ...] | None`` is ``Kind(int, many=True, optional=True)``."""
 
     item: type
-    many: bool
+    is_list: bool
     optional: bool
 
 
@@ -161,9 +161,9 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     """Check one value against its type and range; the SettingError calls it ``name``."""
     if value is None and kind.optional:
         return
-    items = value if kind.many else (value,)
-    whole = isinstance(items, tuple) and (items or meta.get("empty")) and len(items) <= meta.get("longest", LONGEST)
-    if not whole or not all(_fits(item, kind.item, meta) for item in items):
+    items = value if kind.is_list else (value,)
+    fits = isinstance(items, tuple) and (items or meta.get("empty")) and len(items) <= meta.get("longest", LONGEST)
+    if not fits or not all(_fits(item, kind.item, meta) for item in items):
         raise refused(name, value, kind, meta)
 
 
@@ -172,34 +172,34 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
     have none."""
     if meta.get("choices"):
         return {}
-    own = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
+    limits = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
     sides = {"minimum": "above", "maximum": "below"}
-    return {name: bound for name, bound in RANGES.get(kind.item, {}).items() if sides[name] not in own} | own
+    return {name: bound for name, bound in RANGES.get(kind.item, {}).items() if sides[name] not in limits} | limits
 
 
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
     """The error for a value out of range: ``name``, the value, and the allowed ones, with `RANGES` if these are
     broken."""
-    choices, more = [each for each in meta.get("choices", ()) if isinstance(each, str)], ""
-    near = nearest(value, choices) if isinstance(value, str) else ""
+    choices, note = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)], ""
+    hint = nearest(value, choices) if isinstance(value, str) else ""
     items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
     if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # as 1e3
-        near = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
+        hint = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
     if not all(_in_range(item, kind, {}) for item in items):
         meta = {**meta, **bounds(kind, meta)}
         if kind.item is float and any(0 < abs(_as_number(item) or 0) < SMALLEST for item in items):
-            more = f", of size {SMALLEST:g} at least where not 0"
+            note = f", of size {SMALLEST:g} at least where not 0"
     if len(items) > meta.get("longest", LONGEST):
-        more = f", {meta.get('longest', LONGEST)} of them at most"
-    return SettingError(f"{name} is {shown(value)}{allowing(near, allowed(kind, meta))}{more}", name)
+        note = f", {meta.get('longest', LONGEST)} of them at most"
+    return SettingError(f"{name} is {format_value(value)}{allowing(hint, allowed(kind, meta))}{note}", name)
 
 
-def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", meant: Any = None) -> SettingError:
-    """The error for a ``value`` of ``name`` that is not in ``choices``. It suggests the choice nearest to ``meant``, by
+def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
+    """The error for a ``value`` of ``name`` that is not in ``choices``. It suggests the choice nearest to ``guess``, by
     default the value."""
-    known, meant = list(choices), value if meant is None else meant
-    near = nearest(meant, known) if isinstance(meant, str) else ""
-    return SettingError(f"{name} is {shown(value)}{allowing(near, ', '.join(known), where)}", name)
+    names, guess = list(choices), value if guess is None else guess
+    hint = nearest(guess, names) if isinstance(guess, str) else ""
+    return SettingError(f"{name} is {format_value(value)}{allowing(hint, ', '.join(names), where)}", name)
 
 
 def read(item: type, text: str) -> Any:
@@ -214,7 +214,7 @@ def read(item: type, text: str) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value for an error message: `repr` with lists for tuples, with the middle cut out if it is long."""
     try:
         return brief(repr(list(value) if isinstance(value, tuple) else value), 60)
@@ -222,9 +222,9 @@ def shown(value: Any) -> str:
         return "a number of thousands of digits"
 
 
-def brief(text: str, most: int) -> str:
-    """``text`` with the middle cut out if it has more than ``most`` characters."""
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
+def brief(text: str, limit: int) -> str:
+    """``text`` with the middle cut out if it has more than ``limit`` characters."""
+    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
@@ -234,10 +234,10 @@ def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     bounds = [f"{words} {meta[bound]}{unit}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
     if kind.item is str and not meta.get("choices") and not meta.get("empty"):
         bounds.append("not empty")
-    if kind.many:
+    if kind.is_list:
         bounds = [f"each {words}" for words in bounds]
     noun = ", ".join(map(str, meta.get("choices", ()))) or _NOUNS[kind.item]
-    if kind.many:
+    if kind.is_list:
         noun = f"list of {noun}s" if noun in _NOUNS.values() else f"list of {noun}"
     return ", ".join(filter(None, [noun, *bounds])) + ("; or null" if kind.optional else "")
 
@@ -248,17 +248,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean '{close}'?" if close else ""
 
 
-def allowing(near: str, what: str, where: str = "") -> str:
+def allowing(hint: str, allowed_text: str, where: str = "") -> str:
     """The end of an error message: the suggestion (`nearest`), if there is one, then the allowed values."""
-    return f"{near} Allowed{where}: {what}" if near else f"; allowed{where}: {what}"
+    return f"{hint} Allowed{where}: {allowed_text}" if hint else f"; allowed{where}: {allowed_text}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
     """The most similar of ``names``, ignoring case: the shortest with ``name`` as prefix, else by edit distance. None
     if no name is close."""
-    by_lower, wanted = {other.lower(): other for other in names}, name.lower()
-    longer = sorted((other for other in by_lower if other.startswith(f"{wanted}_")), key=len)
-    close = [wanted] if wanted in by_lower else longer or difflib.get_close_matches(wanted, by_lower, 1, cutoff=0.6)
+    by_lower, lowered = {other.lower(): other for other in names}, name.lower()
+    longer = sorted((other for other in by_lower if other.startswith(f"{lowered}_")), key=len)
+    close = [lowered] if lowered in by_lower else longer or difflib.get_close_matches(lowered, by_lower, 1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 
@@ -266,11 +266,13 @@ def spelt(name: str, names: Iterable[str]) -> str:
     """The one of ``names`` that equals ``name`` if case, blanks, dashes and underscores are ignored. Returns ``name``
     itself if it is in ``names``, or if there is no unique match."""
     names = list(names)
-    same = [] if name in names else [other for other in names if _bare(other) == _bare(name)]
+    same = (
+        [] if name in names else [other for other in names if _without_separators(other) == _without_separators(name)]
+    )
     return same[0] if len(same) == 1 else name
 
 
-def _bare(name: str) -> str:
+def _without_separators(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 

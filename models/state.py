@@ -13,35 +13,35 @@ class StateError(ValueError):
     """A piece of state that this program cannot have written. ``str(e)`` names it and the expected one."""
 
 
-def like(own: Any, found: Any, name: str = "state") -> Any:
-    """Return ``found`` if it can replace ``own``. Raises StateError for the first piece that cannot.
+def check_like(template: Any, value: Any, name: str = "state") -> Any:
+    """Return ``value`` if it can replace ``template``. Raises StateError for the first piece that cannot.
 
     Mappings have the same keys, lists the same length, tensors the same shape and dtype; whole numbers are not below
     zero and floats not NaN, nor are squares and spreads, by their names. Tensors may hold NaN: a member that has
     diverged does not end the others.
     """
-    if isinstance(own, Mapping):
-        demand(isinstance(found, Mapping), name, f"is {_kind(found)}", _kind(own))
-        demand(set(own) == set(found), name, f"has {_listed(found)}", _listed(own))
-        for key, value in own.items():
-            like(value, found[key], f"{name}.{key}")
-        return found
-    demand(_kind(found) == _kind(own), name, f"is {_kind(found)}", _kind(own))
-    if isinstance(own, list | tuple):
-        for i, (mine, theirs) in enumerate(zip(own, found, strict=True)):
-            like(mine, theirs, f"{name}[{i}]")
-    elif isinstance(own, Tensor):
-        counts = own.dtype == torch.int64 or name.rpartition(".")[2].startswith(_NOT_NEGATIVE)
-        demand(not (counts and bool((found < 0).any())), name, "is below 0", "0 and above")
-    elif isinstance(own, int | float):
-        demand(found >= 0 if isinstance(own, int) else found == found, name, f"is {found}", "a count or a number")
-    return found
+    if isinstance(template, Mapping):
+        demand(isinstance(value, Mapping), name, f"is {_kind(value)}", _kind(template))
+        demand(set(template) == set(value), name, f"has {_listed(value)}", _listed(template))
+        for key, template_item in template.items():
+            check_like(template_item, value[key], f"{name}.{key}")
+        return value
+    demand(_kind(value) == _kind(template), name, f"is {_kind(value)}", _kind(template))
+    if isinstance(template, list | tuple):
+        for i, (template_item, item) in enumerate(zip(template, value, strict=True)):
+            check_like(template_item, item, f"{name}[{i}]")
+    elif isinstance(template, Tensor):
+        counts = template.dtype == torch.int64 or name.rpartition(".")[2].startswith(_NOT_NEGATIVE)
+        demand(not (counts and bool((value < 0).any())), name, "is below 0", "0 and above")
+    elif isinstance(template, int | float):
+        demand(value >= 0 if isinstance(template, int) else value == value, name, f"is {value}", "a count or a number")
+    return value
 
 
-def demand(holds: bool, name: str, found: str, allowed: str) -> None:
+def demand(holds: bool, name: str, problem: str, allowed: str) -> None:
     """StateError of these words unless something ``holds``."""
     if not holds:
-        raise StateError(f"{name} {found[:200]}; allowed: {allowed[:200]}")
+        raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")
 
 
 def _listed(names: Any) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.spaces import Continuous, Discrete
-from models.state import demand, like
+from models.state import check_like, demand
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
@@ -39,7 +39,7 @@ class Streams:
         self.generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
 
     @classmethod
-    def named(cls, seeds: Sequence[int], name: str) -> "Streams":
+    def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
         """The streams called `name` of the runs `seeds`."""
         derived = {seed: derive_seed(seed, name) for seed in set(seeds)}
         return cls([derived[seed] for seed in seeds])
@@ -47,33 +47,33 @@ class Streams:
     def __len__(self) -> int:
         return len(self.generators)
 
-    def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+    def map_generators(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
         """Call ``draw`` with the generator of each member: ``[M, ...]``."""
         return torch.stack([draw(generator) for generator in self.generators])
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform on [0, 1), ``[M, *shape]``."""
-        return self.each(lambda g: torch.rand(shape, generator=g))
+        return self.map_generators(lambda g: torch.rand(shape, generator=g))
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal, ``[M, *shape]``."""
-        return self.each(lambda g: torch.randn(shape, generator=g))
+        return self.map_generators(lambda g: torch.randn(shape, generator=g))
 
     def gumbel(self, *shape: int) -> Tensor:
         """Standard Gumbel, ``[M, *shape]``: ``argmax(logits + gumbel)`` is a draw from softmax(logits)."""
         tiny = torch.finfo(torch.float32).tiny
-        return self.each(lambda g: -(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log())
+        return self.map_generators(lambda g: -(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log())
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         """Uniform integers below `highs` (one number, or one per member), ``[M, *shape]`` int64."""
         if isinstance(highs, int):
-            return self.each(lambda g: torch.randint(highs, shape, generator=g))
+            return self.map_generators(lambda g: torch.randint(highs, shape, generator=g))
         bounds = zip(highs, self.generators, strict=True)
         return torch.stack([torch.randint(high, shape, generator=g) for high, g in bounds])
 
     def permutations(self, count: int) -> Tensor:
         """The numbers below ``count`` in random order, ``[M, count]`` int64."""
-        return self.each(lambda g: torch.randperm(count, generator=g))
+        return self.map_generators(lambda g: torch.randperm(count, generator=g))
 
     def episode_seeds(self, *shape: int) -> Tensor:
         """Seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31)."""
@@ -85,9 +85,9 @@ class Streams:
 
     def of(self, members: Tensor) -> "Streams":
         """The streams of ``members`` (indices). Their generators are shared with these streams."""
-        chosen = Streams(())
-        chosen.generators = [self.generators[m] for m in members.tolist()]
-        return chosen
+        member_streams = Streams(())
+        member_streams.generators = [self.generators[m] for m in members.tolist()]
+        return member_streams
 
     def select(self, members: Sequence[int]) -> None:
         """Go on with the streams of ``members`` only."""
@@ -104,7 +104,7 @@ class Streams:
         return lambda: torch.stack(states)
 
     def set_state(self, state: Tensor) -> None:
-        like(self.get_state(), state, "random generators")
+        check_like(self.get_state(), state, "random generators")
         for generator, row in zip(self.generators, state, strict=True):
             generator.set_state(row.clone())
 
@@ -121,12 +121,12 @@ class SharedStreams(Streams):
     def __len__(self) -> int:
         return len(self._of)
 
-    def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        return super().each(draw).index_select(0, self._of)
+    def map_generators(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+        return super().map_generators(draw).index_select(0, self._of)
 
     def standing(self) -> Callable[[], Tensor]:
-        once, of = super().standing(), self._of
-        return lambda: once().index_select(0, of)
+        get_states, of = super().standing(), self._of
+        return lambda: get_states().index_select(0, of)
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         if not isinstance(highs, int):
@@ -141,14 +141,14 @@ class SharedStreams(Streams):
         super().select(used.tolist())
 
     def set_state(self, state: Tensor) -> None:
-        like(self.get_state(), state, "random generators")
+        check_like(self.get_state(), state, "random generators")
         for generator, row in zip(self._of.tolist(), state, strict=True):
             self.generators[generator].set_state(row.clone())
 
 
 def in_step(seeds: Sequence[int], name: str) -> Streams:
-    """`Streams.named`, for members that draw together for as long as they live."""
-    return (Streams if len(set(seeds)) == len(seeds) else SharedStreams).named(seeds, name)
+    """`Streams.from_name`, for members that draw together for as long as they live."""
+    return (Streams if len(set(seeds)) == len(seeds) else SharedStreams).from_name(seeds, name)
 
 
 def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) -> Tensor:
@@ -183,14 +183,14 @@ class Blocks:
         self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.standing(), {})]
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the present one, split when it is first needed
 
-    def drawn(self) -> dict[str, Tensor]:
+    def draw_block(self) -> dict[str, Tensor]:
         """The numbers of T steps by name, ``[M, T, ...]`` each."""
         raise NotImplementedError
 
     def prepare(self) -> None:
         """Draw the next block, as another thread may do while the present one is used."""
         if len(self._blocks) == 1:
-            self._blocks.append((self.streams.standing(), self.drawn()))
+            self._blocks.append((self.streams.standing(), self.draw_block()))
 
     def turn(self) -> None:
         """Go on to the next block."""
@@ -216,8 +216,8 @@ class Blocks:
         """Go on with ``members`` (indices ``[M']``) only."""
         self.streams.select(members.tolist())
         self._blocks = [
-            (partial(_rows, before, members), {name: each[members] for name, each in block.items()})
-            for before, block in self._blocks
+            (partial(_rows, start_state, members), {name: column[members] for name, column in block.items()})
+            for start_state, block in self._blocks
         ]
         self._by_step = None
 
@@ -225,7 +225,7 @@ class Blocks:
         """The state of the streams before the present block."""
         return self._blocks[0][0]()
 
-    def again(self, began: Tensor, number: int) -> None:
+    def seek(self, began: Tensor, number: int) -> None:
         """Go to block ``number``, which starts at the state ``began`` of the streams."""
         self.streams.set_state(began)
         self._begin(max(number, 0) - 1)
@@ -258,29 +258,29 @@ class NoiseBlocks(Blocks):
         self._used += 1
         return self.row(self._used - 1)
 
-    def ahead(self, most: int, joined: int = 0) -> dict[str, Tensor]:
+    def ahead(self, max_steps: int, joined: int = 0) -> dict[str, Tensor]:
         """The numbers of the next T steps, ``[M, T, *shape]`` by name. T is the rest of the current block, or a whole
-        block, plus further blocks while there are at most ``joined`` steps; at most ``most``."""
+        block, plus further blocks while there are at most ``joined`` steps; at most ``max_steps``."""
         parts: list[dict[str, Tensor]] = []
-        made = 0
-        while not parts or made < most and made + self.steps <= joined:
+        done_steps = 0
+        while not parts or done_steps < max_steps and done_steps + self.steps <= joined:
             if self._used == self.steps:
                 self.turn()
-            first, self._used = self._used, min(self.steps, self._used + most - made)
+            first, self._used = self._used, min(self.steps, self._used + max_steps - done_steps)
             parts.append({name: block[:, first : self._used] for name, block in self.block.items()})
-            made += self._used - first
+            done_steps += self._used - first
         if len(parts) == 1:
             return {name: part.contiguous() for name, part in parts[0].items()}
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
-    def drawn(self) -> dict[str, Tensor]:
-        found = {}
+    def draw_block(self) -> dict[str, Tensor]:
+        block = {}
         for draw, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
             numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
-                found[name] = part.unflatten(2, shape).contiguous()  # here, because another thread may run this
-        return found
+                block[name] = part.unflatten(2, shape).contiguous()  # here, because another thread may run this
+        return block
 
     def turn(self) -> None:
         super().turn()
@@ -297,5 +297,5 @@ class NoiseBlocks(Blocks):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         used = state["used"]
         demand(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
-        self.again(state["streams"], -1 if used is None else 0)
+        self.seek(state["streams"], -1 if used is None else 0)
         self._used = self.steps if used is None else used

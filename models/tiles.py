@@ -52,8 +52,8 @@ def _activated(x, y, kind, leak):
         x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
     elif kind == TANH:
         (a, b), (c, d) = fraction(x), fraction(y)
-        both = ONE / (b * d)  # one for two, for a division costs most
-        x, y = a * d * both, c * b * both
+        inverse_product = ONE / (b * d)  # one for two, for a division costs most
+        x, y = a * d * inverse_product, c * b * inverse_product
     elif kind:
         x, y = where_less(ZERO, x, x, leak * x), where_less(ZERO, y, y, leak * y)
     return x, y
@@ -72,70 +72,97 @@ def _derived(gradient, value, kind, leak):
 
 
 @inlined
-def _four(x, j, k, flat, weight, across, count, along):
+def _four(x, j, k, flat, weight, across, count, inner_stride):
     """``W x`` (`Columns.affine`) of four rows in two vectors of columns, those at j and k. The rows' weights begin at
-    ``weight`` and ``across`` further, three numbers, and each is ``along`` from its last."""
+    ``weight`` and ``across`` further, three numbers, and each is ``inner_stride`` from its last."""
     a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     e, f, g, h = a, b, c, d
-    here, there, aside, along, down = place_along(flat, weight), place(x, 0, j), 4 * (k - j), 4 * along, 4 * x.shape[1]
+    weight_place, input_place, vector_offset, inner_stride, column_offset = (
+        place_along(flat, weight),
+        place(x, 0, j),
+        4 * (k - j),
+        4 * inner_stride,
+        4 * x.shape[1],
+    )
     second, third, fourth = 4 * across[0], 4 * across[1], 4 * across[2]
     for _ in range(count):
-        one, other = load_from(there), load_from(there + aside)
-        v, w = spread_from(here), spread_from(here + second)
-        a, e, b, f = a + v * one, e + v * other, b + w * one, f + w * other
-        v, w = spread_from(here + third), spread_from(here + fourth)
-        c, g, d, h = c + v * one, g + v * other, d + w * one, h + w * other
-        here, there = here + along, there + down
+        first_vector, other = load_from(input_place), load_from(input_place + vector_offset)
+        v, w = spread_from(weight_place), spread_from(weight_place + second)
+        a, e, b, f = a + v * first_vector, e + v * other, b + w * first_vector, f + w * other
+        v, w = spread_from(weight_place + third), spread_from(weight_place + fourth)
+        c, g, d, h = c + v * first_vector, g + v * other, d + w * first_vector, h + w * other
+        weight_place, input_place = weight_place + inner_stride, input_place + column_offset
     return a, b, c, d, e, f, g, h
 
 
 @inlined
-def _two(x, j, k, flat, weight, across, count, along):
+def _two(x, j, k, flat, weight, across, count, inner_stride):
     """As `_four`, of two rows."""
     a, b, e, f = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     c, d, g, h = a, b, e, f
-    here, there, aside, along, down = place_along(flat, weight), place(x, 0, j), 4 * (k - j), 4 * along, 4 * x.shape[1]
+    weight_place, input_place, vector_offset, inner_stride, column_offset = (
+        place_along(flat, weight),
+        place(x, 0, j),
+        4 * (k - j),
+        4 * inner_stride,
+        4 * x.shape[1],
+    )
     across = 4 * across
     for _ in range(count // 2):  # even and odd ones by themselves, for every sum waits for its last
-        one, other, v, w = load_from(there), load_from(there + aside), spread_from(here), spread_from(here + across)
-        a, e, b, f = a + v * one, e + v * other, b + w * one, f + w * other
-        here, there = here + along, there + down
-        one, other, v, w = load_from(there), load_from(there + aside), spread_from(here), spread_from(here + across)
-        c, g, d, h = c + v * one, g + v * other, d + w * one, h + w * other
-        here, there = here + along, there + down
+        first_vector, other, v, w = (
+            load_from(input_place),
+            load_from(input_place + vector_offset),
+            spread_from(weight_place),
+            spread_from(weight_place + across),
+        )
+        a, e, b, f = a + v * first_vector, e + v * other, b + w * first_vector, f + w * other
+        weight_place, input_place = weight_place + inner_stride, input_place + column_offset
+        first_vector, other, v, w = (
+            load_from(input_place),
+            load_from(input_place + vector_offset),
+            spread_from(weight_place),
+            spread_from(weight_place + across),
+        )
+        c, g, d, h = c + v * first_vector, g + v * other, d + w * first_vector, h + w * other
+        weight_place, input_place = weight_place + inner_stride, input_place + column_offset
     if count % 2:
-        one, other, v, w = load_from(there), load_from(there + aside), spread_from(here), spread_from(here + across)
-        a, e, b, f = a + v * one, e + v * other, b + w * one, f + w * other
+        first_vector, other, v, w = (
+            load_from(input_place),
+            load_from(input_place + vector_offset),
+            spread_from(weight_place),
+            spread_from(weight_place + across),
+        )
+        a, e, b, f = a + v * first_vector, e + v * other, b + w * first_vector, f + w * other
     return a + c, b + d, e + g, f + h
 
 
 @inlined
-def up(x, y, kept, flat, weight, bias, count, along, across, rows, j, k, kind, leak):
+def up(x, y, preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak):
     """Two vectors of columns of a layer, ``y`` of x; ``kept`` takes what prelu's derivative needs. Where four rows are
     too many, the last is computed again."""
     o = 0
     while o < rows:
         if rows - o > 2:
             p, q, r = o + 1, o + 2, min(o + 3, rows - 1)
-            apart = across, 2 * across, (r - o) * across
-            a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + o * across, apart, count, along)
+            row_offsets = across, 2 * across, (r - o) * across
+            a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + o * across, row_offsets, count, inner_stride)
             w = spread(flat, bias + o)
             a, e, w = a + w, e + w, spread(flat, bias + p)
             b, f, w = b + w, f + w, spread(flat, bias + q)
             c, g, w = c + w, g + w, spread(flat, bias + r)
             d, h = d + w, h + w
             if kind == PRELU:
-                _put_two(kept, o, p, j, k, a, b, e, f)
-                _put_two(kept, q, r, j, k, c, d, g, h)
+                _put_two(preactivations, o, p, j, k, a, b, e, f)
+                _put_two(preactivations, q, r, j, k, c, d, g, h)
             (c, g), (d, h) = _activated(c, g, kind, leak), _activated(d, h, kind, leak)
             _put_two(y, q, r, j, k, c, d, g, h)
         else:
             p = min(o + 1, rows - 1)
-            a, b, e, f = _two(x, j, k, flat, weight + o * across, (p - o) * across, count, along)
+            a, b, e, f = _two(x, j, k, flat, weight + o * across, (p - o) * across, count, inner_stride)
             v, w = spread(flat, bias + o), spread(flat, bias + p)
             a, b, e, f = a + v, b + w, e + v, f + w
             if kind == PRELU:
-                _put_two(kept, o, p, j, k, a, b, e, f)
+                _put_two(preactivations, o, p, j, k, a, b, e, f)
         (a, e), (b, f) = _activated(a, e, kind, leak), _activated(b, f, kind, leak)
         _put_two(y, o, p, j, k, a, b, e, f)
         o += 4
@@ -158,14 +185,14 @@ def copy(x, of, y, to, rows):
 
 
 @inlined
-def down(x, y, value, flat, weight, count, along, across, n, last, kind, leak):
+def input_gradient(x, y, value, flat, weight, count, inner_stride, across, n, last, kind, leak):
     """The gradient of the rows from n to before the ``last``, four at most, of a layer ``y`` from the next one's,
     ``x``, where the activation gave ``value``."""
     p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
-    apart = (p - n) * across, (q - n) * across, (r - n) * across
+    row_offsets = (p - n) * across, (q - n) * across, (r - n) * across
     for j in range(0, y.shape[1], 2 * LANES):
         k = min(j + LANES, y.shape[1] - LANES)
-        a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + n * across, apart, count, along)
+        a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + n * across, row_offsets, count, inner_stride)
         if kind:
             a, e = _derived(a, load(value, n, j), kind, leak), _derived(e, load(value, n, k), kind, leak)
             b, f = _derived(b, load(value, p, j), kind, leak), _derived(f, load(value, p, k), kind, leak)
@@ -176,19 +203,19 @@ def down(x, y, value, flat, weight, count, along, across, n, last, kind, leak):
 
 
 @inlined
-def slope_of(gradient, kept, first, last, leak):
+def slope_of(gradient, preactivations, first, last, leak):
     """What prelu's slope gets; its derivative goes into the gradient of the rows from the first to before the last."""
-    slope = splat(ZERO)
+    total_slope = splat(ZERO)
     for i in range(first, last):
         for j in range(0, gradient.shape[1], LANES):
-            down, value = load(gradient, i, j), load(kept, i, j)
-            slope += down * where_less(value, ZERO, value, ZERO)
-            store(gradient, i, j, down * where_less(ZERO, value, ONE, leak))
-    return total(slope)
+            grad, value = load(gradient, i, j), load(preactivations, i, j)
+            total_slope += grad * where_less(value, ZERO, value, ZERO)
+            store(gradient, i, j, grad * where_less(ZERO, value, ONE, leak))
+    return total(total_slope)
 
 
 @inlined
-def outer(below, gradient, grad, weight, bias, inputs, along, across, n, last):
+def outer(layer_input, gradient, grad, weight, bias, inputs, inner_stride, across, n, last):
     """The gradient of a layer's weight and bias (`Columns.outer`), of four outputs from n on, or fewer to the
     ``last``."""
     p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
@@ -208,17 +235,22 @@ def outer(below, gradient, grad, weight, bias, inputs, along, across, n, last):
             a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
             e, f, g, h = a, b, c, d
             for j in range(0, gradient.shape[1], LANES):
-                one, other, v, w = load(gradient, o, j), load(gradient, p, j), load(below, i, j), load(below, i1, j)
-                a, e, b, f = a + one * v, e + other * v, b + one * w, f + other * w
-                v, w = load(below, i2, j), load(below, i3, j)
-                c, g, d, h = c + one * v, g + other * v, d + one * w, h + other * w
+                first_vector, other, v, w = (
+                    load(gradient, o, j),
+                    load(gradient, p, j),
+                    load(layer_input, i, j),
+                    load(layer_input, i1, j),
+                )
+                a, e, b, f = a + first_vector * v, e + other * v, b + first_vector * w, f + other * w
+                v, w = load(layer_input, i2, j), load(layer_input, i3, j)
+                c, g, d, h = c + first_vector * v, g + other * v, d + first_vector * w, h + other * w
             at, to = weight + o * across, weight + p * across
-            sums, others = totals(a, b, c, d), totals(e, f, g, h)
-            put(grad, at + i * along, sums[0])
-            put(grad, at + i1 * along, sums[1])
-            put(grad, at + i2 * along, sums[2])
-            put(grad, at + i3 * along, sums[3])
-            put(grad, to + i * along, others[0])
-            put(grad, to + i1 * along, others[1])
-            put(grad, to + i2 * along, others[2])
-            put(grad, to + i3 * along, others[3])
+            sums, other_sums = totals(a, b, c, d), totals(e, f, g, h)
+            put(grad, at + i * inner_stride, sums[0])
+            put(grad, at + i1 * inner_stride, sums[1])
+            put(grad, at + i2 * inner_stride, sums[2])
+            put(grad, at + i3 * inner_stride, sums[3])
+            put(grad, to + i * inner_stride, other_sums[0])
+            put(grad, to + i1 * inner_stride, other_sums[1])
+            put(grad, to + i2 * inner_stride, other_sums[2])
+            put(grad, to + i3 * inner_stride, other_sums[3])

@@ -49,8 +49,8 @@ def discounted_returns(
     ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; later steps give 0.
     ``bootstrap [...]`` is the value of the state after the last valid step (0 by default).
     """
-    after = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
-    return lambda_returns(reward, after.expand_as(reward), valid, discount, 1.0)
+    next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
+    return lambda_returns(reward, next_return.expand_as(reward), valid, discount, 1.0)
 
 
 def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, trace: float) -> Tensor:
@@ -60,13 +60,13 @@ def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: 
     after truncation. At the last valid step G_{t+1} is that same value. Source: Sutton & Barto 2018, eq. 12.20.
     """
     returns: list[Tensor] = []
-    running, following = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
-    own = (1 - trace) * next_value
+    running, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
+    bootstrap_part = (1 - trace) * next_value
     for t in range(len(reward) - 1, -1, -1):
-        traced = running if trace == 1 else own[t] + trace * running
-        ahead = torch.where(following, traced, next_value[t])
-        following = valid[t]
-        running = torch.where(following, reward[t] + discount * ahead, running)
+        traced = running if trace == 1 else bootstrap_part[t] + trace * running
+        ahead = torch.where(next_valid, traced, next_value[t])
+        next_valid = valid[t]
+        running = torch.where(next_valid, reward[t] + discount * ahead, running)
         returns.append(running)
     return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
 
@@ -83,7 +83,7 @@ def generalised_advantages(
     """
     error = reward + discount * next_value - value
     decay = (discount * trace).masked_fill(done, 0.0)
-    found = [error[-1]]
-    for own, share in zip(error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
-        found.append(own + share * found[-1])
-    return torch.stack(found[::-1])
+    advantages = [error[-1]]
+    for step_error, share in zip(error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
+        advantages.append(step_error + share * advantages[-1])
+    return torch.stack(advantages[::-1])

@@ -30,8 +30,8 @@ def vary(source: str = "") -> Any:
 def validate(config: Any) -> str | None:
     """The error in settings of random hyperparameters, as one line; None if there is none."""
     if config.vary_hp and set(SHAPE) & set(config.vary) and len(set(config.hidden_sizes)) > 1:
-        given = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
-        return f"{given}; allowed: hidden layers of one width, or a vary without width and depth"
+        line = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
+        return f"{line}; allowed: hidden layers of one width, or a vary without width and depth"
     return None
 
 
@@ -43,14 +43,15 @@ def draw(config: Any, seed: int) -> Any:
     code).
     """
     return sampled(
-        config, seed,
+        config,
+        seed,
         lambda u: {
             "lr": config.lr / 3 * 9 ** u[0],
             "batch_size": _log_uniform(config.batch_size, u[1]),
             "width": _log_uniform(config.hidden_sizes[0], u[2]),
             "depth": max(1, len(config.hidden_sizes) - 1 + int(3 * u[3])),
         },
-    )  # fmt: skip
+    )
 
 
 def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
@@ -63,11 +64,11 @@ def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str,
     from models.streams import derive_seed
 
     generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
-    drawn = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
-    changes: dict[str, Any] = {name: drawn[name] for name in config.vary if name not in SHAPE}
+    sample = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
+    changes: dict[str, Any] = {name: sample[name] for name in config.vary if name not in SHAPE}
     if set(SHAPE) & set(config.vary):
-        own = {"width": config.hidden_sizes[0], "depth": len(config.hidden_sizes)}
-        width, depth = (int(drawn[name]) if name in config.vary else own[name] for name in SHAPE)
+        shape = {"width": config.hidden_sizes[0], "depth": len(config.hidden_sizes)}
+        width, depth = (int(sample[name]) if name in config.vary else shape[name] for name in SHAPE)
         changes["hidden_sizes"] = (width,) * depth
     return dataclasses.replace(config, **changes)
 
@@ -79,22 +80,22 @@ def _log_uniform(base: int, u: float) -> int:
 
 def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
     """The hyperparameters of the members of one tensor program. Raises ValueError if their shapes differ."""
-    drawn = {seed: draw(config, seed) for seed in set(seeds)}
-    own = [drawn[seed] for seed in seeds]
-    if any(shape_of(each) != shape_of(own[0]) for each in drawn.values()):
+    configs_by_seed = {seed: draw(config, seed) for seed in set(seeds)}
+    member_configs = [configs_by_seed[seed] for seed in seeds]
+    if any(shape_of(config_of_seed) != shape_of(member_configs[0]) for config_of_seed in configs_by_seed.values()):
         raise ValueError("members of different shapes; train each group of `groups` by itself")
-    return own
+    return member_configs
 
 
-def shape_of(own: Any) -> tuple[tuple[int, ...], int]:
+def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
     """The settings that members of one tensor program must share: hidden layers and batch size."""
-    return own.hidden_sizes, own.batch_size
+    return member_config.hidden_sizes, member_config.batch_size
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Group the indices of ``seeds`` by shape (`shape_of`). Agents of a group can share a tensor program."""
-    found: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    drawn = {seed: shape_of(draw(config, seed)) for seed in set(seeds)}
+    group_rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    shapes = {seed: shape_of(draw(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):
-        found.setdefault(drawn[seed], []).append(position)
-    return list(found.values())
+        group_rows.setdefault(shapes[seed], []).append(position)
+    return list(group_rows.values())

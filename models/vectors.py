@@ -37,8 +37,8 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
 def _entry(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     array, row, column = arguments[:3]
     kind = signature.args[0]
-    own = context.make_array(kind)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, kind, own, [row, column], wraparound=False)
+    array_struct = context.make_array(kind)(context, builder, array)
+    return cgutils.get_item_pointer(context, builder, kind, array_struct, [row, column], wraparound=False)
 
 
 def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -77,16 +77,16 @@ def splat(typing: Any, x: Any) -> Any:
 
 
 def _splat(builder: Any, value: Any) -> Any:
-    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.IntType(32)(0))
+    vector = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
+    return builder.shuffle_vector(vector, ir.Constant(_VECTOR, ir.Undefined), zeros)
 
 
-def _along(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _place_in_row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Where ``array[at]`` is, without a look at whether ``at`` counts from the end: with that, loops would gather."""
     kind = signature.args[0]
-    own = context.make_array(kind)(context, builder, arguments[0])
-    return cgutils.get_item_pointer(context, builder, kind, own, [arguments[1]], wraparound=False)
+    array_struct = context.make_array(kind)(context, builder, arguments[0])
+    return cgutils.get_item_pointer(context, builder, kind, array_struct, [arguments[1]], wraparound=False)
 
 
 @intrinsic
@@ -104,7 +104,7 @@ def number(typing: Any, array: Any, at: Any) -> Any:
     """``array[at]``, for ``at`` from 0 on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_along(context, builder, signature, arguments))
+        return builder.load(_place_in_row(context, builder, signature, arguments))
 
     return types.float32(array, types.intp), generate
 
@@ -114,7 +114,7 @@ def put(typing: Any, array: Any, at: Any, value: Any) -> Any:
     """``array[at] = value``, for ``at`` from 0 on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _along(context, builder, signature, arguments))
+        builder.store(arguments[2], _place_in_row(context, builder, signature, arguments))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.float32), generate
@@ -125,7 +125,7 @@ def line(typing: Any, array: Any, at: Any) -> Any:
     """``array[at : at + 16]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = builder.bitcast(_along(context, builder, signature, arguments), _VECTOR.as_pointer())
+        place = builder.bitcast(_place_in_row(context, builder, signature, arguments), _VECTOR.as_pointer())
         return builder.load(place, align=4)
 
     return VECTOR(array, types.intp), generate
@@ -136,7 +136,7 @@ def spread(typing: Any, array: Any, at: Any) -> Any:
     """``array[at]``, 16 times, for ``at`` from 0 on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, builder.load(_along(context, builder, signature, arguments)))
+        return _splat(builder, builder.load(_place_in_row(context, builder, signature, arguments)))
 
     return VECTOR(array, types.intp), generate
 
@@ -156,7 +156,7 @@ def place_along(typing: Any, array: Any, at: Any) -> Any:
     """The address of ``array[at]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ptrtoint(_along(context, builder, signature, arguments), ir.IntType(64))
+        return builder.ptrtoint(_place_in_row(context, builder, signature, arguments), ir.IntType(64))
 
     return types.intp(array, types.intp), generate
 
@@ -208,42 +208,42 @@ def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
             return builder.fadd(*parts, flags=_FAST)
 
         pairs = [halves(arguments[k : k + 2], LANES, 2 * LANES) for k in (0, 2)]
-        whole, size = halves(pairs, LANES // 2, 2 * LANES), LANES // 4
+        halved, size = halves(pairs, LANES // 2, 2 * LANES), LANES // 4
         while size > 1:
-            whole, size = halves((whole, whole), size, 4 * size), size // 2
-        found = [builder.extract_element(whole, ir.IntType(32)(k)) for k in range(4)]
-        return context.make_tuple(builder, signature.return_type, found)
+            halved, size = halves((halved, halved), size, 4 * size), size // 2
+        elements = [builder.extract_element(halved, ir.IntType(32)(k)) for k in range(4)]
+        return context.make_tuple(builder, signature.return_type, elements)
 
     return types.UniTuple(types.float32, 4)(VECTOR, VECTOR, VECTOR, VECTOR), generate
 
 
 @intrinsic
-def _less(typing: Any, x: Any, y: Any, then: Any, other: Any) -> Any:
+def _compare_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", *arguments[:2]), *arguments[2:])
 
     return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
 
 
-def where_less(x, y, then, other):  # type: ignore[no-untyped-def]
-    """``then`` where x < y, and ``other`` where not or where one is NaN; of numbers or vectors."""
+def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
+    """``if_true`` where x < y, and ``other`` where not or where one is NaN; of numbers or vectors."""
 
 
 @overload(where_less)
-def _where_less(x, y, then, other):  # type: ignore[no-untyped-def]
-    if VECTOR in (x, y, then, other):
-        return lambda x, y, then, other: _less(splat(x), splat(y), splat(then), splat(other))
-    return lambda x, y, then, other: then if x < y else other
+def _where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
+    if VECTOR in (x, y, if_true, other):
+        return lambda x, y, if_true, other: _compare_less(splat(x), splat(y), splat(if_true), splat(other))
+    return lambda x, y, if_true, other: if_true if x < y else other
 
 
 @intrinsic
-def where_better(typing: Any, x: Any, y: Any, then: Any, other: Any) -> Any:
-    """``then`` where x comes before y in an argmax, where NaN is the largest, as to torch; of vectors."""
+def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
+    """``if_true`` where x comes before y in an argmax, where NaN is the largest, as to torch; of vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, y, then, other = arguments
-        only = builder.and_(builder.fcmp_unordered("uno", x, x), builder.fcmp_ordered("ord", y, y))
-        return builder.select(builder.or_(builder.fcmp_ordered(">", x, y), only), then, other)
+        x, y, if_true, other = arguments
+        nan_first = builder.and_(builder.fcmp_unordered("uno", x, x), builder.fcmp_ordered("ord", y, y))
+        return builder.select(builder.or_(builder.fcmp_ordered(">", x, y), nan_first), if_true, other)
 
     return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
 
@@ -252,7 +252,7 @@ def _operator(symbol: Any, name: str) -> None:
     """Make the operator one of vectors, and of vectors with numbers."""
 
     @intrinsic
-    def both(typing: Any, x: Any, y: Any) -> Any:
+    def vector_operator(typing: Any, x: Any, y: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return getattr(builder, name)(*arguments, flags=_FAST)
 
@@ -261,7 +261,7 @@ def _operator(symbol: Any, name: str) -> None:
     @overload(symbol)
     def of(x, y):  # type: ignore[no-untyped-def]
         if VECTOR in (x, y):
-            return lambda x, y: both(splat(x), splat(y))
+            return lambda x, y: vector_operator(splat(x), splat(y))
         return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from models.registry import as_named
-from models.settings import LONGEST, SettingError, no_choice, shown
+from models.settings import LONGEST, SettingError, format_value, no_choice
 
 # Sources: [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the command-conditioned family's original, each the
 # public code; SB3 is stable-baselines3, CleanRL that library, RLlib Ray's.
@@ -91,7 +91,7 @@ def _mode(text: str) -> int | str:
     """The number of a named mode; a number as it is. SettingError for an unknown name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
-        raise no_choice("mode", text, MODE_NAMES, meant=name)
+        raise no_choice("mode", text, MODE_NAMES, guess=name)
     return MODE_NAMES.get(name, text)
 
 
@@ -104,46 +104,58 @@ _VALUES: dict[str, Callable[[str], int | str]] = {
     "agent": as_named,
 }
 
-_GENERAL = {other: ours for ours, others in _OTHERS.items() for other in others.split()}
+_GENERAL = {other: setting_name for setting_name, alias_text in _OTHERS.items() for other in alias_text.split()}
 
 
-def vocabulary(families: Iterable[str], known: Collection[str]) -> dict[str, str]:
-    """Other name -> the one of the ``known`` settings that it means for ``families``, the names of their folders."""
-    found = _GENERAL | {other: ours for family in families for other, ours in _OF_FAMILY.get(family, {}).items()}
-    return {other: ours for other, ours in found.items() if ours in known and other not in known}
+def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[str, str]:
+    """Other name -> the one of the ``setting_names`` settings that it means for ``families``, the names of their
+    folders."""
+    names_by_alias = _GENERAL | {
+        other: setting_name for family in families for other, setting_name in _OF_FAMILY.get(family, {}).items()
+    }
+    return {
+        other: setting_name
+        for other, setting_name in names_by_alias.items()
+        if setting_name in setting_names and other not in setting_names
+    }
 
 
-def others(name: str, families: Iterable[str] = ()) -> list[str]:
+def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
     """The other names of a setting, for families of these names."""
-    found = vocabulary(families, (name,))
+    names_by_alias = vocabulary(families, (name,))
     parts = [*WIDTHS[1:], *DEPTHS[1:]] if name == "hidden_sizes" else []
-    return [other for other, ours in found.items() if ours == name] + parts
+    return [other for other, setting_name in names_by_alias.items() if setting_name == name] + parts
 
 
 def translate(
-    values: Mapping[str, Any], families: Iterable[str], known: Collection[str], usual: Callable[[str], Any]
+    values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """``values`` (Python's, or lists of words) by the names of the ``known`` settings, and other name -> ours, of those
-    that were given by another. ``usual(name)`` is the value that a part of one changes, None where there is none.
-    Raises SettingError where a setting is given by two names."""
-    words = vocabulary(families, known)
-    words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in known}
-    found: dict[str, Any] = {}
+    """``values`` (Python's, or lists of words) by the names of the ``setting_names`` settings, and other name -> ours,
+    of those that were given by another. ``usual(name)`` is the value that a part of one changes, None where there is
+    none. Raises SettingError where a setting is given by two names."""
+    words = vocabulary(families, setting_names)
+    words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in setting_names}
+    translated: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     for name, value in values.items():
-        ours = words.get(name, name)
-        if ours == name and name not in known and "hidden_sizes" in known and name in WIDTHS + DEPTHS:
+        setting_name = words.get(name, name)
+        if (
+            setting_name == name
+            and name not in setting_names
+            and "hidden_sizes" in setting_names
+            and name in WIDTHS + DEPTHS
+        ):
             continue  # a part, of which the whole is made below
-        if ours in found or ours != name and ours in values:
-            before = next((old for old, new in renamed.items() if new == ours), ours)
-            first, second = sorted((before, name if before != name else ours), key=ours.__eq__)
-            raise SettingError(f"{first} and {second} are one setting; give {ours}", name)
-        found[ours] = _renamed(_VALUES[ours], value) if ours in _VALUES else value
-        if ours != name:
-            renamed[name] = ours
-    if "hidden_sizes" in known and "width" not in known:
-        _put_together(values, known, found, renamed, usual)
-    return found, renamed
+        if setting_name in translated or setting_name != name and setting_name in values:
+            alias = next((old for old, new in renamed.items() if new == setting_name), setting_name)
+            first, second = sorted((alias, name if alias != name else setting_name), key=setting_name.__eq__)
+            raise SettingError(f"{first} and {second} are one setting; give {setting_name}", name)
+        translated[setting_name] = _renamed(_VALUES[setting_name], value) if setting_name in _VALUES else value
+        if setting_name != name:
+            renamed[name] = setting_name
+    if "hidden_sizes" in setting_names and "width" not in setting_names:
+        _put_together(values, setting_names, translated, renamed, default_of)
+    return translated, renamed
 
 
 def _renamed(name: Callable[[str], int | str], value: Any) -> Any:
@@ -154,34 +166,38 @@ def _renamed(name: Callable[[str], int | str], value: Any) -> Any:
 
 
 def _put_together(
-    values: Mapping[str, Any], known: Collection[str], found: dict[str, Any], renamed: dict[str, str],
-    usual: Callable[[str], Any],
+    values: Mapping[str, Any], setting_names: Collection[str], translated: dict[str, Any], renamed: dict[str, str],
+    default_of: Callable[[str], Any],
 ) -> None:  # fmt: skip
     """Make ``hidden_sizes`` of width and depth, where these were given."""
-    widths, depths = ([name for name in names if name in values and name not in known] for names in (WIDTHS, DEPTHS))
-    given = widths + depths
-    if not given:
+    widths, depths = (
+        [name for name in names if name in values and name not in setting_names] for names in (WIDTHS, DEPTHS)
+    )
+    parts = widths + depths
+    if not parts:
         return
-    if "hidden_sizes" in found or len(widths) > 1 or len(depths) > 1:
-        two = ("hidden_sizes", given[0]) if "hidden_sizes" in found else (widths if len(widths) > 1 else depths)[:2]
-        raise SettingError(f"{' and '.join(two)} are one setting; give hidden_sizes", given[0])
-    before = usual("hidden_sizes")
-    if before is None and not (widths and depths):
-        raise SettingError(
-            f"{given[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64", given[0]
+    if "hidden_sizes" in translated or len(widths) > 1 or len(depths) > 1:
+        two = (
+            ("hidden_sizes", parts[0]) if "hidden_sizes" in translated else (widths if len(widths) > 1 else depths)[:2]
         )
-    width = _whole(widths[0], values[widths[0]], 65_536) if widths else before[0]
-    depth = _whole(depths[0], values[depths[0]], LONGEST) if depths else len(before)
+        raise SettingError(f"{' and '.join(two)} are one setting; give hidden_sizes", parts[0])
+    old_sizes = default_of("hidden_sizes")
+    if old_sizes is None and not (widths and depths):
+        raise SettingError(
+            f"{parts[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64", parts[0]
+        )
+    width = _integer(widths[0], values[widths[0]], 65_536) if widths else old_sizes[0]
+    depth = _integer(depths[0], values[depths[0]], LONGEST) if depths else len(old_sizes)
     sizes = (width,) * depth
-    worded = isinstance(values[given[0]], list)
-    found["hidden_sizes"] = [",".join(map(str, sizes))] if worded else sizes
-    renamed |= dict.fromkeys(given, "hidden_sizes")
+    worded = isinstance(values[parts[0]], list)
+    translated["hidden_sizes"] = [",".join(map(str, sizes))] if worded else sizes
+    renamed |= dict.fromkeys(parts, "hidden_sizes")
 
 
-def _whole(name: str, value: Any, most: int) -> int:
-    one = value[0] if isinstance(value, list) and len(value) == 1 else value
-    text = str(one) if isinstance(one, int | str) and not isinstance(one, bool) else ""
-    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= most):
-        said = " ".join(map(str, value)) if isinstance(value, list) else value
-        raise SettingError(f"{name} is {shown(said)}; allowed: integer, at least 1, at most {most}", name)
+def _integer(name: str, value: Any, limit: int) -> int:
+    number = value[0] if isinstance(value, list) and len(value) == 1 else value
+    text = str(number) if isinstance(number, int | str) and not isinstance(number, bool) else ""
+    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= limit):
+        words = " ".join(map(str, value)) if isinstance(value, list) else value
+        raise SettingError(f"{name} is {format_value(words)}; allowed: integer, at least 1, at most {limit}", name)
     return int(text)

@@ -72,25 +72,27 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs write blank figures: drawing would take most of the time of a run of seconds, and so would the ticks that
-    are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `drawn`."""
+    are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `figures`."""
     if request.node.get_closest_marker("draws") is not None:
         return
     monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
-    if "drawn" not in request.fixturenames:
+    if "figures" not in request.fixturenames:
         from matplotlib.figure import Figure
 
-        monkeypatch.setattr(Figure, "findobj", lambda self, *args, **more: [])
+        monkeypatch.setattr(Figure, "findobj", lambda self, *args, **kwargs: [])
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that were written."""
     from matplotlib.figure import Figure
 
-    seen: list[Any] = []
+    saved_figures: list[Any] = []
     write = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: (seen.append(self), write(self, *args, **more)))
-    return seen
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kwargs: (saved_figures.append(self), write(self, *args, **kwargs))
+    )
+    return saved_figures
 
 
 @pytest.fixture
@@ -111,15 +113,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
     what was printed. Called with a run's flags and settings."""
     from helpers import trained
 
-    made: dict[str, tuple[Path, str]] = {}
+    runs: dict[str, tuple[Path, str]] = {}
 
-    def run(*more: str, **changes: Any) -> tuple[Path, str]:
-        key = repr((more, sorted(changes.items())))
-        if key not in made:
-            shown = io.StringIO()
-            with contextlib.redirect_stdout(shown):
-                folder = trained(tmp_path_factory.mktemp("finished") / "exp_dir", *more, **changes)
-            made[key] = folder, shown.getvalue()
-        return made[key]
+    def run(*extra_flags: str, **changes: Any) -> tuple[Path, str]:
+        key = repr((extra_flags, sorted(changes.items())))
+        if key not in runs:
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                folder = trained(tmp_path_factory.mktemp("finished") / "exp_dir", *extra_flags, **changes)
+            runs[key] = folder, output.getvalue()
+        return runs[key]
 
     return run

@@ -54,13 +54,15 @@ def load_script(path: str) -> ModuleType:
     return module
 
 
-def refused(main: Callable[[list[str]], int], argv: Sequence[str], said: str, shown: Shown, begun: bool = False) -> str:
+def refused(
+    main: Callable[[list[str]], int], argv: Sequence[str], message: str, capsys: Shown, run_started: bool = False
+) -> str:
     """The error of a call that ends with status 2; it is one line, and nothing else is printed unless a run began."""
-    shown.readouterr()
+    capsys.readouterr()
     assert main(list(argv)) == 2
-    output = shown.readouterr()
-    assert said in output.err and output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
-    assert begun or output.out == ""
+    output = capsys.readouterr()
+    assert message in output.err and output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
+    assert run_started or output.out == ""
     return output.err
 
 
@@ -114,13 +116,13 @@ class Script:
     """A bash script, started in ``folder`` with the interpreter above. With ``starter`` xargs, `parallel` is another
     program of that name, as moreutils has one."""
 
-    def __init__(self, path: str, folder: Path, starter: str, more: str = "", **variables: str):
+    def __init__(self, path: str, folder: Path, starter: str, extra_code: str = "", **variables: str):
         self.path, self.folder = ROOT / path, folder
         python = folder / "python"
-        python.write_text(INTERPRETER.format(python=sys.executable) + more)
+        python.write_text(INTERPRETER.format(python=sys.executable) + extra_code)
         python.chmod(0o755)
-        kept = {name: value for name, value in os.environ.items() if name not in OURS}
-        self.environment = {**kept, "PYTHON": str(python), "HOME": str(folder), **variables}
+        inherited_variables = {name: value for name, value in os.environ.items() if name not in OURS}
+        self.environment = {**inherited_variables, "PYTHON": str(python), "HOME": str(folder), **variables}
         if starter == "xargs":
             other = folder / "bin" / "parallel"
             other.parent.mkdir(exist_ok=True)
@@ -144,15 +146,15 @@ class Script:
         """The script and the process ids of as many of its jobs, none of which ends by itself."""
         process = self.start(*flags, WAIT="yes", **variables)
         deadline = time.monotonic() + 90
-        while len(found := list(self.folder.glob("waiting *"))) < jobs and time.monotonic() < deadline:
+        while len(job_files := list(self.folder.glob("waiting *"))) < jobs and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert len(found) == jobs
-        return process, [int(path.read_text()) for path in found]
+        assert len(job_files) == jobs
+        return process, [int(path.read_text()) for path in job_files]
 
-    def refuses(self, said: str, *flags: str, **variables: str) -> None:
+    def refuses(self, message: str, *flags: str, **variables: str) -> None:
         """One line, status 2, and nothing written."""
         code, out, err = self(*flags, **variables)
-        assert (code, out) == (2, "") and said in err and err.count("\n") == 1
+        assert (code, out) == (2, "") and message in err and err.count("\n") == 1
         assert [path.name for path in self.folder.iterdir() if path.name not in ("python", "bin")] == []
 
     def finished(self) -> dict[str, int]:

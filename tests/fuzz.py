@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 from fuzzing import files, flag_lines
-from fuzzing.sandbox import Ended, call, complaints, shown
+from fuzzing.sandbox import Ended, call, complaints, shell_command
 
 if TYPE_CHECKING:
     from fuzzing.sound import SoundProxy, SoundRun
@@ -46,7 +46,7 @@ class Fuzzer:
         _without_torch()
         self.folder, self.seed, self.echo, self.quick, self.draws = folder, seed, echo, quick, True
         self.stock = folder / "stock"
-        self._made: dict[str, object] = {}
+        self._cache: dict[str, object] = {}
 
     def case(self, kind: str, number: int) -> list[Complaint]:
         """Try one case. Returns what is wrong, nothing where it held."""
@@ -58,12 +58,12 @@ class Fuzzer:
         finally:
             _remove(scratch)
 
-    def call(self, argv: list[str], folder: Path, **how: object) -> Ended:
-        before = how.pop("before", ())
-        ended = call(argv, folder, before=before if self.draws else (_blank, *before), **how)
+    def call(self, argv: list[str], folder: Path, **kwargs: object) -> Ended:
+        setup_hooks = kwargs.pop("setup_hooks", ())
+        result = call(argv, folder, setup_hooks=setup_hooks if self.draws else (_blank, *setup_hooks), **kwargs)
         if self.echo:
-            print(f"$ trainer.py {shown(argv)}\n{ended.out}{ended.err}-> {ended.status}", flush=True)
-        return ended
+            print(f"$ trainer.py {shell_command(argv)}\n{result.out}{result.err}-> {result.status}", flush=True)
+        return result
 
     # -- the kinds -----------------------------------------------------------------------------------------------------
 
@@ -76,9 +76,9 @@ class Fuzzer:
         folder.mkdir()
         argv, names, implementation = files.draw(rng, folder)
         (content,) = (path for path in folder.iterdir() if path.suffix != ".py")
-        asked = f"{shown(argv)} with {content.read_bytes()[:300]!r}"
-        read = self.call(argv, folder, parse_only=True, cpu=4, before=(_with_own_modules,))
-        yield from ((asked, what) for what in complaints(read, names))
+        request = f"{shell_command(argv)} with {content.read_bytes()[:300]!r}"
+        read = self.call(argv, folder, parse_only=True, cpu=4, setup_hooks=(_with_own_modules,))
+        yield from ((request, complaint) for complaint in complaints(read, names))
         if (
             read.accepted
             and read.out.endswith("READY\n")
@@ -87,53 +87,57 @@ class Fuzzer:
         ):
             _with_torch()
             argv = flag_lines.shortened(argv, implementation)
-            done = self.call(argv, folder, before=(_with_own_modules, _without_ray))
-            yield from ((asked, what) for what in complaints(done, names))
+            done = self.call(argv, folder, setup_hooks=(_with_own_modules, _without_ray))
+            yield from ((request, complaint) for complaint in complaints(done, names))
         if (folder / "EXECUTED").exists():
-            yield asked, "the file had code executed"
+            yield request, "the file had code executed"
 
     def checkpoints(self, rng: random.Random, scratch: Path) -> Iterator[Complaint]:
         from fuzzing import checkpoints
 
         name = "UDRL" if self.quick else rng.choice([*checkpoints.RUNS])
-        how, data, sealed = checkpoints.draw(rng, self.run_of(name).last)
+        change, data, sealed = checkpoints.draw(rng, self.run_of(name).last)
         for mode in ("eval_agent", "resume") if self.quick or name == "SE" else ("eval_agent", "reload", "resume"):
-            yield from self.as_sound(f"{how} of {name}", name, mode, data, sealed, scratch / mode)
+            yield from self.as_sound(f"{change} of {name}", name, mode, data, sealed, scratch / mode)
 
-    def as_sound(self, what: str, name: str, mode: str, data: bytes, sealed: bool, folder: Path) -> Iterator[Complaint]:
+    def as_sound(
+        self, description: str, name: str, mode: str, data: bytes, sealed: bool, folder: Path
+    ) -> Iterator[Complaint]:
         """A checkpoint with that content is refused, and nothing changed, or accepted; ``sealed``, with the numbers of
         the sound one."""
         run = self.run_of(name)
         argv = run.prepare(folder, mode, data)
-        before = _contents(folder)
-        ended = self.call(argv, folder, before=(_with_own_modules,))
-        asked = f"{what}: {shown(argv)}"
-        yield from ((asked, each) for each in complaints(ended, ["checkpoint", "damaged.ckpt", "last.ckpt"]))
+        old_contents = _contents(folder)
+        result = self.call(argv, folder, setup_hooks=(_with_own_modules,))
+        request = f"{description}: {shell_command(argv)}"
+        yield from (
+            (request, complaint) for complaint in complaints(result, ["checkpoint", "damaged.ckpt", "last.ckpt"])
+        )
         if (folder / "EXECUTED").exists():
-            yield asked, "the file had code executed"
-        if ended.interrupted and sealed:
-            yield asked, "took longer than the sound one"
-        elif ended.accepted and sealed:
-            different = run.different(mode, ended, folder)
-            yield from ((asked, f"accepted, but other numbers: {each}") for each in different[:1])
-        elif sealed and ended.status == 2 and _contents(folder) != before:
-            changed = {path for path, _ in _contents(folder).items() ^ before.items()}
-            yield asked, f"refused, but changed {sorted(changed)[:3]}"
+            yield request, "the file had code executed"
+        if result.interrupted and sealed:
+            yield request, "took longer than the sound one"
+        elif result.accepted and sealed:
+            different = run.different(mode, result, folder)
+            yield from ((request, f"accepted, but other numbers: {complaint}") for complaint in different[:1])
+        elif sealed and result.status == 2 and _contents(folder) != old_contents:
+            changed = {path for path, _ in _contents(folder).items() ^ old_contents.items()}
+            yield request, f"refused, but changed {sorted(changed)[:3]}"
 
     def proxies(self, rng: random.Random, scratch: Path) -> Iterator[Complaint]:
         from fuzzing import stand_ins
 
         file = self.proxy_of(rng.choice(["mdp", "bandit", "reward"]))
-        how, data, sealed = stand_ins.draw(rng, file.data, file.header, file.tensors)
+        change, data, sealed = stand_ins.draw(rng, file.data, file.header, file.tensors)
         argv, folder = file.prepare(scratch / "run", data), scratch / "run"
-        before = _contents(folder)
-        ended = self.call(argv, folder, before=(_with_own_modules,))
-        asked = f"{how}: {shown(argv)} with {data[8:300]!r}"
-        yield from ((asked, each) for each in complaints(ended, ["proxy", "gamename", "module"]))
-        if _contents(folder) != before:
-            yield asked, f"changed {_contents(folder).keys() - before.keys()}"
-        if ended.accepted and sealed and (different := file.different(ended)):
-            yield asked, f"accepted, but other numbers: {different}"
+        old_contents = _contents(folder)
+        result = self.call(argv, folder, setup_hooks=(_with_own_modules,))
+        request = f"{change}: {shell_command(argv)} with {data[8:300]!r}"
+        yield from ((request, complaint) for complaint in complaints(result, ["proxy", "gamename", "module"]))
+        if _contents(folder) != old_contents:
+            yield request, f"changed {_contents(folder).keys() - old_contents.keys()}"
+        if result.accepted and sealed and (different := file.different(result)):
+            yield request, f"accepted, but other numbers: {different}"
 
     def environments(self, rng: random.Random, scratch: Path) -> Iterator[Complaint]:
         from fuzzing import environments
@@ -142,50 +146,55 @@ class Fuzzer:
         folder = scratch / "run"
         folder.mkdir()
         fault, argv = environments.draw(rng, folder)
-        ended = self.call(argv, folder, before=(_for_environments,), wall=30 if "sleep" in fault else 90)
+        result = self.call(argv, folder, setup_hooks=(_for_environments,), wall=30 if "sleep" in fault else 90)
         names = ["faulty", "environment", "module", "time_limit", "num_workers", "record"]
-        yield from ((f"{fault}: {shown(argv)}", each) for each in complaints(ended, names))
+        yield from ((f"{fault}: {shell_command(argv)}", complaint) for complaint in complaints(result, names))
 
     def proxy_of(self, kind: str) -> "SoundProxy":
-        if kind not in self._made:
+        if kind not in self._cache:
             _with_torch()
             from fuzzing.sound import SoundProxy
 
-            self._made[kind] = SoundProxy(kind, self.folder / "sound" / kind, self.call, searched=not self.quick)
-        return self._made[kind]
+            self._cache[kind] = SoundProxy(kind, self.folder / "sound" / kind, self.call, searched=not self.quick)
+        return self._cache[kind]
 
     def run_of(self, name: str) -> "SoundRun":
-        if name not in self._made:
+        if name not in self._cache:
             _with_torch()
             from fuzzing.sound import SoundRun
 
-            self._made[name] = SoundRun(name, self.folder / "sound" / name.replace(" ", "-"), self.call)
-        return self._made[name]
+            self._cache[name] = SoundRun(name, self.folder / "sound" / name.replace(" ", "-"), self.call)
+        return self._cache[name]
 
     def one_line(self, argv: list[str], names: list[str], scratch: Path) -> Iterator[Complaint]:
         """A line is read; what it then starts is made short."""
-        before = _listing(self.stock)
+        old_listing = _listing(self.stock)
         read = self.call(argv, scratch / "read", parse_only=True, cpu=4)
-        yield from ((shown(argv), what) for what in complaints(read, [*names, *argv, "checkpoint"] if names else ()))
+        yield from (
+            (shell_command(argv), complaint)
+            for complaint in complaints(read, [*names, *argv, "checkpoint"] if names else ())
+        )
         if read.accepted and read.out.endswith("READY\n") and not self.quick:
             _with_torch()
-            argv = flag_lines.shortened(argv, _given(argv, "implementation", "UDRL"))
-            done = self.call(argv, scratch / "run", before=(_without_ray,))
-            known = [
+            argv = flag_lines.shortened(argv, _flag_value(argv, "implementation", "UDRL"))
+            done = self.call(argv, scratch / "run", setup_hooks=(_without_ray,))
+            setting_names = [
                 word.removeprefix("--") for word in [*names, *argv, "module", "checkpoint", "search_space"] if word
             ]
-            yield from ((shown(argv), what) for what in complaints(done, known if names else ()))
-        if _listing(self.stock) != before:
-            yield shown(argv), "changed a file that was there"
+            yield from (
+                (shell_command(argv), complaint) for complaint in complaints(done, setting_names if names else ())
+            )
+        if _listing(self.stock) != old_listing:
+            yield shell_command(argv), "changed a file that was there"
             _remove(self.stock)
-            self._made.pop("shelf")
+            self._cache.pop("shelf")
 
     # -- what cases start from -----------------------------------------------------------------------------------------
 
     def shelf(self) -> Path:
         """A folder of things that paths may name."""
-        if "shelf" not in self._made:
-            self._made["shelf"] = self.stock
+        if "shelf" not in self._cache:
+            self._cache["shelf"] = self.stock
             (self.stock / "folder" / "version_0").mkdir(parents=True)
             for name, content in SHELF.items():
                 (self.stock / name).write_bytes(content)
@@ -209,12 +218,12 @@ def _contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _given(argv: list[str], name: str, default: str) -> str:
-    for word, after in zip(argv, [*argv, ""][1:], strict=True):
+def _flag_value(argv: list[str], name: str, default: str) -> str:
+    for word, next_word in zip(argv, [*argv, ""][1:], strict=True):
         if word.startswith(f"--{name}="):
             return word.partition("=")[2]
         if word == f"--{name}":
-            return after
+            return next_word
     return default
 
 
@@ -232,7 +241,11 @@ def _with_torch() -> None:
     from models.registry import agent_class, implementations
 
     PIL.Image.preinit()
-    for name in [name for name, own in implementations().items() if own.learns_from != "evolution"]:
+    for name in [
+        name
+        for name, implementation_family in implementations().items()
+        if implementation_family.learns_from != "evolution"
+    ]:
         agent_class(name)
 
 
@@ -270,8 +283,10 @@ def _without_ray() -> None:
 
 
 def _listing(folder: Path) -> list[tuple[str, int, int]]:
-    found = [(str(path), path.lstat()) for path in sorted(folder.rglob("*"))] if folder.exists() else []
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found if not name.endswith((".lock", "version_0"))]
+    entries = [(str(path), path.lstat()) for path in sorted(folder.rglob("*"))] if folder.exists() else []
+    return [
+        (name, stat.st_size, stat.st_mtime_ns) for name, stat in entries if not name.endswith((".lock", "version_0"))
+    ]
 
 
 def _remove(folder: Path) -> None:
@@ -281,9 +296,9 @@ def _remove(folder: Path) -> None:
 HEAD = f"{'kind':<14}{'cases':>7}{'held':>7}"
 
 
-def row(kind: str, cases: int, found: list[str]) -> str:
+def row(kind: str, cases: int, complaint_lines: list[str]) -> str:
     """A line of the table below `HEAD`."""
-    return f"{kind:<14}{cases:>7}{cases - len({line.partition(':')[0] for line in found}):>7}"
+    return f"{kind:<14}{cases:>7}{cases - len({line.partition(':')[0] for line in complaint_lines}):>7}"
 
 
 def say(line: str) -> None:
@@ -293,16 +308,19 @@ def say(line: str) -> None:
 def run(kind: str, numbers: range, fuzzer: Fuzzer, say: Callable[[str], None] = lambda line: None) -> list[str]:
     """The complaints about those cases, one line each. ``say`` is told of them, and every half a minute how far it
     is."""
-    found: list[str] = []
-    started = told = time.monotonic()
+    complaint_lines: list[str] = []
+    started = last_report = time.monotonic()
     for done, number in enumerate(numbers, 1):
-        for asked, what in fuzzer.case(kind, number):
-            found.append(f"{kind} {number}: {what} | {asked}")
-            say(found[-1])
-        if time.monotonic() - told > 30:
-            told = time.monotonic()
-            say(f"{kind}: {done} of {len(numbers)} cases, {len(found)} complaints, {told - started:.0f} s")
-    return found
+        for request, complaint in fuzzer.case(kind, number):
+            complaint_lines.append(f"{kind} {number}: {complaint} | {request}")
+            say(complaint_lines[-1])
+        if time.monotonic() - last_report > 30:
+            last_report = time.monotonic()
+            say(
+                f"{kind}: {done} of {len(numbers)} cases, {len(complaint_lines)} complaints, "
+                f"{last_report - started:.0f} s"
+            )
+    return complaint_lines
 
 
 def main(words: list[str]) -> int:
@@ -312,9 +330,9 @@ def main(words: list[str]) -> int:
         count = int(os.environ.get("FUZZ_CASES", CASES[kind]))
         cases = range(int(first), int(last) if colon else int(first) + 1) if first else range(count)
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-            found = run(kind, cases, Fuzzer(Path(folder), seed, echo=len(cases) == 1), say)
-        rows.append(row(kind, len(cases), found))
-        failed = failed or bool(found)
+            complaint_lines = run(kind, cases, Fuzzer(Path(folder), seed, echo=len(cases) == 1), say)
+        rows.append(row(kind, len(cases), complaint_lines))
+        failed = failed or bool(complaint_lines)
     print(HEAD, *rows, sep="\n")
     return int(failed)
 

@@ -17,8 +17,8 @@ def _mix(number: int) -> int:
 
 def plain_uniform_at(seed: int, column: int) -> float:
     """`envs.seeded.uniform_at` of one seed, any integer, and one column."""
-    own = _mix((seed + _GOLDEN) % 2**64)
-    return (_mix((_mix((own + 3) % 2**64) + (column + 1) * _GOLDEN) % 2**64) >> 11) / 2**53
+    seed_hash = _mix((seed + _GOLDEN) % 2**64)
+    return (_mix((_mix((seed_hash + 3) % 2**64) + (column + 1) * _GOLDEN) % 2**64) >> 11) / 2**53
 
 
 def seeds_with_event(column: int, chance: float) -> Tensor:

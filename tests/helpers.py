@@ -97,8 +97,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh-sigmoid": ("GaussianLatent", {"latent_type": "tanh_gaussian", "std_act": "sigmoid", "activation": "silu"}),
 }  # fmt: skip
 ALL = {name: (name, {}) for name in implementations() if family(name).learns_from != "evolution"} | VARIANTS
-CASES = {case: given for case, given in ALL.items() if family(given[0]).learns_from == "episodes"}
-STEP_CASES = {case: given for case, given in ALL.items() if case not in CASES}
+CASES = {case: spec for case, spec in ALL.items() if family(spec[0]).learns_from == "episodes"}
+STEP_CASES = {case: spec for case, spec in ALL.items() if case not in CASES}
 CELLS = "cliff"  # shows cells, one-hot
 # The first five are those without changes.
 MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package.endswith(".model_generalisation")]
@@ -109,27 +109,37 @@ def on_policy(implementation: str) -> bool:
     return family(implementation).learns_from == "episodes" and default_config(implementation, "").schedule.on_policy
 
 
-def able(case: str, game: str) -> bool:
+def can_play(case: str, game: str) -> bool:
     """Whether an agent can play a game: what imagines with the environment itself needs its tensor program."""
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
-    own = agent_class(ALL[case][0])
-    alone = issubclass(own, StepAgent) and own.needs_dynamics(config_of(case)) and make_dynamics(game) is None
-    cells = not own.takes_cells_only or spaces_of(game).one_hot
-    return kind in own.action_kinds and not alone and cells
+    agent_type = agent_class(ALL[case][0])
+    alone = (
+        issubclass(agent_type, StepAgent) and agent_type.needs_dynamics(config_of(case)) and make_dynamics(game) is None
+    )
+    cells = not agent_type.takes_cells_only or spaces_of(game).one_hot
+    return kind in agent_type.action_kinds and not alone and cells
 
 
-def usual(case: str) -> str:
+def default_game(case: str) -> str:
     """A light game that an agent can play."""
-    own = agent_class(ALL[case][0])
-    return CELLS if own.takes_cells_only else "cartpole" if able(case, "cartpole") else "probe-truncated-continuous"
+    agent_type = agent_class(ALL[case][0])
+    return (
+        CELLS
+        if agent_type.takes_cells_only
+        else "cartpole"
+        if can_play(case, "cartpole")
+        else "probe-truncated-continuous"
+    )
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
     """Settings of a case, changed where its family has such a field."""
-    implementation, own = ALL[case]
+    implementation, case_changes = ALL[case]
     config = default_config(implementation, game)
-    known = {field.name for field in dataclasses.fields(config)}
-    return dataclasses.replace(config, **{name: value for name, value in (changes | own).items() if name in known})
+    field_names = {field.name for field in dataclasses.fields(config)}
+    return dataclasses.replace(
+        config, **{name: value for name, value in (changes | case_changes).items() if name in field_names}
+    )
 
 
 def tiny(case: str, game: str = "", **changes: Any) -> Any:
@@ -139,8 +149,8 @@ def tiny(case: str, game: str = "", **changes: Any) -> Any:
         hidden = {"hidden_sizes": (11,) * len(getattr(plain, "hidden_sizes", ()))}
         return config_of(case, game, **((MODEL_TINY if hasattr(plain, "model") else hidden | STEP_TINY) | changes))
     hidden = tuple(11 + 4 * i for i in range(len(getattr(plain, "hidden_sizes", ()))))
-    few = {"batch_episodes": 4} if plain.schedule.on_policy else {}  # episodes of an epoch
-    return config_of(case, game, **({"hidden_sizes": hidden} | TINY | few | changes))
+    batch_settings = {"batch_episodes": 4} if plain.schedule.on_policy else {}  # episodes of an epoch
+    return config_of(case, game, **({"hidden_sizes": hidden} | TINY | batch_settings | changes))
 
 
 def build(case: str, spaces: Spaces, seeds: list[int], config: Any = None) -> Any:
@@ -198,14 +208,14 @@ def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]
     """All that an epoch has made of a member: what was measured, its weights, and the counters."""
     agent, at = place(loop, member)
     weights = {f"weights {name}": value[at].detach().clone() for name, value in agent.state_dict().items()}
-    measured = {tag: value[member] for tag, value in row.items() if not tag.startswith("time/")}
-    return weights | measured | {"env_steps": loop.env_steps[member]}
+    metrics = {tag: value[member] for tag, value in row.items() if not tag.startswith("time/")}
+    return weights | metrics | {"env_steps": loop.env_steps[member]}
 
 
-def same_numbers(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+def same_numbers(first: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     """Equal to the bit, NaN being equal to itself; says which are not."""
-    assert one.keys() == other.keys()
-    different = [name for name in one if not torch.equal(one[name].nan_to_num(7e7), other[name].nan_to_num(7e7))]
+    assert first.keys() == other.keys()
+    different = [name for name in first if not torch.equal(first[name].nan_to_num(7e7), other[name].nan_to_num(7e7))]
     assert not different
 
 
@@ -231,7 +241,7 @@ SMALL_SEARCH = {
 }  # fmt: skip
 
 
-def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
+def flags(logdir: Path, *extra_flags: str, **changes: Any) -> list[str]:
     """The command line of a run that takes a second."""
     implementation = changes.get("implementation", "UDRL")
     episodes = SMALL_POLICY_RUN if on_policy(implementation) else SMALL_RUN
@@ -239,7 +249,7 @@ def flags(logdir: Path, *more: str, **changes: Any) -> list[str]:
         family(implementation).learns_from
     ]
     values = small | {"logdir": logdir} | changes
-    return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(more)
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(extra_flags)
 
 
 def lasting(changes: dict[str, Any], epochs: int) -> dict[str, Any]:
@@ -261,9 +271,9 @@ def run_folder(logdir: Path) -> Path:
     return sorted(logdir.glob("*/*/*/*/version_*"), key=lambda path: int(path.name.removeprefix("version_")))[-1]
 
 
-def trained(logdir: Path, *more: str, **changes: Any) -> Path:
+def trained(logdir: Path, *extra_flags: str, **changes: Any) -> Path:
     """The folder of the run that ``trainer.py`` has just made there, without an error."""
-    assert trainer.main(flags(logdir, *more, **changes)) == 0
+    assert trainer.main(flags(logdir, *extra_flags, **changes)) == 0
     return run_folder(logdir)
 
 
@@ -274,29 +284,33 @@ def learned(folder: Path) -> dict[str, list[float]]:
     }
 
 
-def same_runs(one: Path, other: Path, checkpoints: Sequence[str] = ("last.ckpt", "best.ckpt")) -> None:
+def same_runs(first_run: Path, other: Path, checkpoints: Sequence[str] = ("last.ckpt", "best.ckpt")) -> None:
     """The same numbers learned, and the same weights, optimisers and counters to the bit."""
-    ours, theirs = learned(one), learned(other)
-    assert ours.keys() == theirs.keys() and len(ours["epoch"]) > 0
-    assert [name for name in ours if not np.array_equal(ours[name], theirs[name], equal_nan=True)] == []
+    first_metrics, other_metrics = learned(first_run), learned(other)
+    assert first_metrics.keys() == other_metrics.keys() and len(first_metrics["epoch"]) > 0
+    assert [
+        name for name in first_metrics if not np.array_equal(first_metrics[name], other_metrics[name], equal_nan=True)
+    ] == []
     for name in checkpoints:
-        contents = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (one, other)]
-        kept = [{key: each[key] for key in ("state_dict", "optimizer_states", "understudy")} for each in contents]
-        assert [path for path in different(*kept) if not path.startswith("/understudy/settings/")] == []
+        contents = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (first_run, other)]
+        states = [
+            {key: content[key] for key in ("state_dict", "optimizer_states", "understudy")} for content in contents
+        ]
+        assert [path for path in different(*states) if not path.startswith("/understudy/settings/")] == []
 
 
-def different(one: Any, other: Any, path: str = "") -> Iterator[str]:
+def different(first: Any, other: Any, path: str = "") -> Iterator[str]:
     """Where two nests of mappings, lists, tensors and plain values differ."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            yield from different(one[key], other[key], f"{path}/{key}")
-    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        for i, (ours, theirs) in enumerate(zip(one, other, strict=True)):
-            yield from different(ours, theirs, f"{path}/{i}")
-    elif isinstance(one, Tensor) and isinstance(other, Tensor):
-        if not torch.equal(one.nan_to_num(7e7), other.nan_to_num(7e7)):
+    if isinstance(first, dict) and isinstance(other, dict) and first.keys() == other.keys():
+        for key in first:
+            yield from different(first[key], other[key], f"{path}/{key}")
+    elif isinstance(first, list | tuple) and isinstance(other, list | tuple) and len(first) == len(other):
+        for i, (first_item, other_item) in enumerate(zip(first, other, strict=True)):
+            yield from different(first_item, other_item, f"{path}/{i}")
+    elif isinstance(first, Tensor) and isinstance(other, Tensor):
+        if not torch.equal(first.nan_to_num(7e7), other.nan_to_num(7e7)):
             yield path
-    elif one != other:
+    elif first != other:
         yield path
 
 

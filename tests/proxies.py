@@ -85,20 +85,20 @@ def step_errors(path: Path | str, kind: str, state: Tensor, encoded: Tensor) -> 
     """Error bounds of one step from ``state [B, S]`` by actions ``encoded [B, A]``: next state ``[B, S]``, reward
     ``[B]``, done ``[B]``."""
     (config, spaces, _), tensors = KINDS[kind], load_file(path)
-    still, sure = torch.zeros(state.shape).double(), torch.zeros(len(state)).double()
+    zero_state_error, sure = torch.zeros(state.shape).double(), torch.zeros(len(state)).double()
     if config.reward_form != "free":
-        return still, _target_error(tensors, config, spaces, state, encoded), sure
+        return zero_state_error, _target_error(tensors, config, spaces, state, encoded), sure
     x = torch.cat([encoded, state], 1)
     reward = stack_of(tensors, config, "reward", x).error[:, 0]
     if config.proxy == "bandit":
-        return still, reward, sure
+        return zero_state_error, reward, sure
     return stack_of(tensors, config, "state", x).error, reward, stack_of(tensors, config, "done", x).error[:, 0]
 
 
 def _target_error(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, encoded: Tensor) -> Tensor:
     """Error bound of rewards ``[B]`` by a target."""
-    shown = (state - tensors["target.center"]) / tensors["target.spread"]
-    aim = stack_of(tensors, config, "target", shown, 2 * UNIT * shown.abs())
+    scaled_state = (state - tensors["target.center"]) / tensors["target.spread"]
+    aim = stack_of(tensors, config, "target", scaled_state, 2 * UNIT * scaled_state.abs())
     if isinstance(spaces.actions, Discrete):  # by whether actions are equal
         difference = torch.tensor(1.0)
         error = torch.tensor(0.0)
@@ -110,7 +110,7 @@ def _target_error(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state
         difference = (place - aim.outputs.clamp(-1, 1)).abs()
         error = aim.error + 4 * UNIT + UNIT * difference
     size = len(spaces.actions.low) if isinstance(spaces.actions, Continuous) else spaces.actions.n
-    difference, error = (each.expand(len(state), size).double() for each in (difference, error))
+    difference, error = (tensor.expand(len(state), size).double() for tensor in (difference, error))
     if config.reward_form == "absolute":
         return (error + gamma(size + 1) * difference).mean(1)
     off = (2 * difference * error + gamma(size + 2) * difference.square()).mean(1)
@@ -120,13 +120,13 @@ def _target_error(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state
 def _usual_done(networks: Networks, parameters: Tensor) -> float:
     """What the done network says less than in nine of ten steps under random actions."""
     program, generator = networks.program(parameters), torch.Generator().manual_seed(0)
-    state, said = torch.zeros(1, 50, networks.state_size), []
+    state, done_outputs = torch.zeros(1, 50, networks.state_size), []
     for _ in range(7):
         action = torch.randint(2, (1, 50), generator=generator)
         out = program.step(state, action if isinstance(networks.actions, Discrete) else action[..., None] * 2.0 - 1)
         state = out.next_state
-        said.append(out.done)
-    return torch.stack(said).quantile(0.9).item()
+        done_outputs.append(out.done)
+    return torch.stack(done_outputs).quantile(0.9).item()
 
 
 def dynamics_of(proxy: files.Proxy) -> SyntheticDynamics:

@@ -40,8 +40,8 @@ class Telling(gym.Env):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
         self.age += 1
         self.state = (self.state + np.float32([0.5, -0.3, 0.1]) * (1 if action else -0.5)).astype(np.float32)
-        told = {"speed": float(self.state[0] - self.age), "cost": float(action) + 0.25, "unused": 7.0}
-        return self.state.copy(), float(self.state[1]), bool(self.state[0] > 1), self.age >= 6, told
+        info = {"speed": float(self.state[0] - self.age), "cost": float(action) + 0.25, "unused": 7.0}
+        return self.state.copy(), float(self.state[1]), bool(self.state[0] > 1), self.age >= 6, info
 
 
 gym.register("Telling-v0", Telling)
@@ -71,7 +71,7 @@ class Learners:
         return torch.tensor(self.discount)
 
 
-def drawn(game: str, members: int = 1, seed: int = 0, **settings: Any) -> tuple[Stages, Tensor]:
+def random_networks(game: str, members: int = 1, seed: int = 0, **settings: Any) -> tuple[Stages, Tensor]:
     """Random networks ``[M, D]`` of ``settings`` for a game."""
     stages = Stages(Config(**settings), game)
     return stages, 2 * stages.initial(Streams(range(seed, seed + members)))
@@ -89,9 +89,9 @@ LAYERS = {"tanh": nn.Tanh(), "relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01),
 
 def plain(networks: Networks, flat: Tensor) -> nn.Sequential:
     """The network of one reward ``[D]`` as anybody would write it, from the tensors of its file."""
-    named, layers = networks.named(flat), list[nn.Module]()
-    for i in range(sum(name.endswith("weight") for name in named)):
-        weight, bias = named[f"reward.{i}.weight"], named.get(f"reward.{i}.bias")
+    named_weights, layers = networks.named_tensors(flat), list[nn.Module]()
+    for i in range(sum(name.endswith("weight") for name in named_weights)):
+        weight, bias = named_weights[f"reward.{i}.weight"], named_weights.get(f"reward.{i}.bias")
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
         linear.weight.data = weight
         if bias is not None:
@@ -105,12 +105,12 @@ def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = 
     config, mode = networks.config, networks.mode
     if config.mode == 0:
         return torch.zeros(len(obs))
-    seen = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
-    seen = seen / torch.tensor(config.rn_input_spread) if config.rn_input_spread else seen
-    parts = [seen] * mode.state + ([info] if mode.info and info is not None else [])
+    scaled_obs = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
+    scaled_obs = scaled_obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else scaled_obs
+    parts = [scaled_obs] * mode.state + ([info] if mode.info and info is not None else [])
     with torch.no_grad():
-        given = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))
-    return given.sign() * (given.abs().exp() - 1) if config.rn_output == "symexp" else given
+        phi = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))
+    return phi.sign() * (phi.abs().exp() - 1) if config.rn_output == "symexp" else phi
 
 
 def phi_error(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
@@ -118,9 +118,9 @@ def phi_error(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None
     config, mode = networks.config, networks.mode
     if config.mode == 0:
         return torch.zeros(len(obs))
-    seen = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
-    seen = seen / torch.tensor(config.rn_input_spread) if config.rn_input_spread else seen
-    parts = [seen] * mode.state + ([info] if mode.info and info is not None else [])
+    scaled_obs = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
+    scaled_obs = scaled_obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else scaled_obs
+    parts = [scaled_obs] * mode.state + ([info] if mode.info and info is not None else [])
     x = torch.cat(parts, 1)
     linear = [layer for layer in plain(networks, flat) if isinstance(layer, nn.Linear)]
     layers = [(layer.weight, torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias) for layer in linear]

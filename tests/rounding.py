@@ -28,14 +28,14 @@ def gamma(length: float) -> float:
     return length * UNIT / (1 - length * UNIT)
 
 
-def near(ours: Any, theirs: Any, error: Any) -> None:
+def assert_near(actual: Any, expected: Any, error: Any) -> None:
     """Assert that two float32 results differ by rounding alone: by at most twice ``error``, the error bound of one
     result, a number or broadcast. The usual bound is ``gamma(n)`` times the sum of the absolute terms. NaN equals NaN.
     """
-    ours, theirs, error = (torch.as_tensor(x).detach().double() for x in (ours, theirs, error))
-    assert ours.shape == theirs.shape, f"shapes {list(ours.shape)} and {list(theirs.shape)}"
-    off, allowed = (ours - theirs).abs(), 2 * error.expand(theirs.shape)
-    wrong = ~((off <= allowed) | (ours == theirs) | (ours.isnan() & theirs.isnan()))
+    actual, expected, error = (torch.as_tensor(x).detach().double() for x in (actual, expected, error))
+    assert actual.shape == expected.shape, f"shapes {list(actual.shape)} and {list(expected.shape)}"
+    off, allowed = (actual - expected).abs(), 2 * error.expand(expected.shape)
+    wrong = ~((off <= allowed) | (actual == expected) | (actual.isnan() & expected.isnan()))
     assert not wrong.any(), (
         f"{int(wrong.sum())} of {wrong.numel()} differ by more than rounding, by up to {off[wrong].max():.3g} "
         f"and {(off / allowed)[wrong].max():.3g} times what is allowed"
@@ -55,7 +55,7 @@ def backpropagated(widths: Sequence[int], batch: int) -> float:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, error: Tensor | float = 0.0) -> Tensor:
     """Error bound of ``x [B, in] @ weight.T + bias``, float64 ``[B, out]``; ``error`` is that of ``x``."""
-    x, weight, bias = (each.detach().double().abs() for each in (x, weight, bias))
+    x, weight, bias = (tensor.detach().double().abs() for tensor in (x, weight, bias))
     carried = torch.as_tensor(error).double().expand_as(x) @ weight.T
     return carried + gamma(weight.shape[1] + 1) * (x @ weight.T + bias)
 
@@ -94,17 +94,17 @@ class Stack:
         Returns:
             Those of all weights and biases; of the inputs ``[B, in]``; of a slope that all activations share.
         """
-        down, wrong = upstream.detach().double().abs(), torch.as_tensor(error).double().expand(upstream.shape)
+        gradient, wrong = upstream.detach().double().abs(), torch.as_tensor(error).double().expand(upstream.shape)
         layers, shared, batch = list[tuple[Tensor, Tensor]](), torch.zeros(()).double(), len(upstream)
         for i in reversed(range(len(self.layers))):
-            weight, (x, before) = self.layers[i][0].abs(), self.inputs[i]
-            of_weight = down.T @ before + wrong.T @ x.abs() + gamma(batch + 1) * (down.T @ x.abs())
-            layers.insert(0, (of_weight, (wrong + gamma(batch + 1) * down).sum(0)))
-            down, wrong = down @ weight, wrong @ weight + gamma(len(weight) + 1) * (down @ weight)
+            weight, (x, input_error) = self.layers[i][0].abs(), self.inputs[i]
+            of_weight = gradient.T @ input_error + wrong.T @ x.abs() + gamma(batch + 1) * (gradient.T @ x.abs())
+            layers.insert(0, (of_weight, (wrong + gamma(batch + 1) * gradient).sum(0)))
+            gradient, wrong = gradient @ weight, wrong @ weight + gamma(len(weight) + 1) * (gradient @ weight)
             if i:
                 (z, moved), slope = self.arguments[i - 1], self.slopes[i - 1]
-                terms = down * z.abs()
-                shared = shared + (wrong * z.abs() + down * moved + gamma(terms.numel() + 1) * terms).sum()
+                terms = gradient * z.abs()
+                shared = shared + (wrong * z.abs() + gradient * moved + gamma(terms.numel() + 1) * terms).sum()
                 bent = torch.where(z.abs() <= moved, 1.0, moved + FUNCTION * UNIT)
-                down, wrong = down * slope, wrong * slope + down * bent
+                gradient, wrong = gradient * slope, wrong * slope + gradient * bent
         return layers, wrong, shared

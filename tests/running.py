@@ -54,8 +54,8 @@ class Running:
     def status(self, seconds: float = 0.0) -> int | None:
         """The exit status, negative after a signal; None where it still runs after ``seconds``."""
         while True:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended_pid:
                 return os.waitstatus_to_exitcode(status)
             if self.age > seconds:
                 return None
@@ -81,36 +81,39 @@ class Running:
         """Kill it, or one of the processes it has started whose command line contains ``victim``. The exit status then;
         None where there was nothing to kill. None of its processes is left."""
         family = descendants(self.pid)
-        found = [pid for pid, command in family.items() if victim in command] if victim else [self.pid]
-        if self.has_ended() or not found:
+        targets = [pid for pid, command in family.items() if victim in command] if victim else [self.pid]
+        if self.has_ended() or not targets:
             self.to_the_end()
             return None
-        os.kill(draws.choice(found), signal.SIGKILL)
+        os.kill(draws.choice(targets), signal.SIGKILL)
         status = self.status(LIMIT)
         deadline = time.monotonic() + LIMIT
-        while left := family.keys() & processes().keys():
-            assert time.monotonic() < deadline, f"still there: {[family[pid] for pid in left]}"
+        while remaining := family.keys() & processes().keys():
+            assert time.monotonic() < deadline, f"still there: {[family[pid] for pid in remaining]}"
             time.sleep(0.05)
         return status
 
 
 def processes() -> dict[int, tuple[int, str]]:
     """Parent and command line of every process that has not ended."""
-    found = {}
+    process_table = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
-                found[int(folder.name)] = int(parent), (folder / "cmdline").read_bytes().decode(errors="replace")
-    return found
+                process_table[int(folder.name)] = (
+                    int(parent),
+                    (folder / "cmdline").read_bytes().decode(errors="replace"),
+                )
+    return process_table
 
 
 def descendants(pid: int) -> dict[int, str]:
     """The processes that ``pid`` has started, and these in their turn, with their command lines."""
-    known, found, new = processes(), dict[int, str](), {pid}
-    while new := {each for each, (parent, _) in known.items() if parent in new}:
-        found |= {each: known[each][1] for each in new}
-    return found
+    process_table, children, new = processes(), dict[int, str](), {pid}
+    while new := {child for child, (parent, _) in process_table.items() if parent in new}:
+        children |= {child: process_table[child][1] for child in new}
+    return children
 
 
 # -- a disk of its own -------------------------------------------------------------------------------------------------
@@ -118,32 +121,32 @@ def descendants(pid: int) -> dict[int, str]:
 _NEW_NAMES = 0x10000000 | 0x00020000  # of users and of mounts
 
 
-def apart(work: Callable[[], None]) -> str:
+def run_isolated(work: Callable[[], None]) -> str:
     """Do ``work`` in a copy of this process that may mount what no other process sees, as any user may on most Linux
     systems. Gives its traceback, empty where there was none; OSError where the system does not allow it."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = ""
+        error_text = ""
         try:
             _enter()
         except OSError as error:
-            said = f"OSError: {error}"
+            error_text = f"OSError: {error}"
         else:
             try:
                 work()
             except BaseException:
-                said = traceback.format_exc()
+                error_text = traceback.format_exc()
         with open(writing, "w") as pipe:
-            pipe.write(said)
+            pipe.write(error_text)
         os._exit(0)
     os.close(writing)
     with open(reading) as pipe:
-        said = pipe.read()
+        error_text = pipe.read()
     os.waitpid(pid, 0)
-    if said.startswith("OSError: "):
-        raise OSError(said)
-    return said
+    if error_text.startswith("OSError: "):
+        raise OSError(error_text)
+    return error_text
 
 
 def _enter() -> None:

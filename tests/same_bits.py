@@ -79,18 +79,18 @@ RUNS: dict[str, list[str]] = {
 def main(words: list[str]) -> int:
     record = "--record" in words
     names = [word for word in words if not word.startswith("--")] or list(RUNS)
-    found = {}
+    digests = {}
     for name in names:
-        found[name] = digest(name)
-        print(name, *(f"{what} {value[:12]}" for what, value in found[name].items()), flush=True)
-    known = json.loads(RECORD.read_text(encoding="utf-8"))
+        digests[name] = digest(name)
+        print(name, *(f"{part} {value[:12]}" for part, value in digests[name].items()), flush=True)
+    reference = json.loads(RECORD.read_text(encoding="utf-8"))
     if record:
-        runs = {"machine": machine(), "runs": known["runs"] | found}
+        runs = {"machine": machine(), "runs": reference["runs"] | digests}
         RECORD.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
         return 0
-    if known["machine"] != machine():
-        print(f"note: recorded on {known['machine']}, here is {machine()}: other last digits say nothing")
-    different = [name for name in names if known["runs"][name] != found[name]]
+    if reference["machine"] != machine():
+        print(f"note: recorded on {reference['machine']}, here is {machine()}: other last digits say nothing")
+    different = [name for name in names if reference["runs"][name] != digests[name]]
     print(f"different: {', '.join(different)}" if different else f"all {len(names)} equal to the bit")
     return 1 if different else 0
 
@@ -108,20 +108,20 @@ def digest(name: str) -> dict[str, str]:
         for line in RUNS[name]:
             run(["--logdir", folder, *shlex.split(line)])
         (metrics,) = Path(folder).rglob("metrics.csv")
-        found = {"metrics": _hash(_without_clocks(metrics))}
+        hashes = {"metrics": _hash(_without_clocks(metrics))}
         for file in ("best.ckpt", "last.ckpt"):
             path = metrics.parent / "checkpoints" / file
             if path.exists():
-                found[file] = _hash(_weights(path))
+                hashes[file] = _hash(_weights(path))
         proxy = metrics.parent / "proxy.safetensors"
         if proxy.exists():
-            found["proxy"] = _hash(_layers(proxy))
-            found["scores"] = _hash((metrics.parent / "scores.json").read_text(encoding="utf-8"))
+            hashes["proxy"] = _hash(_layers(proxy))
+            hashes["scores"] = _hash((metrics.parent / "scores.json").read_text(encoding="utf-8"))
         else:
             words = ["--eval_agent", str(metrics.parent), "--num_eval_episodes", "3", "--import", _CAR.split(":")[0]]
             words.append("--no_record")
-            found["evaluation"] = _hash(_numbers(run(words)))
-        return found
+            hashes["evaluation"] = _hash(_numbers(run(words)))
+        return hashes
 
 
 def run(words: list[str]) -> str:

@@ -15,14 +15,18 @@ from control.cli.parse import settings_from
 from models.action_noise import OrnsteinUhlenbeck
 from models.off_policy import OffPolicy
 from models.settings import SettingError
-from rounding import FUNCTION, UNIT, gamma, near
+from rounding import FUNCTION, UNIT, assert_near, gamma
 from test_td3 import OBS, leave, live
 
 DRIFTING: dict[str, Any] = {"noise_type": "ornstein-uhlenbeck", "num_envs": 2}
 AGENTS = {
-    "TD3": lambda **more: test_td3.made(dataclasses.replace(test_td3.NOW, **(DRIFTING | {"action_std": 0.7} | more))),
-    "TD3Discrete": lambda **more: test_td3.made(dataclasses.replace(test_td3.DISCRETE, **(DRIFTING | more))),
-    "SAC": lambda **more: test_sac.made(dataclasses.replace(test_sac.NOW, **(DRIFTING | more))),
+    "TD3": lambda **changes: test_td3.make_agent(
+        dataclasses.replace(test_td3.NOW, **(DRIFTING | {"action_std": 0.7} | changes))
+    ),
+    "TD3Discrete": lambda **changes: test_td3.make_agent(
+        dataclasses.replace(test_td3.DISCRETE, **(DRIFTING | changes))
+    ),
+    "SAC": lambda **changes: test_sac.make_agent(dataclasses.replace(test_sac.NOW, **(DRIFTING | changes))),
 }
 
 
@@ -33,32 +37,32 @@ LEVEL = gamma(4 / 0.0015) * 8
 
 def by_hand(normal: np.ndarray, done: np.ndarray, sigma: float) -> np.ndarray:
     """The noise of ``normal [T]`` as stable-baselines3 computes it, anew after each ``done [T]``."""
-    found, level = [], 0.0
+    levels, level = [], 0.0
     for number, end in zip(normal, done, strict=True):
         level = level + 0.15 * (0.0 - level) * 0.01 + sigma * np.sqrt(0.01) * number
-        found.append(level)
+        levels.append(level)
         level = 0.0 if end else level
-    return np.array(found)
+    return np.array(levels)
 
 
 def test_the_process_is_that_of_a_plain_loop_and_begins_anew_with_an_episode() -> None:
     g = torch.Generator().manual_seed(0)
     normal, done = torch.randn(300, 3, 2, 4, generator=g), torch.rand(300, 3, 2, generator=g) < 0.02
-    process, found = OrnsteinUhlenbeck(3, 2, 4), []
+    process, noises = OrnsteinUhlenbeck(3, 2, 4), []
     for numbers, end in zip(normal, done, strict=True):
-        found.append(0.6 * process.next(numbers))
-        process.ended(end)
-    ours, every = torch.stack(found).double(), [(m, e, a) for m in range(3) for e in range(2) for a in range(4)]
-    for m, e, a in every:
-        theirs = by_hand(normal[:, m, e, a].double().numpy(), done[:, m, e].numpy(), 0.6)
-        near(ours[:, m, e, a], theirs, LEVEL * 0.6)
+        noises.append(0.6 * process.next(numbers))
+        process.reset_finished(end)
+    actual, indices = torch.stack(noises).double(), [(m, e, a) for m in range(3) for e in range(2) for a in range(4)]
+    for m, e, a in indices:
+        expected = by_hand(normal[:, m, e, a].double().numpy(), done[:, m, e].numpy(), 0.6)
+        assert_near(actual[:, m, e, a], expected, LEVEL * 0.6)
     assert done.any(0).all()
 
 
 def test_its_deviation_is_what_its_text_says() -> None:
     process, normal = OrnsteinUhlenbeck(1, 4000, 1), torch.Generator().manual_seed(1)
-    seen = [process.next(torch.randn(1, 4000, 1, generator=normal)).std().item() for _ in range(2000)]
-    assert [seen[0], seen[99], seen[-1]] == pytest.approx([0.1, 0.93, 1.83], rel=0.04)
+    deviations = [process.next(torch.randn(1, 4000, 1, generator=normal)).std().item() for _ in range(2000)]
+    assert [deviations[0], deviations[99], deviations[-1]] == pytest.approx([0.1, 0.93, 1.83], rel=0.04)
 
 
 @pytest.mark.parametrize("name", ["TD3", "SAC"])
@@ -66,27 +70,29 @@ def test_agents_explore_by_the_white_numbers_drifting(name: str) -> None:
     """With weights of 0 TD3's action is the noise itself and SAC's tanh of it, at a deviation of 1."""
     drifting, white = AGENTS[name](), AGENTS[name](noise_type="normal")
     drifting.online.data.zero_()
-    chosen, normal, ends = [], [], []
+    raw_actions, normal, ends = [], [], []
     for step in range(120):
         for agent in (drifting, white):
             live(agent, 1, learns=False, first=step)
-        chosen.append(drifting.chosen)
+        raw_actions.append(drifting.action_vectors)
         normal.append(white.numbers["explore"])
-        ends.append(ended(drifting, step))
-    actions, numbers, done = (torch.stack(each).double().numpy() for each in (chosen, normal, ends))
+        ends.append(episode_ends(drifting, step))
+    actions, numbers, done = (torch.stack(series).double().numpy() for series in (raw_actions, normal, ends))
     for m, e, a in np.ndindex(actions.shape[1:]):
         noise = by_hand(numbers[:, m, e, a], done[:, m, e] > 0, 0.7 if name == "TD3" else 1.0)
         expected = np.clip(noise, -1, 1) if name == "TD3" else np.tanh(noise)
         # The first step, before anything is remembered, is at random.
-        near(actions[1:, m, e, a], expected[1:], LEVEL + FUNCTION * UNIT)
+        assert_near(actions[1:, m, e, a], expected[1:], LEVEL + FUNCTION * UNIT)
     assert done.any(0).all()
 
 
-def ended(agent: OffPolicy, step: int) -> Tensor:
+def episode_ends(agent: OffPolicy, step: int) -> Tensor:
     """Which episodes ``[M, E]`` `live` ends at a step."""
     generators = [torch.Generator().manual_seed(1000 * seed + step) for seed in agent.seeds]
-    drawn = [(torch.randn(2, agent.envs, OBS, generator=g), torch.rand(2, agent.envs, generator=g)) for g in generators]
-    return torch.stack([uniform[1] < 0.1 for _, uniform in drawn])
+    samples = [
+        (torch.randn(2, agent.envs, OBS, generator=g), torch.rand(2, agent.envs, generator=g)) for g in generators
+    ]
+    return torch.stack([uniform[1] < 0.1 for _, uniform in samples])
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -96,15 +102,17 @@ def test_those_who_stay_drift_on_as_if_nobody_had_left(name: str) -> None:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_training_goes_on_from_where_the_noise_was(name: str) -> None:
-    whole, later = AGENTS[name](), AGENTS[name]()
-    live(whole, 20)
-    later.load_state_dict(whole.state_dict())
-    state = copy.deepcopy(whole.training_state())  # a file's, which shares no memory
-    later.load_training_state(state)
+    full_agent, resumed_agent = AGENTS[name](), AGENTS[name]()
+    live(full_agent, 20)
+    resumed_agent.load_state_dict(full_agent.state_dict())
+    state = copy.deepcopy(full_agent.training_state())  # a file's, which shares no memory
+    resumed_agent.load_training_state(state)
     assert (state["action noise"]["level"] != 0).any()
-    for agent in (whole, later):
+    for agent in (full_agent, resumed_agent):
         live(agent, 5, first=20)
-    assert torch.equal(whole.chosen, later.chosen) and torch.equal(whole.online, later.online)
+    assert torch.equal(full_agent.action_vectors, resumed_agent.action_vectors) and torch.equal(
+        full_agent.online, resumed_agent.online
+    )
 
 
 def test_what_does_nothing_or_cannot_be_is_refused() -> None:

@@ -19,9 +19,10 @@ from helpers import (  # fmt: skip
     STEP_CASES,
     STEPPED_CAR,
     VARIANTS,
-    able,
     build,
+    can_play,
     config_of,
+    default_game,
     loop_of,
     numbers,
     on_policy,
@@ -29,7 +30,6 @@ from helpers import (  # fmt: skip
     same_numbers,
     spoil,
     tiny,
-    usual,
 )
 from models.registry import agent_class, family
 from models.spaces import Continuous, Discrete, Spaces
@@ -47,7 +47,7 @@ FULL = [case for case in CASES if case not in ("VPG", "EPG", "BPG")]  # these ar
 
 def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
     """Every case with those of ``games`` that it can play."""
-    return [(case, game) for case in cases for game in games if able(case, game)]
+    return [(case, game) for case in cases for game in games if can_play(case, game)]
 
 
 def quick(pairs: list[tuple[str, str]]) -> list[Any]:
@@ -75,7 +75,7 @@ def takes(case: str, spaces: Spaces) -> bool:
 # an environment that is no tensor program; models in mazes of their own, every variant in one of them.
 ALONE = [
     *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), ("RCP-A", "pendulum"),
-    *((case, usual(case)) for case in STEP_CASES if case not in MODELS),
+    *((case, default_game(case)) for case in STEP_CASES if case not in MODELS),
     ("DDQN", "probe-5"), ("DuelingDDQN", "probe-5"), *((case, "lunarlander") for case in ("AAC", "DDQN")),
     ("PPO", "probe-5"), *((case, "pendulum") for case in ("PPO", "PPO-test-noise", "PPO-normalised")),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),
@@ -88,38 +88,38 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
     the last epoch a neighbour's weights and memory are no numbers. Members with hyperparameters of their own are so
     many that some share a program."""
     count, steps = 8 if "own" in case else 3, steps_of(case)
-    together = loop_of(case, game, 25, count, steps_per_epoch=steps)
-    groups = getattr(together, "groups", None)
+    joint_loop = loop_of(case, game, 25, count, steps_per_epoch=steps)
+    groups = getattr(joint_loop, "groups", None)
     broken, m = max((group.at.tolist() for group in groups), key=len)[-2:] if groups else (1, 2)
     alone = loop_of(case, game, 25 + m, 1, steps_per_epoch=steps)
     history = []
     for epoch in (1, 2, 3):
         if epoch == 3 and game != "pendulum":  # which takes no action that is no number
-            spoil(*place(together, broken))
-        row, mine = together.epoch(), alone.epoch()
-        history.append(numbers(together, row, m))
-        same_numbers(numbers(alone, mine, 0), history[-1])
-        assert set(mine) <= set(TAGS), "a family logs what control/reports/tags.py explains"
-        assert mine.keys() >= {together.loss_tag, "rollout/return_mean", "rollout/length_mean"}
-        assert "train/learning_rate" in mine or case in CASES and tiny(case).schedule.gradient_steps == 0
-        assert not any(value.requires_grad for value in mine.values())
-        assert case not in CASES or all(value.isfinite().all() for tag, value in mine.items() if "loss" in tag)
+            spoil(*place(joint_loop, broken))
+        row, alone_row = joint_loop.epoch(), alone.epoch()
+        history.append(numbers(joint_loop, row, m))
+        same_numbers(numbers(alone, alone_row, 0), history[-1])
+        assert set(alone_row) <= set(TAGS), "a family logs what control/reports/tags.py explains"
+        assert alone_row.keys() >= {joint_loop.loss_tag, "rollout/return_mean", "rollout/length_mean"}
+        assert "train/learning_rate" in alone_row or case in CASES and tiny(case).schedule.gradient_steps == 0
+        assert not any(value.requires_grad for value in alone_row.values())
+        assert case not in CASES or all(value.isfinite().all() for tag, value in alone_row.items() if "loss" in tag)
         if epoch == 2:
-            other = numbers(together, row, broken)
-            for way in together.evaluation_modes:
-                played = [loop.evaluate(4, way == "sampled").returns for loop in (alone, together)]
-                assert torch.equal(played[0][0], played[1][m]), way
-    assert row[together.loss_tag][m].isfinite()
+            other = numbers(joint_loop, row, broken)
+            for way in joint_loop.evaluation_modes:
+                returns = [loop.evaluate(4, way == "sampled").returns for loop in (alone, joint_loop)]
+                assert torch.equal(returns[0][0], returns[1][m]), way
+    assert row[joint_loop.loss_tag][m].isfinite()
     weights = [name for name in other if name.startswith("weights")]
-    for one, two in ((history[0], history[2]), (history[1], other)):  # it has learned, and it is not the other
-        assert any(not torch.equal(one[name], two[name]) for name in weights)
-    assert game == "pendulum" or any(value.isnan().any() for value in numbers(together, row, broken).values())
+    for first, second in ((history[0], history[2]), (history[1], other)):  # it has learned, and it is not the other
+        assert any(not torch.equal(first[name], second[name]) for name in weights)
+    assert game == "pendulum" or any(value.isnan().any() for value in numbers(joint_loop, row, broken).values())
 
 
 # In the midst of episodes: of a tensor program and, once, of another environment.
 RESUMED = [
     *playable("probe-truncated", cases=FULL), ("RCP-A", "probe-truncated-continuous"),
-    *((case, usual(case)) for case in STEP_CASES if case not in MODELS),
+    *((case, default_game(case)) for case in STEP_CASES if case not in MODELS),
     ("DDQN", "probe-truncated"), ("DDQN-three-envs", STEPPED_CAR), ("TD3", "pendulum"),
     ("PPO", STEPPED_CAR), ("PPO-test-noise", "probe-truncated-continuous"),
     *((case, MAZES[i % 3]) for i, case in enumerate(MODELS)),
@@ -133,17 +133,17 @@ def parts(loop: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("case", "game"), quick(RESUMED))
 def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path: Path) -> None:
-    one, other = (loop_of(case, game, 1, 2, steps_per_epoch=22) for _ in range(2))
+    source_loop, other = (loop_of(case, game, 1, 2, steps_per_epoch=22) for _ in range(2))
     for _ in range(2 if case in CASES else 4):
-        one.epoch()
-    torch.save([part.state_dict() for part in parts(one)], tmp_path / "state")
+        source_loop.epoch()
+    torch.save([part.state_dict() for part in parts(source_loop)], tmp_path / "state")
     for part, state in zip(parts(other), torch.load(tmp_path / "state", weights_only=True), strict=True):
         part.load_state_dict(state)
     for _ in range(2):  # beyond the end of a block of 128 random numbers
-        rows = one.epoch(), other.epoch()
+        rows = source_loop.epoch(), other.epoch()
         for m in range(2):
-            same_numbers(*(numbers(loop, row, m) for loop, row in zip((one, other), rows, strict=True)))
-    assert torch.equal(one.evaluate(3).returns, other.evaluate(3).returns)
+            same_numbers(*(numbers(loop, row, m) for loop, row in zip((source_loop, other), rows, strict=True)))
+    assert torch.equal(source_loop.evaluate(3).returns, other.evaluate(3).returns)
 
 
 def test_an_agent_that_lacks_something_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,24 +213,28 @@ def probed(case: str) -> list[str]:
     model dreams of what is seen next with noise, so that only values of last steps are the true ones, and only where it
     learns from no further ones; a draw of a latent state is another every time."""
     # A probe shows a number and no cell; values that count novelty are not those of the probe.
-    if usual(case) == CELLS or getattr(config_of(case), "intrinsic", "none") != "none":
+    if default_game(case) == CELLS or getattr(config_of(case), "intrinsic", "none") != "none":
         return []
     if by_rollouts(case):
-        more = {"PPO": ["probe-2", "probe-3", "probe-truncated", "probe-truncated-continuous", "probe-5-continuous"],
-                "PPO-normalised": ["probe-3"], "PPO-test-noise": ["probe-5-continuous"],
-                "A2C": ["probe-truncated"]}  # fmt: skip
-        return ["probe-5", *more.get(case, [])]
-    acted = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"]
+        truncated = ["probe-truncated", "probe-truncated-continuous"]
+        extra_probes = {"PPO": ["probe-2", "probe-3", *truncated, "probe-5-continuous"], "PPO-normalised": ["probe-3"],
+                        "PPO-test-noise": ["probe-5-continuous"], "A2C": ["probe-truncated"]}  # fmt: skip
+        return ["probe-5", *extra_probes.get(case, [])]
+    action_probes = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"]
     if case in VARIANTS:
-        return [] if case in MODELS else [game for game in acted[:2] if able(case, game)] + ["probe-3"] * valued(case)
+        return (
+            []
+            if case in MODELS
+            else [game for game in action_probes[:2] if can_play(case, game)] + ["probe-3"] * valued(case)
+        )
     if case in MODELS[1:]:
         return ["probe-2", "probe-5"] if case == "SimpleModel" else []
     if case in STEP_CASES:
-        return [game for game in acted if able(case, game)] + ["probe-2", "probe-3"] * hasattr(
+        return [game for game in action_probes if can_play(case, game)] + ["probe-2", "probe-3"] * hasattr(
             agent_class(ALL[case][0]), "values"
         )
-    acted = acted[:3] if case in FULL else ["probe-5"]
-    return [game for game in acted if able(case, game)] + ["probe-2", "probe-3"] * valued(case)
+    action_probes = action_probes[:3] if case in FULL else ["probe-5"]
+    return [game for game in action_probes if can_play(case, game)] + ["probe-2", "probe-3"] * valued(case)
 
 
 def trained(case: str, game: str) -> Any:
@@ -263,10 +267,10 @@ def test_learns_the_probe(case: str, game: str) -> None:
     loop, probe = trained(case, game), PROBES[game]
     if probe.best_return - probe.random_return > 0.1:
         greedy = loop.evaluate(40).returns
-        needed = probe.best_return - 0.1 * (probe.best_return - probe.random_return)
+        min_return = probe.best_return - 0.1 * (probe.best_return - probe.random_return)
         if case in STEP_CASES and not probe.continuous:
             assert (greedy == probe.best_return).all()
-        assert (greedy.mean(1) > needed).all(), f"greedy {greedy.mean(1).tolist()}, needed {needed:.2f}"
+        assert (greedy.mean(1) > min_return).all(), f"greedy {greedy.mean(1).tolist()}, needed {min_return:.2f}"
     if not (hasattr(loop.agents[0], "values") if case in STEP_CASES else game in ("probe-2", "probe-3")):
         return
     if probe.continuous and by_rollouts(case):  # whose values are those of a policy that still explores

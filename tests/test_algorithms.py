@@ -18,7 +18,7 @@ def table(heading: str) -> dict[str, list[str]]:
     rows = re.search(rf"^\| {re.escape(heading)} .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert rows
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]
-    return {first: others for first, *others in cells}
+    return {first: other_cells for first, *other_cells in cells}
 
 
 def searches(name: str) -> bool:
@@ -33,12 +33,17 @@ def test_the_page_has_every_implementation() -> None:
 @pytest.mark.parametrize("name", [name for name in implementations() if not searches(name)])
 def test_a_row(name: str) -> None:
     observations, actions, policy, proxies, code, gpu = table("`--implementation` | observations")[name]
-    own, agent = family(name), agent_class(name)
-    seen = "one-hot cells" if agent.takes_cells_only else "vectors, images" if agent.takes_images else "vectors"
-    chosen = ["continuous" if kind is Continuous else "discrete" for kind in agent.action_kinds]
-    assert (observations, actions) == (seen, ", ".join(chosen))
-    assert (proxies, gpu) == (WORDS[own.trains_on_proxies], WORDS["gpu" in own.accelerators])
-    if own.learns_from == "episodes":
+    implementation_family, agent = family(name), agent_class(name)
+    observation_kinds = (
+        "one-hot cells" if agent.takes_cells_only else "vectors, images" if agent.takes_images else "vectors"
+    )
+    action_kinds = ["continuous" if kind is Continuous else "discrete" for kind in agent.action_kinds]
+    assert (observations, actions) == (observation_kinds, ", ".join(action_kinds))
+    assert (proxies, gpu) == (
+        WORDS[implementation_family.trains_on_proxies],
+        WORDS["gpu" in implementation_family.accelerators],
+    )
+    if implementation_family.learns_from == "episodes":
         assert policy == ("on" if default_config(name, "cartpole").schedule.on_policy else "off")
     if importlib.util.find_spec("numba"):
         from control.loops.compiled import KINDS

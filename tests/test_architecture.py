@@ -113,37 +113,44 @@ def imports(path: Path, types: bool = False) -> list[Import]:
 
 @functools.cache
 def all_imports() -> list[Import]:
-    return [found for path in SOURCES if path.exists() for found in imports(path)]
+    return [statement for path in SOURCES if path.exists() for statement in imports(path)]
 
 
 def test_packages_import_only_what_stands_below_them() -> None:
     wrong = [
-        str(found)
-        for found in all_imports()
-        if found.module.split(".")[0] in OURS
-        and not any(within(found.module, allowed) for allowed in ALLOWED[found.path.split("/")[0].removesuffix(".py")])
+        str(statement)
+        for statement in all_imports()
+        if statement.module.split(".")[0] in OURS
+        and not any(
+            within(statement.module, allowed) for allowed in ALLOWED[statement.path.split("/")[0].removesuffix(".py")]
+        )
     ]
     assert not wrong
 
 
 def test_rooms_of_control_import_only_rooms_below_them() -> None:
-    found = [each for path in SOURCES for each in imports(path, types=True) if each.path.startswith("control/")]
+    control_imports = [
+        statement
+        for path in SOURCES
+        for statement in imports(path, types=True)
+        if statement.path.startswith("control/")
+    ]
     upward = [
-        each for each in found
-        if each.module.split(".")[0] == "control" and each.path.split("/")[1] in ROOMS
-        and each.module.split(".")[1] not in ROOMS[: ROOMS.index(each.path.split("/")[1]) + 1]
+        statement for statement in control_imports
+        if statement.module.split(".")[0] == "control" and statement.path.split("/")[1] in ROOMS
+        and statement.module.split(".")[1] not in ROOMS[: ROOMS.index(statement.path.split("/")[1]) + 1]
     ]  # fmt: skip
-    assert not [str(each) for each in upward]
+    assert not [str(statement) for statement in upward]
 
 
 def test_no_files_import_each_other() -> None:
     graph: dict[str, set[str]] = {relative(path): set() for path in SOURCES}
     for path in SOURCES:
-        for each in imports(path, types=True):
-            for module in (each.module, each.module.rpartition(".")[0]):
+        for statement in imports(path, types=True):
+            for module in (statement.module, statement.module.rpartition(".")[0]):
                 file = f"{module.replace('.', '/')}.py"
-                if each.path in graph and file in graph and file != each.path:
-                    graph[each.path].add(file)
+                if statement.path in graph and file in graph and file != statement.path:
+                    graph[statement.path].add(file)
     TopologicalSorter(graph).prepare()  # CycleError names the files
 
 
@@ -152,29 +159,31 @@ def test_a_search_knows_no_kind_of_proxy() -> None:
     kinds = [folder.name for folder in (ROOT / "models/proxies").iterdir() if (folder / "config.py").exists()]
     assert kinds
     wrong = [
-        str(found)
-        for found in all_imports()
+        str(statement)
+        for statement in all_imports()
         for kind in kinds
-        if found.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/make"))
-        and (within(found.module, f"models.proxies.{kind}") or within(found.module, f"envs.{kind}"))
+        if statement.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/make"))
+        and (within(statement.module, f"models.proxies.{kind}") or within(statement.module, f"envs.{kind}"))
     ]
     assert not wrong
 
 
 @pytest.mark.parametrize("module", HOMES)
 def test_modules_stay_in_their_files(module: str) -> None:
-    found = [each for each in all_imports() if within(each.module, module)]
-    assert not [str(each) for each in found if not each.path.startswith(HOMES[module])]
+    module_imports = [statement for statement in all_imports() if within(statement.module, module)]
+    assert not [str(statement) for statement in module_imports if not statement.path.startswith(HOMES[module])]
 
 
 def test_ray_is_imported_inside_functions() -> None:
-    assert not [str(found) for found in all_imports() if within(found.module, "ray") and not found.in_function]
+    assert not [
+        str(statement) for statement in all_imports() if within(statement.module, "ray") and not statement.in_function
+    ]
 
 
 def test_what_travels_needs_three_libraries() -> None:
     allowed = {*sys.stdlib_module_names, "understudy", "numpy", "gymnasium", "safetensors"}
-    of_it = [found for found in all_imports() if found.path.startswith("understudy/")]
-    assert of_it and not [str(found) for found in of_it if found.module.split(".")[0] not in allowed]
+    of_it = [statement for statement in all_imports() if statement.path.startswith("understudy/")]
+    assert of_it and not [str(statement) for statement in of_it if statement.module.split(".")[0] not in allowed]
 
 
 def test_light_modules_load_nothing_heavy() -> None:
@@ -231,10 +240,10 @@ def test_evaluations_and_workers_start_without_lightning() -> None:
 
 def test_nothing_is_left_unfinished_or_tied_to_one_machine() -> None:
     unfinished = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|(?<![\w.\"'])/(home|root|work|Users)/\w")
-    found = []
+    unfinished_lines = []
     for path in PYTHON:
         lines = path.read_text(encoding="utf-8").splitlines()
-        found += [
+        unfinished_lines += [
             f"{relative(path)}:{number}: {line}" for number, line in enumerate(lines, 1) if unfinished.search(line)
         ]
-    assert not found
+    assert not unfinished_lines

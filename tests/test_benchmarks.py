@@ -81,11 +81,11 @@ def flat_of(network: nn.Module) -> torch.Tensor:
 
 
 def test_the_plain_policy_is_the_network_we_compare_it_with() -> None:
-    ours, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1]), "relu"), BehaviorPolicy()
-    plain.take_weights(ours.named_weights())
+    network, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1]), "relu"), BehaviorPolicy()
+    plain.take_weights(network.named_weights())
     obs, command = torch.randn(5, 8), torch.rand(5, 2) * 100
-    expected = ours(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)
-    assert sum(p.numel() for p in plain.parameters()) == ours.flat.shape[1] == 38_148
+    expected = network(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)
+    assert sum(p.numel() for p in plain.parameters()) == network.flat.shape[1] == 38_148
     torch.testing.assert_close(plain(obs, command), expected)
 
 
@@ -110,39 +110,41 @@ both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])
 def test_the_plain_ddqn_has_the_settings_of_ours(preset: str) -> None:
     plain, (agent, config) = plain_ddqn.PRESETS[preset], settings_of(preset)
     assert plain.activation.__name__ == {"tanh": "Tanh", "relu": "ReLU"}[agent.activation]
-    ours = (agent.hidden_sizes[0], agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init,
+    agent_settings = (agent.hidden_sizes[0], agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init,
             agent.eps_min, agent.eps_decay, config.proxy_hidden_size, config.raw_done, agent.buffer_size,
             agent.init_episodes)  # fmt: skip
     hidden, _, *rest = dataclasses.astuple(plain)
-    assert (hidden, *rest) == ours and plain_ddqn.EPISODE_STEPS == config.max_steps
+    assert (hidden, *rest) == agent_settings and plain_ddqn.EPISODE_STEPS == config.max_steps
     assert (config.proxy_hidden_layer, config.proxy_activation_fn, len(agent.hidden_sizes)) == (1, "leakyrelu", 1)
 
 
 @both_presets
 def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
     torch.manual_seed(0)
-    ours, _ = ddqn_and_proxies(preset)
+    our_agent, _ = ddqn_and_proxies(preset)
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)
     with torch.no_grad():
-        ours.target.add_(0.3 * torch.randn_like(ours.target))  # apart, so that it matters which network does what
-    plain_ddqn.take_weights(plain.online, ours.network.layers(ours.online), 0)
-    plain_ddqn.take_weights(plain.target, ours.network.layers(ours.target), 0)
-    before = flat_of(plain.online)
-    rows = {name: torch.randn(300, 1, *shape) for name, (shape, _) in ours.replay.columns.items()}
+        our_agent.target.add_(
+            0.3 * torch.randn_like(our_agent.target)
+        )  # apart, so that it matters which network does what
+    plain_ddqn.take_weights(plain.online, our_agent.network.layers(our_agent.online), 0)
+    plain_ddqn.take_weights(plain.target, our_agent.network.layers(our_agent.target), 0)
+    old_weights = flat_of(plain.online)
+    rows = {name: torch.randn(300, 1, *shape) for name, (shape, _) in our_agent.replay.columns.items()}
     rows["action"] = torch.randint(2, (300, 1)).float()
-    ours.replay.load_state_dict({"rows": rows, "position": 300})
+    our_agent.replay.load_state_dict({"rows": rows, "position": 300})
     for field, name in zip(plain.memory.fields, ("obs", "action", "next_obs", "reward"), strict=False):
         field[:300] = rows[name].reshape(300, -1).to(field.dtype)
     plain.memory.done[:300] = 1 - rows["discount"]
     for _ in range(10):
         uniform = torch.rand(1, plain.settings.batch)
-        ours.update(uniform)
+        our_agent.update(uniform)
         plain.update(*plain.memory.at((uniform[0] * 300).long()))
-    for theirs, flat in ((plain.online, ours.online), (plain.target, ours.target)):
-        expected = [part[0].reshape(-1) for layer in ours.network.layers(flat) for part in layer]
-        actual = [parameter.flatten() for parameter in theirs.parameters()]
+    for plain_network, flat in ((plain.online, our_agent.online), (plain.target, our_agent.target)):
+        expected = [part[0].reshape(-1) for layer in our_agent.network.layers(flat) for part in layer]
+        actual = [parameter.flatten() for parameter in plain_network.parameters()]
         torch.testing.assert_close(torch.cat(actual), torch.cat(expected), atol=1e-5, rtol=0)
-    assert (flat_of(plain.online) - before).abs().max() > 1e-3
+    assert (flat_of(plain.online) - old_weights).abs().max() > 1e-3
 
 
 @both_presets
@@ -167,22 +169,22 @@ def test_the_plain_synthetic_environment_steps_like_ours(preset: str) -> None:
 @pytest.mark.parametrize("implementation", ["CPG", "AAC"])
 def test_the_plain_policy_gradient_learns_like_ours(implementation: str) -> None:
     config = dataclasses.replace(default_config(implementation, ""), hidden_sizes=(16, 12), value_hidden_sizes=(10,))
-    ours = PolicyGradientAgent(config, Spaces((8,), Discrete(4)), [1])
+    our_agent = PolicyGradientAgent(config, Spaces((8,), Discrete(4)), [1])
     plain = plain_pg.PlainTraining(config, 0)
-    pairs = [(plain.policy, ours.network.policy)]
+    pairs = [(plain.policy, our_agent.network.policy)]
     if plain.critic is not None:
-        assert ours.network.critic is not None
-        pairs.append((plain.critic, ours.network.critic))
-    before = [network.flat.detach().clone() for _, network in pairs]
-    for (theirs, _), flat in zip(pairs, before, strict=True):
-        take(theirs, flat[0])
+        assert our_agent.network.critic is not None
+        pairs.append((plain.critic, our_agent.network.critic))
+    old_weights = [network.flat.detach().clone() for _, network in pairs]
+    for (plain_network, _), flat in zip(pairs, old_weights, strict=True):
+        take(plain_network, flat[0])
     for _ in range(3):
         trajectory = episodes_of(3, 7)
         plain.learn([plain_episode(trajectory, 0), plain_episode(trajectory, 1)])
-        ours.observe(trajectory)
-        ours.learn()
-    for (theirs, network), first in zip(pairs, before, strict=True):
-        torch.testing.assert_close(flat_of(theirs), network.flat[0].detach(), atol=1e-5, rtol=0)
+        our_agent.observe(trajectory)
+        our_agent.learn()
+    for (plain_network, network), first in zip(pairs, old_weights, strict=True):
+        torch.testing.assert_close(flat_of(plain_network), network.flat[0].detach(), atol=1e-5, rtol=0)
         assert (network.flat - first).abs().max() > 2 * config.lr
 
 
@@ -240,7 +242,7 @@ def test_the_plain_replay_learns_like_ours() -> None:
     for member, plain in enumerate(agents):
         take(plain.values, online.flat[member])
         take(plain.target, agent.values.target[member])
-    before = online.flat.detach().clone()
+    old_weights = online.flat.detach().clone()
     for _ in range(3):
         uniform = torch.rand(2, 4)
         agent.update({"rows": uniform})
@@ -248,6 +250,6 @@ def test_the_plain_replay_learns_like_ours() -> None:
             obs, action, reward, next_obs, going_on = (part[(uniform[member] * 30).long()] for part in plain.rows)
             plain.update(obs.float(), action, reward, next_obs.float(), going_on)
     for member, plain in enumerate(agents):
-        theirs = flat_of(plain.values)  # ours has a tail that fills up a vector block
-        torch.testing.assert_close(theirs, online.flat[member, : len(theirs)].detach(), atol=1e-6, rtol=0)
-    assert (online.flat - before).abs().max() > 2 * agent.config.lr
+        plain_weights = flat_of(plain.values)  # ours has a tail that fills up a vector block
+        torch.testing.assert_close(plain_weights, online.flat[member, : len(plain_weights)].detach(), atol=1e-6, rtol=0)
+    assert (online.flat - old_weights).abs().max() > 2 * agent.config.lr

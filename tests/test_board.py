@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 Finished = Callable[..., tuple[Path, str]]
 
 
-def shown(folder: Path) -> EventAccumulator:
+def load_events(folder: Path) -> EventAccumulator:
     events = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "histograms": 0, "tensors": 0})
     events.Reload()
     return events
@@ -42,16 +42,16 @@ def test_the_page_shows_the_table() -> None:
     text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
     for tag in TAGS.values():
         assert f"| `{tag.name}` | {tag.unit or '-'} | {tag.text} |" in text, f"docs/tensorboard.md lacks {tag.name}"
-    named = set(re.findall(r"^\| `([a-z]+/[a-z_]+)` \|", text, re.MULTILINE))
-    assert named == set(TAGS)
+    tag_names = set(re.findall(r"^\| `([a-z]+/[a-z_]+)` \|", text, re.MULTILINE))
+    assert tag_names == set(TAGS)
 
 
 def test_the_page_names_what_is_beside_numbers(finished: Finished) -> None:
     text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8").partition("### Beside numbers")[2]
-    named = set(re.findall(r"\| `([a-z_/*]+)` \|", text))
-    tags = shown(finished(implementation="UDRL")[0]).Tags()
+    tag_names = set(re.findall(r"\| `([a-z_/*]+)` \|", text))
+    tags = load_events(finished(implementation="UDRL")[0]).Tags()
     logged = {*tags["histograms"], *tags["images"], *tags["tensors"]}
-    assert named == {re.sub("^(weights|actions)/.*", r"\1/*", tag) for tag in logged} | {"film"}
+    assert tag_names == {re.sub("^(weights|actions)/.*", r"\1/*", tag) for tag in logged} | {"film"}
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -59,14 +59,14 @@ def test_the_page_names_what_is_beside_numbers(finished: Finished) -> None:
 
 def on_page(folder: Path) -> dict[str, Any]:
     """What the page HPARAMS shows of a run."""
-    content = shown(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    found = HParamsPluginData.FromString(content).session_start_info.hparams
-    return {name: getattr(value, value.WhichOneof("kind")) for name, value in found.items()}
+    content = load_events(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    hparams = HParamsPluginData.FromString(content).session_start_info.hparams
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
 
 
 def test_tensorboard_shows_the_same_numbers_over_steps_and_settings(finished: Finished) -> None:
     folder, _ = finished(implementation="UDRL")
-    events, metrics = shown(folder), read_metrics(folder / "metrics.csv")
+    events, metrics = load_events(folder), read_metrics(folder / "metrics.csv")
     names = {"epoch": "time/epoch", "env_steps": "time/env_steps"}
     for tag in set(metrics) - {"seed"}:
         scalars = events.Scalars(names.get(tag, tag))
@@ -75,24 +75,26 @@ def test_tensorboard_shows_the_same_numbers_over_steps_and_settings(finished: Fi
         np.testing.assert_allclose([scalar.value for scalar in scalars], [value for _, value in expected], rtol=1e-6)
     evaluated = [metrics["env_steps"][epoch - 1] for epoch in (2, 4)]
     for tag in ("weights/policy.flat", "actions/greedy", "actions/sampled"):
-        assert [each.step for each in events.Histograms(tag)] == evaluated, tag
+        assert [event.step for event in events.Histograms(tag)] == evaluated, tag
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
-    chosen = on_page(folder)  # no folders, no switches, no counts of evaluations, no defaults
-    assert chosen.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
-    assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(chosen)
+    hparams = on_page(folder)  # no folders, no switches, no counts of evaluations, no defaults
+    assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
+    assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(hparams)
     with pytest.raises(KeyError):  # else the first run's hyperparameters would be the only ones on the page
         events.SummaryMetadata("_hparams_/experiment")
     assert not any(tag.startswith("hparam/") for tag in events.Tags()["scalars"]), "dots of their own"
 
 
 def test_hyperparameters_are_what_makes_a_run_another() -> None:
-    usual = from_dict({"implementation": "CPG", "gamename": "cartpole"})
-    assert hyperparameters(usual) == {"implementation": "CPG", "gamename": "cartpole", "seed": 25}
-    quiet = usual.replace(logdir="/elsewhere", print_statements=1, record=True, num_workers=4, checkpoint_every=3)
-    assert hyperparameters(quiet) == hyperparameters(usual)
-    other = usual.replace(lr=0.5, seed=7, time_limit=90)
-    assert hyperparameters(other) == hyperparameters(usual) | {"lr": 0.5, "seed": 7, "time_limit": 90}
+    base_settings = from_dict({"implementation": "CPG", "gamename": "cartpole"})
+    assert hyperparameters(base_settings) == {"implementation": "CPG", "gamename": "cartpole", "seed": 25}
+    quiet = base_settings.replace(
+        logdir="/elsewhere", print_statements=1, record=True, num_workers=4, checkpoint_every=3
+    )
+    assert hyperparameters(quiet) == hyperparameters(base_settings)
+    other = base_settings.replace(lr=0.5, seed=7, time_limit=90)
+    assert hyperparameters(other) == hyperparameters(base_settings) | {"lr": 0.5, "seed": 7, "time_limit": 90}
     commanded = from_dict({"implementation": "UDRL", "command": {"return": 9.0}})
     assert hyperparameters(commanded)["command.return"] == 9.0
     search = from_dict({"implementation": "SE", "gamename": "cartpole", "population": 6, "agent": "TD3Discrete"})
@@ -106,13 +108,13 @@ def test_histograms_have_a_bar_for_each_action_and_leave_out_what_is_not_finite(
     board.histogram("lost", torch.tensor([torch.nan]), 8)
     board.histogram("many", torch.arange(1e6), 8)
     board.close()
-    events = shown(tmp_path)
+    events = load_events(tmp_path)
     assert sorted(events.Tags()["histograms"]) == ["actions", "many", "weights"]
-    actions, weights, many = (events.Histograms(tag)[0] for tag in ("actions", "weights", "many"))
+    actions, weights, many_values = (events.Histograms(tag)[0] for tag in ("actions", "weights", "many"))
     counts = dict(zip(actions.histogram_value.bucket_limit, actions.histogram_value.bucket, strict=True))
     assert [counts[edge] for edge in (0.5, 1.5, 2.5)] == [1, 1, 3] and actions.step == 8
     assert weights.histogram_value.num == 2 and weights.histogram_value.sum == 4
-    assert many.histogram_value.num == 10_000 and many.histogram_value.min == 0
+    assert many_values.histogram_value.num == 10_000 and many_values.histogram_value.min == 0
 
 
 def test_a_film_is_one_image_that_moves(tmp_path: Path) -> None:
@@ -122,6 +124,6 @@ def test_a_film_is_one_image_that_moves(tmp_path: Path) -> None:
     module: Any = SimpleNamespace(settings=settings, seeds=[25, 26], env_steps=torch.tensor([5, 7]))
     show_film(module, tmp_path, tmp_path / "final.mp4")
     show_film(module, tmp_path / "other", tmp_path / "missing.mp4")
-    (image,) = shown(tmp_path / "seed_25").Images("film")
+    (image,) = load_events(tmp_path / "seed_25").Images("film")
     assert (image.step, image.width, image.height) == (5, 6, 4) and not (tmp_path / "other").exists()
     assert image.encoded_image_string == (tmp_path / "final.gif").read_bytes()

@@ -203,7 +203,7 @@ def game(fault: str, *info: str) -> Game:
     return Game("broken", ID, None, {"fault": fault}, info=info)
 
 
-def begun(fault: str, *info: str) -> GymnasiumEnvironment:
+def start_environment(fault: str, *info: str) -> GymnasiumEnvironment:
     environment = GymnasiumEnvironment(game(fault, *info), 1, 1)
     environment.reset(torch.tensor([[7]]))
     return environment
@@ -216,7 +216,7 @@ def one_step(environment: Any, envs: int = 1) -> Step:
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("fault", [*STEPS, "lacks a number", "tells text", "tells NaN"])
 def test_faults_of_a_step(fault: str) -> None:
-    environment = begun(fault, *(("a", "b") if fault not in STEPS else ()))
+    environment = start_environment(fault, *(("a", "b") if fault not in STEPS else ()))
     with pytest.raises(EnvironmentFault) as caught:
         one_step(environment)
     line = str(caught.value)
@@ -227,7 +227,7 @@ def test_faults_of_a_step(fault: str) -> None:
 @pytest.mark.parametrize("fault", RESETS)
 def test_faults_of_a_reset(fault: str) -> None:
     with pytest.raises(EnvironmentFault) as caught:
-        begun(fault)
+        start_environment(fault)
     line = str(caught.value)
     assert line.startswith("environment broken, step 0 of the episode with seed 7: ") and FAULTS[fault][1] in line
 
@@ -242,17 +242,17 @@ def test_spaces_that_nothing_can_be_learned_with_are_refused_when_it_is_made(fau
 
 def test_faults_of_pictures_and_of_closing(capsys: Shown) -> None:
     for fault in ("cannot draw", "draws floats", "draws nothing"):
-        drawn = GymnasiumEnvironment(game(fault), 1, 1, render=True)
-        drawn.reset(torch.tensor([[0]]))
+        environment = GymnasiumEnvironment(game(fault), 1, 1, render=True)
+        environment.reset(torch.tensor([[0]]))
         with pytest.raises(EnvironmentFault, match=FAULTS[fault][1]):
-            drawn.frame(0, 0)
+            environment.frame(0, 0)
     GymnasiumEnvironment(game("cannot close"), 1, 1).close()
     assert capsys.readouterr().err == "warning: environment broken could not be closed: SystemExit: 1\n"
 
 
 def test_ctrl_c_is_no_fault() -> None:
     with pytest.raises(KeyboardInterrupt):
-        one_step(begun("interrupts"))
+        one_step(start_environment("interrupts"))
 
 
 HONEST = {
@@ -264,25 +264,25 @@ HONEST = {
 
 @pytest.mark.parametrize("name", HONEST)
 def test_what_means_the_same_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in HONEST[name]:
-        monkeypatch.setitem(FAULTS, "honest", ({name: given}, ""))
-        step = one_step(begun("honest"))
+    for value in HONEST[name]:
+        monkeypatch.setitem(FAULTS, "honest", ({name: value}, ""))
+        step = one_step(start_environment("honest"))
         assert step.obs.tolist() == [[[0.5, 1.0] if name == "obs" else [0.0, 0.0]]]
         assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
 
 
 def test_spaces_that_are_made_anew_at_each_reset_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    again = changed(observation_space=Box(-1, 1, (2,)), action_space=Discrete(2))
-    monkeypatch.setitem(FAULTS, "honest", ({"reset": again}, ""))
-    assert one_step(begun("honest")).terminated.item()
+    changed_reset = changed(observation_space=Box(-1, 1, (2,)), action_space=Discrete(2))
+    monkeypatch.setitem(FAULTS, "honest", ({"reset": changed_reset}, ""))
+    assert one_step(start_environment("honest")).terminated.item()
 
 
 @pytest.mark.parametrize("fault", ["dies", pytest.param("interrupts", marks=pytest.mark.slow)])
 def test_faults_in_a_worker(fault: str) -> None:
     environment = ParallelEnvironment(game(fault), 1, 2, 2)
     environment.reset(torch.tensor([[0, 1]]))
-    said = FAULTS[fault][1] if fault == "dies" else re.escape(FAULTS[fault][1])
-    with pytest.raises(EnvironmentFault, match=said):
+    message = FAULTS[fault][1] if fault == "dies" else re.escape(FAULTS[fault][1])
+    with pytest.raises(EnvironmentFault, match=message):
         one_step(environment, 2)
     environment.close()
 
@@ -301,23 +301,23 @@ def test_a_worker_that_does_not_answer(capfd: Shown) -> None:
 def test_an_episode_without_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     monkeypatch.setattr(rollout, "LONG", 5)
     rollout._note_length.cache_clear()
-    environment, calls = begun("never ends"), []
+    environment, calls = start_environment("never ends"), []
 
-    def step(*given: Any) -> Step:
-        calls.append(given)
+    def step(*args: Any) -> Step:
+        calls.append(args)
         if len(calls) == 9:
             raise EnvironmentFault("enough")
-        return GymnasiumEnvironment.step(environment, *given)
+        return GymnasiumEnvironment.step(environment, *args)
 
     environment.step = step
     with pytest.raises(EnvironmentFault, match="enough"):
         rollout.rollout(RandomPolicy(environment.spaces, 1, Streams([0])), environment, torch.tensor([[7]]))
-    said = "note: an episode has no time limit and has taken 5 steps; --time_limit N cuts it\n"
-    assert capsys.readouterr().out == said
+    message = "note: an episode has no time limit and has taken 5 steps; --time_limit N cuts it\n"
+    assert capsys.readouterr().out == message
 
 
-@pytest.mark.parametrize("more", [[], ["--step_timeout", "60"]], ids=["here", "worker"])
-def test_a_run_ends_with_the_line(more: list[str], logdir: Any, capsys: Shown) -> None:
-    argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *more]
-    line = refused(trainer.main, argv, "SystemExit: 0", capsys, begun=True)
+@pytest.mark.parametrize("extra_flags", [[], ["--step_timeout", "60"]], ids=["here", "worker"])
+def test_a_run_ends_with_the_line(extra_flags: list[str], logdir: Any, capsys: Shown) -> None:
+    argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *extra_flags]
+    line = refused(trainer.main, argv, "SystemExit: 0", capsys, run_started=True)
     assert re.fullmatch(r"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0\n", line)

@@ -26,7 +26,7 @@ def at(row: int, col: int, on: list[int], seed: int = 0, **settings: bool) -> Te
     return environment
 
 
-def after(environment: TensorEnvironment, *actions: int) -> tuple[list[int], list[float]]:
+def play_actions(environment: TensorEnvironment, *actions: int) -> tuple[list[int], list[float]]:
     """Row, column, cells, states (the seed and the count left out), and the rewards of the steps."""
     rewards = [environment.step(torch.tensor([[action]])).reward.item() for action in actions]
     return environment.state[0, 0, 2:].tolist(), rewards
@@ -35,8 +35,8 @@ def after(environment: TensorEnvironment, *actions: int) -> tuple[list[int], lis
 def seed_with_event(step: int = 1) -> int:
     """One whose events of the grid of `at` come in that step and in none of the others up to the fourth."""
     seeds = seeds_with_event(5 * step + 1, 1 / 160)
-    others = [uniform_at(seeds, 5 * t + 1) >= 1 / 160 for t in range(1, 5) if t != step]
-    return int(seeds[torch.stack(others).all(0)][0])
+    no_other_events = [uniform_at(seeds, 5 * t + 1) >= 1 / 160 for t in range(1, 5) if t != step]
+    return int(seeds[torch.stack(no_other_events).all(0)][0])
 
 
 def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int]:
@@ -72,40 +72,40 @@ BY_HAND: list[tuple[tuple[int, int], list[int], list[int], list[int], list[int]]
 
 @pytest.mark.parametrize(("place", "on", "actions", "where", "rewards"), BY_HAND)
 def test_steps_by_hand(place: Any, on: list[int], actions: list[int], where: list[int], rewards: list[int]) -> None:
-    assert after(at(*place, on, seed=3, **QUIET), *actions) == (where, rewards)
+    assert play_actions(at(*place, on, seed=3, **QUIET), *actions) == (where, rewards)
 
 
 def test_an_event_switches_all_on_after_the_toggle() -> None:
     seed = seed_with_event()
-    assert after(at(1, 1, [0, 1], seed), RIGHT) == ([1, 2, 0, 6, 1, 1], [0])
-    assert after(at(3, 3, [0, 0], seed), STAY, STAY) == (fresh(seed, 2), [0, 1])
-    assert after(at(1, 1, [0, 1], seed, **QUIET), RIGHT) == ([1, 2, 0, 6, 0, 0], [0])
+    assert play_actions(at(1, 1, [0, 1], seed), RIGHT) == ([1, 2, 0, 6, 1, 1], [0])
+    assert play_actions(at(3, 3, [0, 0], seed), STAY, STAY) == (fresh(seed, 2), [0, 1])
+    assert play_actions(at(1, 1, [0, 1], seed, **QUIET), RIGHT) == ([1, 2, 0, 6, 0, 0], [0])
     # In the step that pays it is lost.
-    assert after(at(3, 3, [1, 1], seed), STAY, STAY) == (fresh(seed, 1), [1, 0])
+    assert play_actions(at(3, 3, [1, 1], seed), STAY, STAY) == (fresh(seed, 1), [1, 0])
 
 
 def test_an_event_may_start_anew_instead() -> None:
     seed = seed_with_event(2)
     environment = at(3, 3, [0, 1], seed, activate_on_reset=False)
-    assert after(environment, UP) == ([2, 3, 0, 6, 0, 1], [0])
-    assert after(environment, UP, STAY) == (fresh(seed, 2), [0, 0])
-    assert after(at(3, 3, [1, 1], seed, activate_on_reset=False), UP) == (fresh(seed, 1), [1])
-    both = seed_with_event()
-    assert after(at(3, 3, [1, 1], both, activate_on_reset=False), UP) == (fresh(both, 1), [1])
+    assert play_actions(environment, UP) == ([2, 3, 0, 6, 0, 1], [0])
+    assert play_actions(environment, UP, STAY) == (fresh(seed, 2), [0, 0])
+    assert play_actions(at(3, 3, [1, 1], seed, activate_on_reset=False), UP) == (fresh(seed, 1), [1])
+    event_seed = seed_with_event()
+    assert play_actions(at(3, 3, [1, 1], event_seed, activate_on_reset=False), UP) == (fresh(event_seed, 1), [1])
 
 
 def test_chance_that_is_given_decides_on_events_and_arrangements() -> None:
     """On the grid of `at`: 0.006 is below 1/160. Rows 0.5 -> 2, columns 0.25 -> 1; of 15 cells 0.4 -> 6, of 16 the
     same again -> 6, which is taken, so the last one, 15."""
     chance = torch.tensor([[[0.006, 0.5, 0.25, 0.4, 0.4], [0.007, 0.5, 0.25, 0.4, 0.4]]])
-    going, paid = torch.tensor([9, 4, 1, 1, 0, 6, 0, 0]), torch.tensor([-3, 0, 1, 1, 0, 6, 1, 1])
+    going, success_state = torch.tensor([9, 4, 1, 1, 0, 6, 0, 0]), torch.tensor([-3, 0, 1, 1, 0, 6, 1, 1])
     right = torch.full((1, 2), RIGHT)
-    after, reward, *_ = ButtonGrid(4, 2).advance(going.expand(1, 2, 8), right, chance)
-    assert after.tolist() == [[[9, 5, 1, 2, 0, 6, 1, 1], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
-    after, reward, *_ = ButtonGrid(4, 2).advance(paid.expand(1, 2, 8), right, chance)
-    assert after.tolist() == [[[-3, 1, 2, 1, 6, 15, 0, 0]] * 2] and reward.tolist() == [[1, 1]]
-    after, reward, *_ = ButtonGrid(4, 2, activate_on_reset=False).advance(going.expand(1, 2, 8), right, chance)
-    assert after.tolist() == [[[9, 5, 2, 1, 6, 15, 0, 0], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
+    next_state, reward, *_ = ButtonGrid(4, 2).advance(going.expand(1, 2, 8), right, chance)
+    assert next_state.tolist() == [[[9, 5, 1, 2, 0, 6, 1, 1], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
+    next_state, reward, *_ = ButtonGrid(4, 2).advance(success_state.expand(1, 2, 8), right, chance)
+    assert next_state.tolist() == [[[-3, 1, 2, 1, 6, 15, 0, 0]] * 2] and reward.tolist() == [[1, 1]]
+    next_state, reward, *_ = ButtonGrid(4, 2, activate_on_reset=False).advance(going.expand(1, 2, 8), right, chance)
+    assert next_state.tolist() == [[[9, 5, 2, 1, 6, 15, 0, 0], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
 
 
 PUBLISHED = [(4, 0.01085, 0.00013), (5, 0.00626, 0.00010), (10, 0.00107, 0.00005)]
@@ -134,9 +134,9 @@ def arranged(dynamics: ButtonGrid, within: bool, number: int) -> Tensor:
 @pytest.mark.parametrize("within", [False, True])
 def test_arrangements_are_uniform(within: bool) -> None:
     """Player's cell and set of button cells together: 9 x 36 equally likely ones on a grid of 3 x 3."""
-    row, col, one, two, *on = arranged(ButtonGrid(3, 2), within, 50_000).unbind(-1)
-    assert not torch.stack(on).any() and (one != two).all()
-    low, high = torch.minimum(one, two), torch.maximum(one, two)
+    row, col, first_cell, second_cell, *on = arranged(ButtonGrid(3, 2), within, 50_000).unbind(-1)
+    assert not torch.stack(on).any() and (first_cell != second_cell).all()
+    low, high = torch.minimum(first_cell, second_cell), torch.maximum(first_cell, second_cell)
     counts = torch.bincount(((row * 3 + col) * 9 + low) * 9 + high, minlength=9**3)
     possible = [(p * 9 + a) * 9 + b for p in range(9) for a, b in combinations(range(9), 2)]
     assert counts[possible].sum() == 50_000
@@ -163,8 +163,8 @@ def plain_step(
     row, col, *rest = place
     cells, on = rest[:buttons], rest[buttons:]
     success = all(on)
-    down, right = [(0, 0), (-1, 0), (0, -1), (1, 0), (0, 1)][action]
-    new = min(max(row + down, 0), size - 1), min(max(col + right, 0), size - 1)
+    row_move, col_move = [(0, 0), (-1, 0), (0, -1), (1, 0), (0, 1)][action]
+    new = min(max(row + row_move, 0), size - 1), min(max(col + col_move, 0), size - 1)
     if new != (row, col) and new[0] * size + new[1] in cells:
         on[cells.index(new[0] * size + new[1])] ^= 1
     event = spontaneous and plain_uniform_at(seed, step * (3 + buttons) + 1) < 1 / (10 * size**2)

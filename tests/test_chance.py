@@ -36,7 +36,7 @@ def test_events_are_those_of_seed_and_time_or_as_given(world: str) -> None:
     """The numbers are all that a step takes of seed and time: other seeds with the same numbers go the same way."""
     dynamics = WORLDS[world]()
     state = dynamics.initial(torch.arange(1200).view(3, 400))
-    others = torch.cat((torch.full((3, 400, 2), 5), state[..., 2:]), -1)
+    shifted_state = torch.cat((torch.full((3, 400, 2), 5), state[..., 2:]), -1)
     # Steps of buttons and pipes are counted from 1, their numbers from 1 too.
     first = 0 if isinstance(dynamics, ProcMaze | OpenGrid) else 1
     for time in range(20):
@@ -46,11 +46,15 @@ def test_events_are_those_of_seed_and_time_or_as_given(world: str) -> None:
         if dynamics.chances > 1:
             columns = columns + 1
         chance = uniform_at(state[..., SEED, None], columns)
-        mine, theirs = dynamics.step(state, actions), dynamics.advance(others, actions, chance)
-        assert torch.equal(mine[0][..., 2:], theirs[0][..., 2:])
-        assert torch.equal(mine[1], theirs[1]) and torch.equal(mine[2], theirs[2]) and mine[3] is theirs[3] is None
-        assert (theirs[0][..., SEED] == 5).all() and (theirs[0][..., TIME] == 6 + time).all()
-        state, others = mine[0], theirs[0]
+        seeded_step, chance_step = dynamics.step(state, actions), dynamics.advance(shifted_state, actions, chance)
+        assert torch.equal(seeded_step[0][..., 2:], chance_step[0][..., 2:])
+        assert (
+            torch.equal(seeded_step[1], chance_step[1])
+            and torch.equal(seeded_step[2], chance_step[2])
+            and seeded_step[3] is chance_step[3] is None
+        )
+        assert (chance_step[0][..., SEED] == 5).all() and (chance_step[0][..., TIME] == 6 + time).all()
+        state, shifted_state = seeded_step[0], chance_step[0]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -65,20 +69,20 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
         # Starts are drawn on the CPU, and with a look at values.
         monkeypatch.setattr(dynamics, "initial", lambda seeds: torch.zeros(*seeds.shape, columns, dtype=torch.int64))
         environment = TensorEnvironment(dynamics, 3, 2, 9, device)
-        some = torch.ones(3, 2, dtype=torch.bool)
-        for where in (None, some):
+        active_mask = torch.ones(3, 2, dtype=torch.bool)
+        for where in (None, active_mask):
             assert environment.reset(torch.zeros(3, 2, dtype=torch.int64), where).device == device
         actions = torch.zeros(3, 2, dtype=torch.int64, device=device)
-        for active in (None, some.to(device)):
+        for active in (None, active_mask.to(device)):
             step = environment.step(actions, active)
-            found = (step.obs, step.reward, step.terminated, step.truncated, environment.state, environment.age)
-            assert {value.device for value in found} == {device}
-        kept = environment.select(torch.tensor([2, 0]))
-        assert kept.step(actions[:2]).obs.device == device and kept.state.shape == (2, 2, columns)
+            tensors = (step.obs, step.reward, step.terminated, step.truncated, environment.state, environment.age)
+            assert {value.device for value in tensors} == {device}
+        selected_env = environment.select(torch.tensor([2, 0]))
+        assert selected_env.step(actions[:2]).obs.device == device and selected_env.state.shape == (2, 2, columns)
         moved, state = dynamics.to(device), torch.zeros(4, 3, 2, columns, dtype=torch.int64, device=device)
         chance = torch.rand(4, 3, 2, dynamics.chances, device=device)
-        after = moved.advance(state, torch.zeros(4, 3, 2, dtype=torch.int64, device=device), chance)
-        assert {value.device for value in after[:3]} == {device} and after[0].shape == state.shape
+        outcome = moved.advance(state, torch.zeros(4, 3, 2, dtype=torch.int64, device=device), chance)
+        assert {value.device for value in outcome[:3]} == {device} and outcome[0].shape == state.shape
         with pytest.raises(RuntimeError, match="device"):
             dynamics.step(state[0], actions)
 

@@ -55,14 +55,14 @@ def test_knows_its_settings_weights_and_members_and_best_is_small(finished: Path
 def test_of_several_versions_the_one_that_is_taken_is_said(finished: Path, tmp_path: Path, capsys: Shown) -> None:
     for number in range(3):
         shutil.copytree(finished / "checkpoints", tmp_path / "seed_25" / f"version_{number}" / "checkpoints")
-    said = "note: the newest version of a run counts: version_2 of seed_25 (not version_1, version_0); to take another"
+    note = "note: the newest version of a run counts: version_2 of seed_25 (not version_1, version_0); to take another"
     flag = ["--num_eval_episodes", "1", "--eval_agent"]
-    for folder, shown in (tmp_path / "seed_25", True), (tmp_path / "seed_25" / "version_0", False):
+    for folder, is_printed in (tmp_path / "seed_25", True), (tmp_path / "seed_25" / "version_0", False):
         assert trainer.main([*flag, str(folder)]) == 0
-        line = f"{said}, name it: --eval_agent {tmp_path / 'seed_25' / 'version_1'}"
-        assert (capsys.readouterr().out.splitlines()[0] == line) == shown
+        line = f"{note}, name it: --eval_agent {tmp_path / 'seed_25' / 'version_1'}"
+        assert (capsys.readouterr().out.splitlines()[0] == line) == is_printed
     trained(tmp_path / "reloaded", "--reload", str(tmp_path / "seed_25"), epochs=1)
-    assert f"{said}, name it: --reload " in capsys.readouterr().out
+    assert f"{note}, name it: --reload " in capsys.readouterr().out
 
 
 class Harm:
@@ -91,16 +91,16 @@ def test_what_is_no_checkpoint_of_ours_is_refused_in_one_line(finished: Path, tm
     assert "is no file" in refused(path)
 
 
-@pytest.mark.parametrize("how", ["pickle", "torch", "legacy"])
-def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("file_format", ["pickle", "torch", "legacy"])
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, file_format: str) -> None:
     path, harmed = tmp_path / "x.ckpt", tmp_path / "harmed"
-    if how == "pickle":
+    if file_format == "pickle":
         path.write_bytes(pickle.dumps({OURS: Harm(harmed)}))
     else:
-        torch.save({OURS: Harm(harmed)}, path, _use_new_zipfile_serialization=how == "torch")
+        torch.save({OURS: Harm(harmed)}, path, _use_new_zipfile_serialization=file_format == "torch")
     refused(path)
     assert not harmed.exists()
-    torch.load(path, weights_only=False) if how != "pickle" else pickle.loads(path.read_bytes())
+    torch.load(path, weights_only=False) if file_format != "pickle" else pickle.loads(path.read_bytes())
     assert harmed.exists()  # it would have
 
 
@@ -122,8 +122,8 @@ def test_no_file_chooses_what_is_imported(
     else:
         path.write_text(f"gamename: {game}")
         words = ["--config", str(path), *(["--help"] if "help" in kind else flags(tmp_path, epochs=1)[2:])]
-    said = "only a flag can have module payload imported; give --import payload"
-    refused_run(trainer.main, words, said, capsys, begun=kind == "proxy")
+    message = "only a flag can have module payload imported; give --import payload"
+    refused_run(trainer.main, words, message, capsys, run_started=kind == "proxy")
     assert not (tmp_path / "harmed").exists() and "payload" not in sys.modules
     try:
         assert trainer.main([*words, "--import", "payload"]) == 0
@@ -134,29 +134,29 @@ def test_no_file_chooses_what_is_imported(
 
 
 def test_a_truncated_or_garbled_one_is_refused_in_one_line(finished: Path, tmp_path: Path) -> None:
-    whole = (finished / "checkpoints" / "last.ckpt").read_bytes()
+    intact_data = (finished / "checkpoints" / "last.ckpt").read_bytes()
     path = tmp_path / "last.ckpt"
     generator = torch.Generator().manual_seed(0)
-    for cut in [1, 4, 100, *torch.randint(len(whole), (15,), generator=generator).tolist(), len(whole) - 1]:
-        path.write_bytes(whole[:cut])
+    for cut in [1, 4, 100, *torch.randint(len(intact_data), (15,), generator=generator).tolist(), len(intact_data) - 1]:
+        path.write_bytes(intact_data[:cut])
         assert "damaged or not a checkpoint" in refused(path)
 
 
 def test_a_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> None:
     """Harmless are those in the padding between tensors and in what an archive says twice."""
-    sound, path, found = finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", 0
-    whole, held = sound.read_bytes(), checkpoints.load(sound).content
-    for bit in torch.randint(8 * len(whole), (60,), generator=torch.Generator().manual_seed(1)).tolist():
+    intact_path, path, error_count = finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", 0
+    intact_data, intact_content = intact_path.read_bytes(), checkpoints.load(intact_path).content
+    for bit in torch.randint(8 * len(intact_data), (60,), generator=torch.Generator().manual_seed(1)).tolist():
         place = bit // 8
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit % 8]) + whole[place + 1 :])
+        path.write_bytes(intact_data[:place] + bytes([intact_data[place] ^ 1 << bit % 8]) + intact_data[place + 1 :])
         try:
             content = checkpoints.load(path).content
         except CheckpointError as error:
-            found += 1
+            error_count += 1
             assert str(path) in str(error) and "\n" not in str(error)
         else:
-            assert list(different(held, content)) == [], f"bit {bit}"
-    assert found > 30
+            assert list(different(intact_content, content)) == [], f"bit {bit}"
+    assert error_count > 30
 
 
 ONE = torch.ones(1, dtype=torch.int64)
@@ -173,15 +173,15 @@ PIECES: dict[str, tuple[Any, str]] = {
     f"{MEMORY}.lengths.0": (0, "memory of member 0 has lengths"),
     f"{MEMORY}.steps.rtg": (torch.zeros(3), r"memory of member 0.steps.rtg is float32 \[3\]"),
     "understudy.loop.recent.more": (ONE, "recent has"),
-    "optimizer_states.0.state.0.square": (torch.Tensor.neg_, "square is below 0"),
-    "optimizer_states.0.param_groups.0.params": ([0, 1], "a list of 2"),
+    "optimizer_states.1.state.0.square": (torch.Tensor.neg_, "square is below 0"),
+    "optimizer_states.1.param_groups.0.params": ([0, 1], "a list of 2"),
     "state_dict.more": (ONE, "state_dict has"),
 }
 
 
 @pytest.mark.parametrize("path", PIECES)
 def test_a_piece_that_no_run_has_written_is_refused_by_name(path: str, finished: Path, tmp_path: Path) -> None:
-    value, said = PIECES[path]
+    value, message = PIECES[path]
 
     def change(content: dict[str, Any]) -> None:
         *way, last = [int(name) if name.isdigit() else name for name in path.split(".")]
@@ -189,9 +189,9 @@ def test_a_piece_that_no_run_has_written_is_refused_by_name(path: str, finished:
         place[last] = value(place[last]) if callable(value) and not isinstance(value, torch.Tensor) else value
 
     file = forged(finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", change)
-    found = checkpoints.load(file)
-    with pytest.raises(CheckpointError, match=said) as error:
-        build_module(found.settings).restore(found)
+    checkpoint = checkpoints.load(file)
+    with pytest.raises(CheckpointError, match=message) as error:
+        build_module(checkpoint.settings).restore(checkpoint)
     assert str(file) in str(error.value)
 
 
@@ -213,14 +213,14 @@ def test_another_format_or_unknown_settings_are_one_line(
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """From the ``after``-th checkpoint on, the temporary file is /dev/full, which has room for nothing."""
+def full_disk(monkeypatch: pytest.MonkeyPatch, first_failure: int) -> None:
+    """From the ``first_failure``-th checkpoint on, the temporary file is /dev/full, which has room for nothing."""
     real, count = checkpoints.replacing, iter(range(1000))
 
     @contextmanager
     def replacing(path: Path) -> Iterator[Path]:
         with real(path) as temporary:
-            if next(count) >= after:
+            if next(count) >= first_failure:
                 temporary.symlink_to("/dev/full")
             yield temporary
 
@@ -230,13 +230,13 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 def test_the_previous_checkpoint_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "last.ckpt"
     checkpoints.save({"weights": torch.ones(50_000)}, path)
-    before = path.read_bytes()
-    full_disk(monkeypatch, after=0)
+    old_data = path.read_bytes()
+    full_disk(monkeypatch, first_failure=0)
     for size in (3, 50_000):
         with pytest.raises(OSError, match="disk full") as error:
             checkpoints.save({"weights": torch.zeros(size)}, path)
         assert errors.one_line(error.value) == f"disk full or failing at {str(path)!r}; make room"
-    assert path.read_bytes() == before
+    assert path.read_bytes() == old_data
     assert os.listdir(tmp_path) == ["last.ckpt"]
 
 
@@ -249,7 +249,7 @@ def test_the_event_file_without_room_is_one_line_and_no_traceback(
         raise OSError(errno.EFBIG, "File too large")
 
     monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", fails)
-    error = refused_run(trainer.main, flags(logdir), "make room and start again", capsys, begun=True)
+    error = refused_run(trainer.main, flags(logdir), "make room and start again", capsys, run_started=True)
     assert str(run_folder(logdir)) in error
 
 
@@ -257,8 +257,10 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_goes_on_later(
     logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     with monkeypatch.context() as patched:
-        full_disk(patched, after=3)  # best and last of epoch 2, best or last of epoch 4
-        refused_run(trainer.main, flags(logdir, epochs=6), "make room and go on with --resume", capsys, begun=True)
+        full_disk(patched, first_failure=3)  # best and last of epoch 2, best or last of epoch 4
+        refused_run(
+            trainer.main, flags(logdir, epochs=6), "make room and go on with --resume", capsys, run_started=True
+        )
     folder = run_folder(logdir)
     assert checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state["epoch"] in (2, 4)
     assert trained(logdir, "--resume", epochs=6) == folder

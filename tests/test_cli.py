@@ -32,19 +32,19 @@ print("HEAVY", sorted({"torch", "lightning", "pytorch_lightning", "gymnasium", "
     assert start(words.split(), code).communicate(timeout=60)[0].endswith("HEAVY []\n")
 
 
-@pytest.mark.parametrize(("word", "status", "said"), [
+@pytest.mark.parametrize(("word", "status", "message"), [
     ("--help", 0, ""), ("--learning_rat=1", 2, "error: --learning_rat is unknown; did you mean '--lr'?\n"),
 ])  # fmt: skip
-def test_answers_in_half_a_second(word: str, status: int, said: str) -> None:
+def test_answers_in_half_a_second(word: str, status: int, message: str) -> None:
     """Of its own time: what else the machine does is no fault of ours. An error is one line on stderr."""
 
     def seconds() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = start([word])
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, err, out == "") == (status, said, status == 2)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        assert (process.returncode, err, out == "") == (status, message, status == 2)
+        end_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return end_usage.ru_utime + end_usage.ru_stime - start_usage.ru_utime - start_usage.ru_stime
 
     assert min(seconds() for _ in range(3)) < 0.5
 
@@ -53,17 +53,17 @@ def test_answers_in_half_a_second(word: str, status: int, said: str) -> None:
 def test_help_shows_every_setting_with_its_default(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         trainer.main(["--implementation", name, "--help", "all"])
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     assert end.value.code == 0
     settings = config.parse(["--implementation", name])
     for field in config.as_dict(settings):
-        assert f"--{field}" in shown
-    assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in shown
+        assert f"--{field}" in output
+    assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in output
     if rate := getattr(settings.agent, "lr", None):
-        what = "Adam's learning rate" if family(name).package != "models.agents.tabular" else "alpha, the share"
-        line = rf"{what} [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
-        assert re.search(line, shown)
-    assert "lunarlander-sparse" in shown and ", ".join(implementations()) in shown
+        description = "Adam's learning rate" if family(name).package != "models.agents.tabular" else "alpha, the share"
+        line = rf"{description} [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
+        assert re.search(line, output)
+    assert "lunarlander-sparse" in output and ", ".join(implementations()) in output
 
 
 @pytest.mark.parametrize(("implementation", "most"), [("UDRL", 60), ("SE", 90)])
@@ -105,10 +105,10 @@ def test_help_is_as_wide_as_the_terminal_up_to_110_columns(
         monkeypatch.setenv("COLUMNS", columns)
         with pytest.raises(SystemExit):
             trainer.main(["--help"])
-        shown = capsys.readouterr().out
-        prose = [line for line in shown.splitlines() if not line.startswith(COMMAND)]
+        output = capsys.readouterr().out
+        prose = [line for line in output.splitlines() if not line.startswith(COMMAND)]
         assert widest - 15 < max(map(len, prose)) <= widest
-        assert "[R] Kumar et al. 2019" in " ".join(shown.split())
+        assert "[R] Kumar et al. 2019" in " ".join(output.split())
 
 
 def test_help_begins_with_commands_and_a_screen_of_what_there_is(
@@ -164,8 +164,8 @@ def test_what_the_user_can_put_right_is_one_line(
             trainer.main([])
         return
     assert trainer.main([]) == (130 if line == "interrupted\n" else 2)
-    shown = capsys.readouterr().err
-    assert shown.startswith(line) and shown.count("\n") == 1
+    error_output = capsys.readouterr().err
+    assert error_output.startswith(line) and error_output.count("\n") == 1
 
 
 def test_red_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,17 +113,17 @@ def loop_of(argv: str, **changes: Any) -> InnerLoop:
     small = SMALL.split() if agent.startswith(("DDQN", "Dueling")) else []
     by_episodes = not {"bandit", "--eps_fraction"} & {*words}  # the probability of random actions falls with them
     small += ["--eps_decay", "0.8"] if small and by_episodes else []
-    given = [*small, "--implementation", *words]
-    limit = given.index("--time_limit") if "--time_limit" in given else None
+    flag_words = [*small, "--implementation", *words]
+    limit = flag_words.index("--time_limit") if "--time_limit" in flag_words else None
     if limit is not None:
-        changes["test_limit"] = int(given[limit + 1])
-        given = given[:limit] + given[limit + 2 :]
-    settings = parse.parse(given)
+        changes["test_limit"] = int(flag_words[limit + 1])
+        flag_words = flag_words[:limit] + flag_words[limit + 2 :]
+    settings = parse.parse(flag_words)
     config = dataclasses.replace(settings.proxy, **changes)
     return InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
 
 
-def begun(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> StepLoop:
+def begin_loop(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> StepLoop:
     """Agents on random proxies whose episodes end soon now and then."""
     parameters = loop.stages.parameters
     proxies = 2 * loop.stages.initial(Streams(range(3)))
@@ -134,18 +134,18 @@ def begun(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> S
 
 def weights(loop: StepLoop) -> list[Tensor]:
     agent: Any = loop.agent
-    found = [agent.online] + [agent.critics.online for _ in [0] if hasattr(agent, "critics")]
-    return [each.clone() for each in found]
+    parameters = [agent.online] + [agent.critics.online for _ in [0] if hasattr(agent, "critics")]
+    return [tensor.clone() for tensor in parameters]
 
 
-def both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoop, Any, Any]:
+def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoop, Any, Any]:
     """The same agents after training in torch, and in machine code."""
     inner = loop_of(argv, **changes)
     seeds = list(range(3))
     if hasattr(inner.agent_config, "vary_hp") and "batch_size" in vars(inner.agent_config):
         inner.agent_config = dataclasses.replace(inner.agent_config, vary=("lr",))
-    old, new = begun(inner, seeds), begun(inner, seeds)
-    assert compiled.able(new)
+    old, new = begin_loop(inner, seeds), begin_loop(inner, seeds)
+    assert compiled.can_compile(new)
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
@@ -158,48 +158,50 @@ def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: floa
         assert torch.equal(getattr(first, name), getattr(second, name)), name
     assert old.steps == new.steps and torch.equal(old.lengths, new.lengths) and torch.equal(old.seeds, new.seeds)
     torch.testing.assert_close(new.obs, old.obs, rtol=1e-4, atol=1e-4 if tolerance else 0)
-    for one, other in zip(weights(old), weights(new), strict=True):
-        assert not torch.equal(one, one[:1].expand_as(one))
-        torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
+    for expected, other in zip(weights(old), weights(new), strict=True):
+        assert not torch.equal(expected, expected[:1].expand_as(expected))
+        torch.testing.assert_close(other, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("case", DDQNS)
 def test_ddqn_is_torch_s_but_for_rounding(case: str) -> None:
     argv = DDQNS[case]
-    made = both(argv, 150, train_episodes=None, inner_rule="budget")
-    agree(*made, 2e-4)
+    outcomes = train_both(argv, 150, train_episodes=None, inner_rule="budget")
+    agree(*outcomes, 2e-4)
 
 
 @pytest.mark.parametrize("case", TD3S)
 def test_td3_is_torch_s_but_for_rounding(case: str) -> None:
-    agree(*both(TD3S[case], 90), 2e-4)
+    agree(*train_both(TD3S[case], 90), 2e-4)
 
 
 @pytest.mark.parametrize("case", PPOS)
 def test_ppo_is_torch_s_but_for_rounding(case: str) -> None:
-    old, new, first, second = both(PPOS[case], 130, train_episodes=None, inner_rule="budget")
+    old, new, first, second = train_both(PPOS[case], 130, train_episodes=None, inner_rule="budget")
     agree(old, new, first, second, 5e-4)
-    one, other = (loop.agent for loop in (old, new))
-    assert one.optimizer.count == other.optimizer.count > 5 and one.rollout.position == other.rollout.position
+    old_agent, other = (loop.agent for loop in (old, new))
+    assert (
+        old_agent.optimizer.count == other.optimizer.count > 5 and old_agent.rollout.position == other.rollout.position
+    )
     torch.testing.assert_close(new.loss, old.loss, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_tables_are_torch_s_to_the_bit_unless_a_network_computes_the_steps(case: str) -> None:
-    agree(*both(TABLES[case], 700), 2e-5 if "learned" in case else 0.0)
+    agree(*train_both(TABLES[case], 700), 2e-5 if "learned" in case else 0.0)
 
 
 @pytest.mark.parametrize(
-    ("rule", "more"),
+    ("rule", "changes"),
     [
         ("plateau", {"early_out_num": 2, "early_out_virtual_diff": 0.2}),
         ("tests", {"solved_reward": 10.0, "test_limit": 10, "early_out_num": 1}),
         ("budget", {"train_episodes": 4}),
     ],
 )
-def test_a_training_ends_at_the_same_step(rule: str, more: dict[str, Any]) -> None:
+def test_a_training_ends_at_the_same_step(rule: str, changes: dict[str, Any]) -> None:
     argv = "SE --gamename cartpole --max_steps 25"
-    old, new, first, second = both(argv, 400, inner_rule=rule, **more)
+    old, new, first, second = train_both(argv, 400, inner_rule=rule, **changes)
     assert first.steps.unique().numel() > 1 or int(first.steps[0]) < 400
     for name in ("steps", "episodes"):
         assert torch.equal(getattr(first, name), getattr(second, name)), name
@@ -220,13 +222,13 @@ def test_a_training_ends_at_the_same_step(rule: str, more: dict[str, Any]) -> No
 def test_alone_as_in_company_to_the_bit(argv: str) -> None:
     inner, seeds = loop_of(argv, train_episodes=None, inner_rule="budget"), [3, 1, 4]
     inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
-    company = begun(inner, seeds)
+    company = begin_loop(inner, seeds)
     train(company, 140, advance=compiled.Advance())
     for row in range(3):
-        alone = begun(inner, [seeds[row]], [row])
+        alone = begin_loop(inner, [seeds[row]], [row])
         train(alone, 140, advance=compiled.Advance())
-        for one, other in zip(weights(company), weights(alone), strict=True):
-            assert torch.equal(one[row : row + 1], other)
+        for company_weights, other in zip(weights(company), weights(alone), strict=True):
+            assert torch.equal(company_weights[row : row + 1], other)
 
 
 @pytest.mark.parametrize("argv", [DDQNS["tanh, three layers"], PPOS["A2C"], TD3S["relu"], TABLES["SARSA"]])
@@ -235,30 +237,30 @@ def test_threads_change_no_bit(argv: str, rule: str) -> None:
     leave = 6 if rule == "train_episodes" else None
     inner, seeds = loop_of(argv, inner_steps=200, inner_rule="budget", train_episodes=leave), list(range(7))
     inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
-    found: list[list[Tensor]] = []
+    results: list[list[Tensor]] = []
     for threads in (1, 2, 3):
         inner.threads = threads
-        ended = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
-        policy: Any = ended.policy
+        training = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
+        policy: Any = training.policy
         online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.online
-        found.append([online, ended.steps, ended.episodes, inner.test(policy, seeds).returns])
-    assert found[0][0].unique().numel() > 20 and len(found[0][1]) == 7
-    for other in found[1:]:
-        assert all(torch.equal(one, each) for one, each in zip(found[0], other, strict=True))
+        results.append([online, training.steps, training.episodes, inner.test(policy, seeds).returns])
+    assert results[0][0].unique().numel() > 20 and len(results[0][1]) == 7
+    for other in results[1:]:
+        assert all(torch.equal(reference, tensor) for reference, tensor in zip(results[0], other, strict=True))
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], PPOS["several environments"], TD3S["relu"]])
 def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
     inner = loop_of(argv, train_episodes=None, inner_rule="budget")
-    one, other = begun(inner, [1, 2]), begun(inner, [1, 2])
+    first_loop, other = begin_loop(inner, [1, 2]), begin_loop(inner, [1, 2])
     running = torch.ones(2, dtype=torch.bool)
-    list(compiled.Advance()(one, 170, running, False))
+    list(compiled.Advance()(first_loop, 170, running, False))
     for steps in (1, 60, 69, 40):
         list(compiled.Advance()(other, steps, running, True))
-    assert torch.equal(weights(one)[0], weights(other)[0]) and torch.equal(one.obs, other.obs)  # type: ignore[arg-type]
+    assert torch.equal(weights(first_loop)[0], weights(other)[0]) and torch.equal(first_loop.obs, other.obs)  # type: ignore[arg-type]
     # And torch goes on from there.
-    one.step(), other.step()
-    assert torch.equal(weights(one)[0], weights(other)[0])
+    first_loop.step(), other.step()
+    assert torch.equal(weights(first_loop)[0], weights(other)[0])
 
 
 BY_VALUES = {"cliff": "QLearning", "pendulum": "TD3", "mountaincar-continuous": "TD3"}
@@ -282,12 +284,12 @@ def test_plays_the_same_episodes(game: str, kind: str) -> None:
     inner = InnerLoop(settings.proxy, kind, settings.agent, game)
     seeds = list(range(40))
     agent = inner.agent_class(inner.agent_config, inner.stages.spaces, seeds)
-    drawn = size * Streams(seeds).normal(agent.online.shape[1])
-    policy, starts = agent.with_weights(drawn), Streams(seeds).episode_seeds(2)
+    flat_weights = size * Streams(seeds).normal(agent.online.shape[1])
+    policy, starts = agent.with_weights(flat_weights), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
-    ours, expected = compiled.play(policy, real, starts), rollout(policy, real, starts, keep=False)
-    assert ours is not None
-    same = (ours.lengths == expected.lengths) & torch.isclose(ours.returns, expected.returns, rtol=1e-4, atol=1e-3)
+    actual, expected = compiled.play(policy, real, starts), rollout(policy, real, starts, keep=False)
+    assert actual is not None
+    same = (actual.lengths == expected.lengths) & torch.isclose(actual.returns, expected.returns, rtol=1e-4, atol=1e-3)
     assert same.float().mean() > 0.95  # rounding decides between actions that are as good now and then
 
 
@@ -296,41 +298,41 @@ def test_tests_on_the_way_are_those_between_the_steps(argv: str) -> None:
     """Within the steps' machine code, and as `play` between them, of the same weights; how many there are too."""
     inner = loop_of(argv, inner_steps=310, test_every=40, test_episodes=2, test_limit=30, inner_rule="budget")
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
-    made = []
+    outcomes = []
     for on_the_way in (compiled.on_the_way, lambda *_: None):
-        loop, inner._rule_steps = begun(inner, seeds), 0
+        loop, inner._rule_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"on_the_way": on_the_way}))
         with inner._tests_on_the_way(seeds) as tests:
-            made.append((inner.finish(loop, tests), inner._rule_steps, weights(loop)))
-    (one, steps, mine), (other, count, theirs) = made
-    assert one.curve.shape == other.curve.shape == (3, 7)
-    assert one.curve.unique().numel() > 2 and steps > 60
-    torch.testing.assert_close(one.curve, other.curve, rtol=1e-4, atol=1e-3)
-    assert steps == count and all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+            outcomes.append((inner.finish(loop, tests), inner._rule_steps, weights(loop)))
+    (first, steps, first_weights), (other, count, other_weights) = outcomes
+    assert first.curve.shape == other.curve.shape == (3, 7)
+    assert first.curve.unique().numel() > 2 and steps > 60
+    torch.testing.assert_close(first.curve, other.curve, rtol=1e-4, atol=1e-3)
+    assert steps == count and all(torch.equal(a, b) for a, b in zip(first_weights, other_weights, strict=True))
 
 
 def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
     """A setting that is added to a family must be added here, to its kernel, and to the tables above."""
-    drawn, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
+    varied_settings, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
     networks = {"hidden_sizes", "activation"}
     loop = {*"num_envs updates_per_step init_episodes fill buffer_size batch_size lr discount tau".split()}
     targets = {"policy_delay", "policy_std", "policy_std_clip", "twin_critics"}
     epsilon = {"eps_init", "eps_min", "eps_decay", "eps_fraction"}
     tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
-    known = {
-        DDQN: networks | loop | epsilon | {"head", "feature_dim", "dueling_mean"} | drawn | curious,
-        TD3: networks | loop | drawn | curious | targets | {"action_std", "noise_type", "test_noise"},
+    setting_names = {
+        DDQN: networks | loop | epsilon | {"head", "feature_dim", "dueling_mean"} | varied_settings | curious,
+        TD3: networks | loop | varied_settings | curious | targets | {"action_std", "noise_type", "test_noise"},
         PPO: networks
-        | drawn
+        | varied_settings
         | curious
         | set(
             "orthogonal action_std num_envs rollout_steps lr anneal_lr adam_eps ppo_epochs batch_size discount "
             "gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise "
             "normalize_obs normalize_reward target_kl".split()  # these three may ask for torch
         ),
-        Tables: tables | epsilon | drawn | curious,
+        Tables: tables | epsilon | varied_settings | curious,
     }
-    for config, names in known.items():
+    for config, names in setting_names.items():
         assert {field.name for field in dataclasses.fields(config)} == names  # type: ignore[arg-type]
 
 
@@ -341,8 +343,8 @@ def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
         f"{CAR} --noise_type ornstein-uhlenbeck",
         "RN --gamename pendulum --mode 2 --agent SAC",
         *(
-            f"SE --gamename cartpole {SMALL_PPO} --{more}"
-            for more in ("normalize_obs", "normalize_reward", "target_kl 0.1")
+            f"SE --gamename cartpole {SMALL_PPO} --{flag}"
+            for flag in ("normalize_obs", "normalize_reward", "target_kl 0.1")
         ),
     ],
 )
@@ -362,27 +364,31 @@ def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
 def test_members_that_share_a_proxy_s_memory_are_no_other_kind(argv: str) -> None:
     loop = loop_of(argv, inner_steps=120, inner_rule="budget", train_episodes=None)
     shared = loop.stages.parameters.initial(Streams(range(1))).expand(3, -1)
-    own, again = (loop.begin(flat, [3, 1, 4]) for flat in (shared.clone(), shared))
-    loop.finish(own)
+    separate_loop, shared_loop = (loop.begin(flat, [3, 1, 4]) for flat in (shared.clone(), shared))
+    loop.finish(separate_loop)
     kinds = len(compiled._steps.signatures)
-    loop.finish(again)
-    assert torch.equal(own.agent.online, again.agent.online) and len(compiled._steps.signatures) == kinds
+    loop.finish(shared_loop)
+    assert (
+        torch.equal(separate_loop.agent.online, shared_loop.agent.online) and len(compiled._steps.signatures) == kinds
+    )
 
 
 def test_each_kind_is_compiled_once() -> None:
     """Another layout of one array would be another minute of compiling."""
-    made = compiled._steps.signatures
-    kinds = {tuple(each[at].instance_class for at in (0, 2, 7)) for each in made}  # agents, world, that of tests
-    assert len(made) == len(kinds) <= len(compiled.KINDS) + 1, kinds  # tables also on cells that are no map
+    signatures = compiled._steps.signatures
+    kinds = {
+        tuple(signature[at].instance_class for at in (0, 2, 7)) for signature in signatures
+    }  # agents, world, that of tests
+    assert len(signatures) == len(kinds) <= len(compiled.KINDS) + 1, kinds  # tables also on cells that are no map
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])
 def test_a_kernel_has_all_it_calls_to_itself(argv: str) -> None:
     """Of a function that two of them define, a process takes the one it met first, and each rounds in its own way. So
     the process that compiled a kernel gave other numbers than those that loaded it."""
-    both(argv, 10)
-    kernels = [each.library for each in compiled._steps.overloads.values()]  # type: ignore[attr-defined]
-    functions = [each for code in kernels for each in code._get_module_for_linking().functions]
-    linkage = {each.name: each.linkage.name for each in functions if not each.is_declaration}
+    train_both(argv, 10)
+    kernels = [entry.library for entry in compiled._steps.overloads.values()]  # type: ignore[attr-defined]
+    functions = [entry for code in kernels for entry in code._get_module_for_linking().functions]
+    linkage = {entry.name: entry.linkage.name for entry in functions if not entry.is_declaration}
     assert "internal" in linkage.values()
-    assert [name for name, each in linkage.items() if each != "internal" and "6_steps" not in name] == []
+    assert [name for name, entry in linkage.items() if entry != "internal" and "6_steps" not in name] == []

@@ -26,7 +26,7 @@ AGENTS = [name for name in implementations() if family(name).learns_from != "evo
 
 def test_defaults_are_the_published_run() -> None:
     settings = parse([])
-    assert (settings.run, settings.command, settings.given) == (RunConfig(), {}, frozenset())
+    assert (settings.run, settings.command, settings.explicit_names) == (RunConfig(), {}, frozenset())
     assert settings.agent == default_config("UDRL", "lunarlander")
     assert settings.run.epochs == 2000
     assert settings.agent == parse(["--gamename", "LunarLander-v3"]).agent
@@ -48,10 +48,16 @@ def test_later_layers_win(tmp_path: Path) -> None:
     assert parse(sparse + file).agent.lr == 1e-2
     settings = parse(["--lr", "3e-2", *file, *sparse])
     assert (settings.agent.lr, settings.agent.batch_size, settings.agent.last_few) == (3e-2, 7, preset.last_few)
-    assert settings.given == {"lr", "batch_size", "gamename"}
+    assert settings.explicit_names == {"lr", "batch_size", "gamename"}
     assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
-    own = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}, "record": True}
-    (tmp_path / "settings.json").write_text(json.dumps(own | {"time_limit": None}))
+    file_settings = {
+        "implementation": "RCP-A",
+        "lr": 1e-2,
+        "hidden_sizes": [64, 32],
+        "command": {"return": 100},
+        "record": True,
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(file_settings | {"time_limit": None}))
     settings = parse(["--config", str(tmp_path / "settings.json")])
     assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
     assert settings.run.record and settings.run.time_limit is None
@@ -76,48 +82,48 @@ SAID = [
 @pytest.mark.parametrize(("words", "field", "value"), SAID)
 def test_ways_to_say_it(words: str, field: str, value: Any) -> None:
     settings = parse(shlex.split(words))
-    found = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
-    assert found == value and type(found) is type(value)
+    actual = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
+    assert actual == value and type(actual) is type(value)
 
 
 def test_a_wrong_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
+    config_type, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
     with pytest.raises(TypeError, match="validat"):
-        Family(own, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
+        Family(config_type, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="overrides settings that its config does not have: learning_rate"):
-        Family(own, {"PG": {"learning_rate": 1.0}}, "episodes")
+        Family(config_type, {"PG": {"learning_rate": 1.0}}, "episodes")
     with pytest.raises(TypeError, match="learns_from of .* is 'epochs'; allowed: episodes, steps, evolution"):
-        Family(own, names, "epochs")  # type: ignore[arg-type]
+        Family(config_type, names, "epochs")  # type: ignore[arg-type]
     monkeypatch.setattr(config, "FAMILY", dataclasses.replace(config.FAMILY, implementations={"UDRL": {}}))
     with pytest.raises(RuntimeError, match="UDRL is in models.agents.command_conditioned and in models.agents.ddqn"):
         implementations.__wrapped__()
 
 
 def test_a_preset_chooses_defaults_and_what_is_given_wins(tmp_path: Path) -> None:
-    def chosen(*argv: str) -> tuple[str, float, float]:
+    def agent_settings(*argv: str) -> tuple[str, float, float]:
         agent = parse(["--implementation", "CPG", *argv]).agent
         return agent.preset, agent.discount, agent.beta
 
-    assert chosen() == chosen("--preset", "published") == ("published", 0.995, 0.7)
-    assert chosen("--preset", "skeleton") == ("skeleton", 0.99, 0.5)
-    assert chosen("--beta", "0.1", "--preset", "skeleton") == ("skeleton", 0.99, 0.1)
-    assert chosen("--config", yaml_file(tmp_path, "beta: 0.2\npreset: skeleton\n")) == ("skeleton", 0.99, 0.2)
+    assert agent_settings() == agent_settings("--preset", "published") == ("published", 0.995, 0.7)
+    assert agent_settings("--preset", "skeleton") == ("skeleton", 0.99, 0.5)
+    assert agent_settings("--beta", "0.1", "--preset", "skeleton") == ("skeleton", 0.99, 0.1)
+    assert agent_settings("--config", yaml_file(tmp_path, "beta: 0.2\npreset: skeleton\n")) == ("skeleton", 0.99, 0.2)
     assert parse(["--implementation", "AAC", "--preset", "skeleton"]).agent.beta == 1.0
 
 
 def test_episodes_to_train_are_rounded_up_to_whole_batches() -> None:
-    found = [parse(["--implementation", "CPG", *more.split()]).epochs
-             for more in ("", "--max_episodes 15000", "--max_episodes 64")]  # fmt: skip
-    assert found == [188, 469, 2] and parse(["--epochs", "7"]).epochs == 7
+    epochs = [parse(["--implementation", "CPG", *flag_text.split()]).epochs
+             for flag_text in ("", "--max_episodes 15000", "--max_episodes 64")]  # fmt: skip
+    assert epochs == [188, 469, 2] and parse(["--epochs", "7"]).epochs == 7
 
 
 def test_replace_checks_and_keeps_the_rest() -> None:
     settings = parse(["--implementation", "RCP-R", "--seed", "3"])
     changed = settings.replace(lr=1, epochs=5, command={"return": 2})
     assert (changed.agent.lr, changed.run.epochs, changed.command) == (1.0, 5, {"return": 2.0})
-    assert (changed.run.seed, changed.given) == (3, settings.given)
-    for wrong, said in ({"lr": -1}, "lr is -1"), ({"lrr": 1}, "lrr is unknown"):
-        with pytest.raises(SettingError, match=said):
+    assert (changed.run.seed, changed.explicit_names) == (3, settings.explicit_names)
+    for wrong, message in ({"lr": -1}, "lr is -1"), ({"lrr": 1}, "lrr is unknown"):
+        with pytest.raises(SettingError, match=message):
             settings.replace(**wrong)
 
 
@@ -126,8 +132,8 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
     settings = parse(["--config", written, "--eval_agent", __file__, "--command.return", "250", "--record"])
     assert settings.agent is None
     assert (settings.command, settings.run.eval_agent, settings.run.record) == ({"return": 250.0}, __file__, True)
-    assert {"command", "eval_agent", "record"} <= settings.given
-    assert parse(["--eval_agent", __file__]).given == {"eval_agent"}
+    assert {"command", "eval_agent", "record"} <= settings.explicit_names
+    assert parse(["--eval_agent", __file__]).explicit_names == {"eval_agent"}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_the_command_line_makes_the_same_settings(words: str) -> None:
     settings = parse(shlex.split(words))
     python, script, *line = shlex.split(command_line(settings))
     assert (python, script) == ("python", "trainer.py")
-    assert dataclasses.replace(parse(line), given=settings.given) == settings
+    assert dataclasses.replace(parse(line), explicit_names=settings.explicit_names) == settings
     assert " null" not in " ".join(line)
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
 
@@ -205,7 +211,7 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
         else:
             item = st.floats(low, high, exclude_min="above" in limits, exclude_max="below" in limits)
             item = item.filter(lambda value: not 0 < abs(value) < SMALLEST)
-    if kind.many:
+    if kind.is_list:
         item = st.lists(item, min_size=1, max_size=3).map(tuple)
     return st.none() | item if kind.optional else item
 
@@ -222,15 +228,19 @@ def test_settings_survive_yaml_and_checkpoints(
              "report", "report_out", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
              "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
     for part in (RunConfig(), default_config(name, "cartpole")):
-        known = [field for field in dataclasses.fields(part) if field.name not in fixed | {*replaced_in(name)}]
-        for field in data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda field: field.name)):
+        candidate_fields = [
+            field for field in dataclasses.fields(part) if field.name not in fixed | {*replaced_in(name)}
+        ]
+        for field in data.draw(
+            st.lists(st.sampled_from(candidate_fields), max_size=6, unique_by=lambda field: field.name)
+        ):
             changes[field.name] = data.draw(values_of(kinds(type(part))[field.name], field.metadata), field.name)
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
     assume(family(name).validate(settings.agent) is None)
     assume(settings.run.seed + settings.run.num_seeds <= 2**63)
     assume(settings.epochs is not None or settings.total_steps is not None)
 
-    again = parse(["--config", yaml_file(tmp_path_factory.mktemp("run"), to_yaml(settings))])
+    restored = parse(["--config", yaml_file(tmp_path_factory.mktemp("run"), to_yaml(settings))])
     written = acting(settings)
-    assert {name: as_dict(again)[name] for name in written} == written and acting(again) == written
-    assert from_dict(as_dict(settings)) == dataclasses.replace(settings, given=frozenset())
+    assert {name: as_dict(restored)[name] for name in written} == written and acting(restored) == written
+    assert from_dict(as_dict(settings)) == dataclasses.replace(settings, explicit_names=frozenset())

@@ -33,7 +33,7 @@ SMALL = Intrinsic(
 KINDS = {"icm": dataclasses.replace(SMALL, intrinsic="icm"), "rnd": dataclasses.replace(SMALL, intrinsic="rnd")}
 
 
-def made(kind: str, spaces: str = "three", seeds: Any = (0, 1)) -> Any:
+def make_curiosity(kind: str, spaces: str = "three", seeds: Any = (0, 1)) -> Any:
     return curiosity_of(KINDS[kind], SPACES[spaces], list(seeds))
 
 
@@ -42,14 +42,14 @@ def batch(spaces: str, seed: int, members: int = 2, scale: float = 1.0) -> list[
     parts = []
     for m in range(members):
         g = torch.Generator().manual_seed(100 * seed + m)
-        seen = scale * torch.randn(2, BATCH, OBS, generator=g)
+        obs_pair = scale * torch.randn(2, BATCH, OBS, generator=g)
         actions = SPACES[spaces].actions
         if isinstance(actions, Discrete):
             action = torch.randint(actions.n, (BATCH,), generator=g).float()  # as a replay buffer keeps it
         else:
             action = torch.rand(BATCH, actions.size, generator=g)
-        parts.append((seen[0], action, seen[1]))
-    return [torch.stack(each) for each in zip(*parts, strict=True)]
+        parts.append((obs_pair[0], action, obs_pair[1]))
+    return [torch.stack(values) for values in zip(*parts, strict=True)]
 
 
 # -- ICM ---------------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Plain(nn.Module):
 
     def __init__(self, curiosity: Icm, m: int):
         super().__init__()
-        self.named = nn.ModuleDict()
+        self.linear_layers = nn.ModuleDict()
         weights = {name: value[m].detach() for name, value in curiosity.network.named_weights().items()}
         for layer in curiosity.network.layers:
             linear = nn.Linear(layer.inputs, layer.outputs)
@@ -68,46 +68,48 @@ class Plain(nn.Module):
                 weights[f"{layer.name}.weight"].T.clone(),
                 weights[f"{layer.name}.bias"].clone(),
             )
-            self.named[layer.name.replace(".", "_")] = linear
+            self.linear_layers[layer.name.replace(".", "_")] = linear
 
     def stack(self, name: str, x: Tensor, activation: Any) -> Tensor:
-        layers = [layer for key, layer in self.named.items() if key.startswith(f"{name}_")]
+        layers = [layer for key, layer in self.linear_layers.items() if key.startswith(f"{name}_")]
         for layer in layers[:-1]:
             x = activation(layer(x))
         return layers[-1](x)
 
     def forward(self, spaces: str, obs: Tensor, action: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        now, after = (self.stack("features", x, F.leaky_relu) for x in (obs, next_obs))
-        told = self.stack("inverse", torch.cat((now, after), 1), F.relu)
+        now, next_features = (self.stack("features", x, F.leaky_relu) for x in (obs, next_obs))
+        inverse_output = self.stack("inverse", torch.cat((now, next_features), 1), F.relu)
         if spaces == "two":
-            given, inverse = action[:, None], F.binary_cross_entropy_with_logits(told[:, 0], action)
+            action_input, inverse = action[:, None], F.binary_cross_entropy_with_logits(inverse_output[:, 0], action)
         elif spaces == "three":
-            given, inverse = F.one_hot(action.long(), 3).float(), F.cross_entropy(told, action.long())
+            action_input, inverse = F.one_hot(action.long(), 3).float(), F.cross_entropy(inverse_output, action.long())
         else:
-            given, inverse = action, F.mse_loss(told, action)
-        x = self.stack("before", torch.cat((now, given), 1), F.leaky_relu)
+            action_input, inverse = action, F.mse_loss(inverse_output, action)
+        x = self.stack("before", torch.cat((now, action_input), 1), F.leaky_relu)
         for i in range(4):
-            inner = F.leaky_relu(self.named[f"block_{i}_0"](torch.cat((x, given), 1)))
-            x = x + self.named[f"block_{i}_1"](torch.cat((inner, given), 1))
-        return inverse, (self.stack("after", x, F.leaky_relu) - after).square().mean(1)
+            inner = F.leaky_relu(self.linear_layers[f"block_{i}_0"](torch.cat((x, action_input), 1)))
+            x = x + self.linear_layers[f"block_{i}_1"](torch.cat((inner, action_input), 1))
+        return inverse, (self.stack("after", x, F.leaky_relu) - next_features).square().mean(1)
 
 
 @pytest.mark.parametrize("spaces", SPACES)
 def test_icm_is_what_torch_s_modules_give(spaces: str) -> None:
     """The losses, a step of Adam by both through the features, and eta times the error after it; twice."""
-    curiosity = made("icm", spaces)
+    curiosity = make_curiosity("icm", spaces)
     plain = [Plain(curiosity, m) for m in range(2)]
-    optimizers = [torch.optim.Adam(one.parameters(), lr=0.01) for one in plain]
+    optimizers = [torch.optim.Adam(network.parameters(), lr=0.01) for network in plain]
     for step in range(2):
         rows = batch(spaces, step)
         rewards = curiosity.rewards(*rows)
         for m in range(2):
-            mine = [part[m] for part in rows]
-            inverse, error = plain[m](spaces, *mine)
+            member_rows = [part[m] for part in rows]
+            inverse, error = plain[m](spaces, *member_rows)
             optimizers[m].zero_grad()
             (0.8 * inverse + 0.2 * error.mean()).backward()
             optimizers[m].step()
-            torch.testing.assert_close(rewards[m], 0.5 * plain[m](spaces, *mine)[1].detach(), rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                rewards[m], 0.5 * plain[m](spaces, *member_rows)[1].detach(), rtol=1e-4, atol=1e-6
+            )
 
 
 # -- RND ---------------------------------------------------------------------------------------------------------------
@@ -125,8 +127,8 @@ def through(network: Any, m: int, x: np.ndarray) -> np.ndarray:
 def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
     """Batches whose scale grows: what is seen and what is paid is divided by deviations over the rows of all batches
     of this member, neither over one batch nor over members. Observations are cut off at 2 deviations."""
-    curiosity = made("rnd")
-    seen: list[Any] = [np.zeros((0, OBS)), np.zeros((0, OBS))]
+    curiosity = make_curiosity("rnd")
+    obs_history: list[Any] = [np.zeros((0, OBS)), np.zeros((0, OBS))]
     errors: list[Any] = [np.zeros(0), np.zeros(0)]
     cut = 0
     for step in range(4):
@@ -135,32 +137,32 @@ def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
         target = curiosity.target.flat.clone()
         reference = []
         for m in range(2):
-            seen[m] = np.concatenate((seen[m], next_obs[m].double().numpy()))
-            x = (next_obs[m].double().numpy() - seen[m].mean(0)) / seen[m].std(0)
+            obs_history[m] = np.concatenate((obs_history[m], next_obs[m].double().numpy()))
+            x = (next_obs[m].double().numpy() - obs_history[m].mean(0)) / obs_history[m].std(0)
             cut += (np.abs(x) > 2).sum()
             x = x.clip(-2, 2)
             error = ((through(curiosity.network, m, x) - through(curiosity.target, m, x)) ** 2).mean(1)
             errors[m] = np.concatenate((errors[m], error))
             reference.append(0.5 * error / errors[m].std())
-        before = curiosity.network.flat.detach().clone()
+        old_weights = curiosity.network.flat.detach().clone()
         rewards = curiosity.rewards(*rows)
         torch.testing.assert_close(rewards, torch.tensor(np.stack(reference)).float(), rtol=1e-4, atol=1e-5)
         assert torch.equal(curiosity.target.flat, target)
-        assert ((curiosity.network.flat - before).abs() > 0).float().mean() > 0.5
+        assert ((curiosity.network.flat - old_weights).abs() > 0).float().mean() > 0.5
     assert cut > 0 and not curiosity.target.flat.requires_grad
 
 
 def test_what_is_seen_often_pays_less_than_what_is_new() -> None:
     seeds = range(8)  # a random target may happen to be easy to foretell at one place
-    curiosity = made("rnd", seeds=seeds)
-    known = torch.randn(1, 20, OBS).expand(len(seeds), -1, -1) * 0.3
+    curiosity = make_curiosity("rnd", seeds=seeds)
+    familiar_obs = torch.randn(1, 20, OBS).expand(len(seeds), -1, -1) * 0.3
     new = torch.tensor([[[3.0, -3, 3]]]).expand(len(seeds), -1, -1)
     for _ in range(150):
-        pick = known[:, torch.randint(20, (BATCH,))]
+        pick = familiar_obs[:, torch.randint(20, (BATCH,))]
         curiosity.rewards(pick, torch.zeros(len(seeds), BATCH), pick)
-    both = torch.cat((known[:, :4], new), 1)
-    paid = curiosity.rewards(both, torch.zeros(len(seeds), 5), both)
-    assert paid[:, 4].mean() > 3 * paid[:, :4].mean()
+    obs = torch.cat((familiar_obs[:, :4], new), 1)
+    rewards = curiosity.rewards(obs, torch.zeros(len(seeds), 5), obs)
+    assert rewards[:, 4].mean() > 3 * rewards[:, :4].mean()
 
 
 def test_moments_of_what_never_varies() -> None:
@@ -181,42 +183,42 @@ def weights(curiosity: Curiosity) -> Iterator[Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_leaks_from_member_to_member(kind: str) -> None:
     """Alone to the bit what it is beside one that sees much larger numbers, learns nothing, or none at all."""
-    together, alone = made(kind, seeds=(0, 1, 2)), made(kind, seeds=(1,))
+    joint_curiosity, alone = make_curiosity(kind, seeds=(0, 1, 2)), make_curiosity(kind, seeds=(1,))
     for step in range(3):
         rows = batch("three", step, 3)
         rows[0][0] *= 1000
         rows[2][0] *= 1000
         rows[2][2] = torch.nan
         learning = torch.tensor([False, True, True])
-        paid = together.rewards(*rows, learning)[1]
-        assert torch.equal(paid, alone.rewards(*(part[1:2] for part in rows))[0]) and paid.isfinite().all()
-    for one, other in zip(weights(together), weights(alone), strict=True):
-        assert torch.equal(one[1], other[0])
+        rewards = joint_curiosity.rewards(*rows, learning)[1]
+        assert torch.equal(rewards, alone.rewards(*(part[1:2] for part in rows))[0]) and rewards.isfinite().all()
+    for joint_weights, other in zip(weights(joint_curiosity), weights(alone), strict=True):
+        assert torch.equal(joint_weights[1], other[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_members_that_do_not_learn_stay_as_they_are(kind: str) -> None:
-    curiosity = made(kind)
+    curiosity = make_curiosity(kind)
     curiosity.rewards(*batch("three", 0))
-    before = [value.clone() for value in weights(curiosity)]
+    old_weights = [value.clone() for value in weights(curiosity)]
     curiosity.rewards(*batch("three", 1), torch.tensor([True, False]))
-    assert all(torch.equal(now[1], then[1]) for now, then in zip(weights(curiosity), before, strict=True))
-    assert not torch.equal(curiosity.network.flat[0], before[0][0])
+    assert all(torch.equal(now[1], previous[1]) for now, previous in zip(weights(curiosity), old_weights, strict=True))
+    assert not torch.equal(curiosity.network.flat[0], old_weights[0][0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_goes_on_from_its_state_and_without_members_that_left(kind: str) -> None:
-    one, other = made(kind, seeds=(0, 1, 2)), made(kind, seeds=(0, 1, 2))
-    one.rewards(*batch("three", 0, 3))
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    source, other = make_curiosity(kind, seeds=(0, 1, 2)), make_curiosity(kind, seeds=(0, 1, 2))
+    source.rewards(*batch("three", 0, 3))
+    other.load_state_dict(copy.deepcopy(source.state_dict()))
     with pytest.raises(StateError):
-        made(kind).load_state_dict(one.state_dict())
+        make_curiosity(kind).load_state_dict(source.state_dict())
     rows = batch("three", 1, 3)
-    whole = one.rewards(*rows)
+    full_rewards = source.rewards(*rows)
     other.select(torch.tensor([2, 0]))
-    assert torch.equal(other.rewards(*(part[[2, 0]] for part in rows)), whole[[2, 0]])
-    whole = one.rewards(*rows)
-    assert torch.equal(other.rewards(*(part[[2, 0]] for part in rows)), whole[[2, 0]])
+    assert torch.equal(other.rewards(*(part[[2, 0]] for part in rows)), full_rewards[[2, 0]])
+    full_rewards = source.rewards(*rows)
+    assert torch.equal(other.rewards(*(part[[2, 0]] for part in rows)), full_rewards[[2, 0]])
 
 
 # -- in an agent -------------------------------------------------------------------------------------------------------
@@ -228,13 +230,13 @@ def agent(**changes: Any) -> Agent:
     return Agent(config, SPACES["three"], [0, 1])
 
 
-def live(one: Agent, reward: float, discount: float) -> None:
+def live(learner: Agent, reward: float, discount: float) -> None:
     for step in range(8):
         obs, _, next_obs = (part[:, :1] for part in batch("three", step))
-        action = one.act(obs)
+        action = learner.act(obs)
         done = torch.full((2, 1), discount == 0)
-        one.observe(obs, action, next_obs, torch.full((2, 1), reward), torch.full((2, 1), discount), done)
-        one.learn()
+        learner.observe(obs, action, next_obs, torch.full((2, 1), reward), torch.full((2, 1), discount), done)
+        learner.learn()
 
 
 def test_the_bonus_is_added_to_the_rewards_of_a_batch() -> None:
@@ -252,21 +254,21 @@ def test_the_bonus_is_added_to_the_rewards_of_a_batch() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_last_step_earns_what_any_other_does(kind: str) -> None:
     """By the observation that it led to, whether or not the episode ended there."""
-    ended, going_on = agent(intrinsic=kind, eps_decay=1.0), agent(intrinsic=kind, eps_decay=1.0)
-    live(ended, 1.0, 0.0)
+    ending_agent, going_on = agent(intrinsic=kind, eps_decay=1.0), agent(intrinsic=kind, eps_decay=1.0)
+    live(ending_agent, 1.0, 0.0)
     live(going_on, 1.0, 1.0)
-    assert ended.curiosity is not None and going_on.curiosity is not None
-    for one, other in zip(weights(ended.curiosity), weights(going_on.curiosity), strict=True):
-        assert torch.equal(one, other)
-    assert not torch.equal(ended.online, going_on.online)
-    assert not torch.equal(ended.online, agent(intrinsic=kind).online)
+    assert ending_agent.curiosity is not None and going_on.curiosity is not None
+    for ending_weights, other in zip(weights(ending_agent.curiosity), weights(going_on.curiosity), strict=True):
+        assert torch.equal(ending_weights, other)
+    assert not torch.equal(ending_agent.online, going_on.online)
+    assert not torch.equal(ending_agent.online, agent(intrinsic=kind).online)
 
 
 def test_settings_of_another_kind_are_refused() -> None:
     with pytest.raises(SettingError, match="--icm_lr has no effect: intrinsic is 'rnd'"):
         parse(["--implementation", "DDQN", "--intrinsic", "rnd", "--icm_lr", "1"])
     assert (
-        isinstance(made("icm"), Icm)
-        and isinstance(made("rnd"), Rnd)
+        isinstance(make_curiosity("icm"), Icm)
+        and isinstance(make_curiosity("rnd"), Rnd)
         and curiosity_of(SMALL, SPACES["two"], [0]) is None
     )

@@ -15,14 +15,14 @@ from models.agents.ddqn.networks import Dueling
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.varied import draw
-from rounding import backpropagated, gamma, near
+from rounding import assert_near, backpropagated, gamma
 
 ACTIONS, OBS = 3, 4
 SPACES = Spaces((OBS,), Discrete(ACTIONS))
 NOW = Config(hidden_sizes=(9,), batch_size=7, init_episodes=0, feature_dim=6)  # learns from its first step
 
 
-def made(config: Config = NOW, seeds: Any = (0, 1, 2), spaces: Spaces = SPACES) -> Agent:
+def make_agent(config: Config = NOW, seeds: Any = (0, 1, 2), spaces: Spaces = SPACES) -> Agent:
     return Agent(config, spaces, list(seeds))
 
 
@@ -77,15 +77,15 @@ def test_an_update_worked_by_hand() -> None:
     config = Config(
         hidden_sizes=(2,), activation="identity", batch_size=5, init_episodes=0, discount=0.5, lr=0.125, tau=0.25
     )
-    agent = made(config, (0, 1), Spaces((2,), Discrete(2)))
+    agent = make_agent(config, (0, 1), Spaces((2,), Discrete(2)))
     table(agent, agent.online.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
     table(agent, agent.target.data, [[[0, 0], [10, 20]], [[0, 0], [10, 20]]])
     online, target = agent.online.data.clone(), agent.target.data.clone()
     state = torch.eye(2)[:, None]
-    zero, one = state[:1].expand(2, 1, 2), state[1:].expand(2, 1, 2)
+    zero, next_state = state[:1].expand(2, 1, 2), state[1:].expand(2, 1, 2)
     agent.act(zero)
     action, reward, discount = torch.ones(2, 1).long(), torch.tensor([[1.0], [-3.0]]), torch.tensor([[1.0], [0.0]])
-    agent.observe(zero, action, one, reward, discount, torch.zeros(2, 1, dtype=torch.bool))
+    agent.observe(zero, action, next_state, reward, discount, torch.zeros(2, 1, dtype=torch.bool))
     assert agent.learn().tolist() == pytest.approx([16, 4], rel=1e-6)
     gradient = torch.full_like(online, torch.nan)
     (first, bias), (last, last_bias) = agent.network.layers(gradient)
@@ -95,19 +95,21 @@ def test_an_update_worked_by_hand() -> None:
     last_bias[..., 0] = torch.tensor([[0.0, -8], [0, 4]])
     torch.testing.assert_close(agent.optimizer.mean, 0.1 * gradient)  # 1 - beta1 = 0.1
     # Adam's first step is its step size against the gradient's sign; then a quarter of the way for the target.
-    near(agent.online.data, online - 0.125 * gradient.sign(), gamma(8) * (online.abs() + 0.125))
-    near(agent.target.data, target + 0.25 * (agent.online.data - target), gamma(3) * (target.abs() + online.abs()))
+    assert_near(agent.online.data, online - 0.125 * gradient.sign(), gamma(8) * (online.abs() + 0.125))
+    assert_near(
+        agent.target.data, target + 0.25 * (agent.online.data - target), gamma(3) * (target.abs() + online.abs())
+    )
 
 
 @pytest.mark.parametrize("raw", [-0.5, 0.25, 1.5])
 def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
-    agent = made(dataclasses.replace(NOW, discount=0.9), (0,))
+    agent = make_agent(dataclasses.replace(NOW, discount=0.9), (0,))
     obs = torch.randn(1, 1, OBS)
     action = agent.act(obs)
-    before = [torch_values(agent, flat.data[0], obs[0])[0] for flat in (agent.online, agent.target)]
+    old_q = [torch_values(agent, flat.data[0], obs[0])[0] for flat in (agent.online, agent.target)]
     agent.observe(obs, action, obs, torch.ones(1, 1), torch.full((1, 1), raw), torch.ones(1, 1, dtype=torch.bool))
-    goal = 1 + 0.9 * raw * before[1][before[0].argmax()]
-    assert agent.learn().item() == pytest.approx((before[0][action.item()] - goal).item() ** 2, rel=1e-4)
+    td_target = 1 + 0.9 * raw * old_q[1][old_q[0].argmax()]
+    assert agent.learn().item() == pytest.approx((old_q[0][action.item()] - td_target).item() ** 2, rel=1e-4)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -118,22 +120,25 @@ def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
     network = agent.network
     if not isinstance(network, Dueling):
         return torch_mlp(network, flat, obs)
-    own = flat.split([part.size for part in network.parts])
-    features = torch_mlp(network.features, own[0], obs)
-    value, advantage = torch_mlp(network.value, own[1], features), torch_mlp(network.advantage, own[2], features)
+    part_weights = flat.split([part.size for part in network.parts])
+    features = torch_mlp(network.features, part_weights[0], obs)
+    value, advantage = (
+        torch_mlp(network.value, part_weights[1], features),
+        torch_mlp(network.advantage, part_weights[2], features),
+    )
     mean = advantage.mean() if agent.config.dueling_mean == "batch" else advantage.mean(1, keepdim=True)
     return value + advantage - mean
 
 
 def torch_loss(agent: Agent, flat: Tensor, m: int) -> Tensor:
     """The whole loss of member ``m`` over what this step draws from the buffer."""
-    drawn = agent.replay.sample(agent.numbers["replay"][:, 0])
-    obs, next_obs, action, reward, discount = (part[m] for part in drawn.values())
+    batch = agent.replay.sample(agent.numbers["replay"][:, 0])
+    obs, next_obs, action, reward, discount = (part[m] for part in batch.values())
     with torch.no_grad():
-        best = torch_values(agent, flat, next_obs).argmax(1, keepdim=True)
-        later = torch_values(agent, agent.target.data[m], next_obs).gather(1, best)[:, 0]
-    chosen = torch_values(agent, flat, obs).gather(1, action.long()[:, None])[:, 0]
-    return (chosen - reward - agent.config.discount * discount * later).square().mean()
+        next_action = torch_values(agent, flat, next_obs).argmax(1, keepdim=True)
+        next_q = torch_values(agent, agent.target.data[m], next_obs).gather(1, next_action)[:, 0]
+    chosen_q = torch_values(agent, flat, obs).gather(1, action.long()[:, None])[:, 0]
+    return (chosen_q - reward - agent.config.discount * discount * next_q).square().mean()
 
 
 HEADS = {
@@ -144,24 +149,24 @@ HEADS = {
 @pytest.mark.parametrize("activation", ["relu", "tanh", "prelu", "leakyrelu"])
 @pytest.mark.parametrize("head", HEADS)
 def test_the_gradient_is_that_of_the_whole_loss(head: str, activation: str) -> None:
-    agent = made(dataclasses.replace(NOW, activation=activation, hidden_sizes=(9, 9), **HEADS[head]))
+    agent = make_agent(dataclasses.replace(NOW, activation=activation, hidden_sizes=(9, 9), **HEADS[head]))
     agent.target.data += 0.3 * torch.randn(agent.target.shape, generator=torch.Generator().manual_seed(0))
     live(agent, 30, learns=False)
     flats = [agent.online.data[m].clone().requires_grad_() for m in range(3)]
     losses = [torch_loss(agent, flats[m], m) for m in range(3)]
-    ours = agent.learn()
+    agent_losses = agent.learn()
     for m in range(3):
         losses[m].backward()
-        assert ours[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
+        assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
         bound = backpropagated((OBS, 9, 9, 9, 3), agent.config.batch_size)  # with the heads of a dueling network
-        near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound * flats[m].grad.abs().max())
+        assert_near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound * flats[m].grad.abs().max())
 
 
 # -- exploration -------------------------------------------------------------------------------------------------------
 
 
 def test_epsilon_falls_from_episode_to_episode_down_to_its_floor() -> None:
-    agent = made(dataclasses.replace(NOW, eps_init=0.8, eps_decay=0.5, eps_min=0.11))
+    agent = make_agent(dataclasses.replace(NOW, eps_init=0.8, eps_decay=0.5, eps_min=0.11))
     expected = [0.8, 0.4, 0.2, 0.11, 0.11]
     for episodes in ([0, 1, 2], [3, 4, 500], [2, 0, 4]):
         agent.episodes = torch.tensor(episodes)
@@ -169,7 +174,7 @@ def test_epsilon_falls_from_episode_to_episode_down_to_its_floor() -> None:
 
 
 def test_every_environment_s_episodes_count() -> None:
-    agent = made(dataclasses.replace(NOW, num_envs=3), (0, 1))
+    agent = make_agent(dataclasses.replace(NOW, num_envs=3), (0, 1))
     obs = torch.zeros(2, 3, OBS)
     done = torch.tensor([[True, False, True], [False, False, False]])
     agent.observe(obs, agent.act(obs), obs, torch.zeros(2, 3), torch.ones(2, 3), done)
@@ -178,40 +183,45 @@ def test_every_environment_s_episodes_count() -> None:
 
 def test_epsilon_over_a_share_of_the_training() -> None:
     """Linear from 1 to 0.2 over half of 80 steps, two at a time: 20 ticks, then level."""
-    agent = made(dataclasses.replace(NOW, num_envs=2, eps_fraction=0.5, eps_min=0.2))
+    agent = make_agent(dataclasses.replace(NOW, num_envs=2, eps_fraction=0.5, eps_min=0.2))
     agent.budget = 80
-    obs, found = torch.zeros(3, 2, OBS), []
+    obs, epsilons = torch.zeros(3, 2, OBS), []
     for _ in range(30):
         agent.act(obs)
-        found.append(agent.epsilon()[1].item())
-    assert found == pytest.approx([1 - 0.8 * min(1, tick / 20) for tick in range(30)], abs=1e-6)
+        epsilons.append(agent.epsilon()[1].item())
+    assert epsilons == pytest.approx([1 - 0.8 * min(1, tick / 20) for tick in range(30)], abs=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) -> None:
     ticks = 500
-    agent = made(dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4), (0, 1))
+    agent = make_agent(dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4), (0, 1))
     obs = torch.randn(2, 4, OBS)
-    best, taken = agent.with_weights(agent.online).act(obs), torch.stack([agent.act(obs) for _ in range(ticks)])
+    greedy_actions, sampled_actions = (
+        agent.with_weights(agent.online).act(obs),
+        torch.stack([agent.act(obs) for _ in range(ticks)]),
+    )
     expected = epsilon / ACTIONS * torch.ones(2, 4, ACTIONS, dtype=torch.float64)
-    expected.scatter_add_(2, best[..., None], torch.full((2, 4, 1), 1 - epsilon, dtype=torch.float64))
-    counts = torch.stack([(taken == a).sum(0) for a in range(ACTIONS)], -1)
+    expected.scatter_add_(2, greedy_actions[..., None], torch.full((2, 4, 1), 1 - epsilon, dtype=torch.float64))
+    counts = torch.stack([(sampled_actions == a).sum(0) for a in range(ACTIONS)], -1)
     if epsilon == 0:
-        assert torch.equal(taken, best.expand(ticks, 2, 4))
+        assert torch.equal(sampled_actions, greedy_actions.expand(ticks, 2, 4))
     else:
         for m in range(2):
             for env in range(4):
                 assert stats.chisquare(counts[m, env].numpy(), (ticks * expected[m, env]).numpy()).pvalue > 1e-4
-        assert not torch.equal(taken[:, 0], taken[:, 1]) and not torch.equal(taken[:, :, 0], taken[:, :, 1])
+        assert not torch.equal(sampled_actions[:, 0], sampled_actions[:, 1]) and not torch.equal(
+            sampled_actions[:, :, 0], sampled_actions[:, :, 1]
+        )
 
 
 def test_greedy_takes_the_first_of_equal_values() -> None:
-    agent = made()
+    agent = make_agent()
     agent.online.data.zero_()
     assert agent.with_weights(agent.online).act(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
-    policy = agent.with_weights(made(seeds=(7, 8)).online.data)
+    policy = agent.with_weights(make_agent(seeds=(7, 8)).online.data)
     obs = torch.randn(2, 6, OBS)
-    assert torch.equal(policy.act(obs), made(seeds=(7, 8)).begin(6, Streams([7, 8])).act(obs))
+    assert torch.equal(policy.act(obs), make_agent(seeds=(7, 8)).begin(6, Streams([7, 8])).act(obs))
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
@@ -219,34 +229,34 @@ def test_greedy_takes_the_first_of_equal_values() -> None:
 
 def test_members_wait_for_their_episodes_and_do_not_move() -> None:
     """Member m ends an episode at every tick from 3 m on, and needs two."""
-    agent = made(dataclasses.replace(NOW, init_episodes=2))
+    agent = make_agent(dataclasses.replace(NOW, init_episodes=2))
     agent.target.data += 0.1  # apart from the online network, so that a soft update would show
     obs, started = torch.randn(3, 1, OBS), [1, 4, 7]
     for tick in range(12):
-        before = {name: value.clone() for name, value in learned(agent).items()}
+        old_state = {name: value.clone() for name, value in learned(agent).items()}
         done = torch.tensor([[tick >= 3 * m] for m in range(3)])
         agent.observe(obs, agent.act(obs), obs * 0.9, torch.ones(3, 1), torch.ones(3, 1), done)
         loss = agent.learn()
         for m in range(3):
             waits = tick < started[m]
             assert loss[m].isnan() == waits
-            same = [torch.equal(value[m], before[name][m]) for name, value in learned(agent).items()]
+            same = [torch.equal(value[m], old_state[name][m]) for name, value in learned(agent).items()]
             assert same == [waits] * 5
         assert agent.optimizer.count.tolist() == [max(0, tick - start + 1) for start in started]
 
 
 def test_nobody_learns_before_the_memory_has_its_fill() -> None:
-    agent = made(dataclasses.replace(NOW, fill=11, num_envs=2))
-    before = agent.online.data.clone()
+    agent = make_agent(dataclasses.replace(NOW, fill=11, num_envs=2))
+    old_weights = agent.online.data.clone()
     live(agent, 5)
-    assert agent.replay.size == 10 and torch.equal(agent.online.data, before)
+    assert agent.replay.size == 10 and torch.equal(agent.online.data, old_weights)
     live(agent, 1)
-    assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.online.data, before)
+    assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.online.data, old_weights)
 
 
 def test_updates_for_each_step() -> None:
     """They differ: each draws its own batch."""
-    agent = made(dataclasses.replace(NOW, updates_per_step=3))
+    agent = make_agent(dataclasses.replace(NOW, updates_per_step=3))
     live(agent, 9)
     assert agent.optimizer.count.tolist() == [27, 27, 27]
     assert not torch.equal(*agent.numbers["replay"].unbind(1)[:2])
@@ -262,9 +272,12 @@ VARIED = dataclasses.replace(NOW, vary_hp=True, hidden_sizes=(9, 9), activation=
 def test_a_varied_member_is_an_agent_with_these_settings_to_the_bit(head: str) -> None:
     config = dataclasses.replace(VARIED, **HEADS[head])
     for seed in range(3):
-        varied, plain = made(config, [seed]), made(dataclasses.replace(draw(config, seed), vary_hp=False), [seed])
+        varied, plain = (
+            make_agent(config, [seed]),
+            make_agent(dataclasses.replace(draw(config, seed), vary_hp=False), [seed]),
+        )
         live(varied, 20)
         live(plain, 20)
-        assert plain.own == [dataclasses.replace(varied.own[0], vary_hp=False)]
+        assert plain.member_configs == [dataclasses.replace(varied.member_configs[0], vary_hp=False)]
         for name, value in learned(varied).items():
             assert torch.equal(value, learned(plain)[name]), (seed, name)

@@ -17,7 +17,7 @@ from control.cli import parse as config
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from helpers import flags, run_folder, same_runs, trained
-from running import Running, apart, mount
+from running import Running, mount, run_isolated
 
 pytestmark = pytest.mark.slow
 
@@ -42,16 +42,16 @@ def disk(folder: Path, *options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def fill(place: Path, left: int) -> Path:
+def fill(place: Path, free_bytes: int) -> Path:
     """Leave so many bytes of a disk."""
     with open(filler := place / "filler", "wb") as file:
-        seen = os.statvfs(place)
-        if seen.f_bavail * seen.f_bsize > left:
-            os.posix_fallocate(file.fileno(), 0, seen.f_bavail * seen.f_bsize - left)
+        disk_stats = os.statvfs(place)
+        if disk_stats.f_bavail * disk_stats.f_bsize > free_bytes:
+            os.posix_fallocate(file.fileno(), 0, disk_stats.f_bavail * disk_stats.f_bsize - free_bytes)
     return filler
 
 
-def held(run: Running) -> str:
+def run_problem(run: Running) -> str:
     """What is wrong with the end of a run that could not write; empty where it ended as it should."""
     status, errors = run.status(120), run.err.read_text()
     if status == 0 and errors == "":
@@ -63,7 +63,7 @@ def held(run: Running) -> str:
     )
 
 
-def whole(logdir: Path) -> Iterator[str]:
+def damaged_files(logdir: Path) -> Iterator[str]:
     """What is left of a run that could not write, and is not whole."""
     for path in logdir.glob("*/*/*/*/*/**/*"):
         try:
@@ -83,16 +83,16 @@ def go_on(name: str, place: Path, log: Path) -> Running:
     return Running(flags(place / "exp_dir", "--resume", **RUNS[name]), log, fork=True)
 
 
-def after(place: Path, log: Path, name: str, reference: Path, begun: bool) -> Iterator[str]:
+def recovery_problems(place: Path, log: Path, name: str, reference: Path, resumed: bool) -> Iterator[str]:
     """What is wrong with a run that could not write, and with the same run once it can."""
     logdir = place / "exp_dir"
-    yield from whole(logdir)
-    if begun and not (run_folder(logdir) / "checkpoints" / "last.ckpt").exists():
+    yield from damaged_files(logdir)
+    if resumed and not (run_folder(logdir) / "checkpoints" / "last.ckpt").exists():
         yield "the checkpoint from before is gone"
     for filler in place.glob("filler"):
         filler.unlink()
     run = go_on(name, place, log)
-    if wrong := held(run) or run.err.read_text():
+    if wrong := run_problem(run) or run.err.read_text():
         yield f"then: {wrong}"
         return
     try:
@@ -109,50 +109,52 @@ def small(name: str, tmp_path: Path, **changes: Any) -> Path:
 
 def attempts(tmp_path: Path, limits: Iterator[Any], attempt: Callable[[Any, Path], Iterator[str]]) -> None:
     """Try one limit after another, each on a disk of its own."""
-    found = []
+    problems = []
 
     def work() -> None:
         for number, limit in enumerate(limits):
             log = tmp_path / f"attempt_{number}"
             for wrong in attempt(limit, log):
-                found.append(f"{limit}: {wrong}")
-                print(found[-1], flush=True)
-        assert found == []
+                problems.append(f"{limit}: {wrong}")
+                print(problems[-1], flush=True)
+        assert problems == []
 
     try:
-        said = apart(work)
+        error_text = run_isolated(work)
     except OSError as error:
         pytest.skip(f"this system lets no one but root mount: {error}")
-    assert not said, said
+    assert not error_text, error_text
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["new", "resumed"])
+@pytest.mark.parametrize("resumed", [False, True], ids=["new", "resumed"])
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("what", ["bytes", "files"])
-def test_a_disk_with_little_room(what: str, name: str, begun: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit_kind", ["bytes", "files"])
+def test_a_disk_with_little_room(limit_kind: str, name: str, resumed: bool, tmp_path: Path) -> None:
     """For pages or files: none, some, nearly as many as the run needs, enough."""
     (tmp_path / "half").mkdir()
     reference = run_folder(small(name, tmp_path))
-    half = small(name, tmp_path / "half", **HALF[name]) if begun else None
+    half = small(name, tmp_path / "half", **HALF[name]) if resumed else None
     files = [path for path in reference.rglob("*") if path.is_file()]
-    most = len(files) + 9 if what == "files" else 3 + sum(-(-path.stat().st_size // PAGE) for path in files) * 3 // 2
+    max_limit = (
+        len(files) + 9 if limit_kind == "files" else 3 + sum(-(-path.stat().st_size // PAGE) for path in files) * 3 // 2
+    )
 
-    def attempt(left: int, log: Path) -> Iterator[str]:
+    def attempt(limit: int, log: Path) -> Iterator[str]:
         with disk(tmp_path) as place:
             if half:
                 shutil.copytree(half, place / "exp_dir")
-            if what == "bytes":
-                fill(place, left * PAGE)
+            if limit_kind == "bytes":
+                fill(place, limit * PAGE)
             else:
-                seen = os.statvfs(place)
-                mount("-o", f"remount,size=64m,nr_inodes={seen.f_files - seen.f_ffree + left}", str(place))
-            if wrong := held(go_on(name, place, log)):
+                disk_stats = os.statvfs(place)
+                mount("-o", f"remount,size=64m,nr_inodes={disk_stats.f_files - disk_stats.f_ffree + limit}", str(place))
+            if wrong := run_problem(go_on(name, place, log)):
                 yield wrong
-            if what == "files":
+            if limit_kind == "files":
                 mount("-o", "remount,size=64m,nr_inodes=10000", str(place))
-            yield from after(place, log.with_name(f"{log.name}_again"), name, reference, begun)
+            yield from recovery_problems(place, log.with_name(f"{log.name}_again"), name, reference, resumed)
 
-    attempts(tmp_path, iter(range(0, most, max(1, most // 16))), attempt)
+    attempts(tmp_path, iter(range(0, max_limit, max(1, max_limit // 16))), attempt)
 
 
 # What writes, and in which call the disk is full.
@@ -188,23 +190,23 @@ def test_a_disk_that_fills_up_meanwhile(name: str, tmp_path: Path, monkeypatch: 
         with disk(tmp_path) as place, monkeypatch.context() as patched:
             real = resolve_name(path)
 
-            def filling(*args: Any, **more: Any) -> Any:
+            def filling(*args: Any, **kwargs: Any) -> Any:
                 nonlocal calls
                 calls += 1
                 if calls == count:
                     fill(place, 0)
-                return real(*args, **more)
+                return real(*args, **kwargs)
 
             patched.setattr(path, filling)
             # TensorBoard's thread writes whenever two minutes are over.
             patched.setattr(SummaryWriter, "__init__", partialmethod(SummaryWriter.__init__, flush_secs=0))
             run = go_on(name, place, log)
-            if wrong := held(run):
+            if wrong := run_problem(run):
                 yield wrong
             patched.undo()
             if not (place / "filler").exists():
                 yield "the disk was never full"
-            yield from after(place, log.with_name(f"{log.name}_again"), name, reference, False)
+            yield from recovery_problems(place, log.with_name(f"{log.name}_again"), name, reference, False)
 
     attempts(tmp_path, iter([moment[1:] for moment in MOMENTS if moment[0] == name]), attempt)
 
@@ -224,8 +226,8 @@ LOCKED = [
 ]
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["new", "resumed"])
-def test_a_disk_that_is_read_only(begun: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resumed", [False, True], ids=["new", "resumed"])
+def test_a_disk_that_is_read_only(resumed: bool, tmp_path: Path) -> None:
     """All of it, or one folder or file of a run: one line that names it, or a run that does not need it."""
     (tmp_path / "half").mkdir()
     reference = run_folder(small("UDRL", tmp_path))
@@ -233,24 +235,24 @@ def test_a_disk_that_is_read_only(begun: bool, tmp_path: Path) -> None:
 
     def attempt(name: str, log: Path) -> Iterator[str]:
         with disk(tmp_path) as place:
-            if begun:
+            if resumed:
                 shutil.copytree(half, place / "exp_dir")
                 run = run_folder(place / "exp_dir")
-                found = {"": place, "run": run}.get(name) or next(run.rglob(name))
+                locked_path = {"": place, "run": run}.get(name) or next(run.rglob(name))
             else:
-                found = place
-            before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-            mount("--bind", str(found), str(found))
-            mount("-o", "remount,bind,ro", str(found))
-            if wrong := held(go_on("UDRL", place, log)):
+                locked_path = place
+            old_files = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+            mount("--bind", str(locked_path), str(locked_path))
+            mount("-o", "remount,bind,ro", str(locked_path))
+            if wrong := run_problem(go_on("UDRL", place, log)):
                 yield wrong
-            said = log.with_suffix(".err").read_text()
-            if said and name and found.name not in said and name != "run":
-                yield f"does not name it: {said}"
-            subprocess.run(["umount", str(found)], check=True)
-            for path in before:
+            error_text = log.with_suffix(".err").read_text()
+            if error_text and name and locked_path.name not in error_text and name != "run":
+                yield f"does not name it: {error_text}"
+            subprocess.run(["umount", str(locked_path)], check=True)
+            for path in old_files:
                 if path.name != ".lock" and not path.exists():
                     yield f"{path.name} is gone"
-            yield from after(place, log.with_name(f"{log.name}_again"), "UDRL", reference, begun)
+            yield from recovery_problems(place, log.with_name(f"{log.name}_again"), "UDRL", reference, resumed)
 
-    attempts(tmp_path, iter(LOCKED if begun else [""]), attempt)
+    attempts(tmp_path, iter(LOCKED if resumed else [""]), attempt)

@@ -112,14 +112,14 @@ def scaled(command: str) -> str:
     if command.endswith("policy_gradients/run.sh"):
         return f"SEEDS=25 EPISODES=2 {command} {POLICY.replace('--max_episodes 2', '')}"
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
-        few = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
-        return f"{few} {command} {MODELS.replace('--total_steps 20 ', '')}"
+        limits = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
+        return f"{limits} {command} {MODELS.replace('--total_steps 20 ', '')}"
     if "baseline.py" in command:
         return f"{command} --batches 2 --episodes 1 --critic_episodes 5"
     if "parity.py" in command:  # of the other fixtures no step that is compared comes soon
-        few = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
-        return f"{command} --fixture untrained {few}"
-    for word, few in (
+        limits = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
+        return f"{command} --fixture untrained {limits}"
+    for word, limits in (
         ("arms.py measure", f"--searches 1 --agents 1 --real_agents 1 --real_steps 50 --kinds DDQN {SEARCH}"),
         ("learning_curves.py measure", f"--seeds 1 {SEARCH.replace('--inner_steps 60', '--inner_steps 300')}"),
         ("robustness.py measure", "--agents 1 --scales 1"), ("step_sizes.py measure", "--searches 1 --generations 1"),
@@ -139,7 +139,7 @@ def scaled(command: str) -> str:
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip
         if word in command:
-            return f"{command} {few}"
+            return f"{command} {limits}"
     if "bash_train.sh" in command:
         command = re.sub(r'SEEDS="(\d+)[^"]*"', r"SEEDS=\1", command)  # one seed shows that it runs
         return f"{'' if 'SEEDS=' in command else 'SEEDS=25 '}{command} {tiny(command)}"
@@ -158,10 +158,12 @@ def tiny(command: str) -> str:
     if "--preset supervised" in command:
         return "--transitions 200 --fit_updates 40 --report_agents 2 --inner_steps 60"
     if family(name).learns_from == "evolution":
-        few = SEARCH if "--proxy bandit" in command else f"{SEARCH} --max_steps 20"
-        few = few.replace("--hidden_sizes 8 --batch_size 8 ", "") if "QLearning" in command else few
-        few += " --table_size 50" if re.search("two_stage|clone", command) else ""
-        return few.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else few
+        search_flags = SEARCH if "--proxy bandit" in command else f"{SEARCH} --max_steps 20"
+        search_flags = (
+            search_flags.replace("--hidden_sizes 8 --batch_size 8 ", "") if "QLearning" in command else search_flags
+        )
+        search_flags += " --table_size 50" if re.search("two_stage|clone", command) else ""
+        return search_flags.replace("--inner_steps 60", "--inner_steps 300") if "paper" in command else search_flags
     if name in PRESETS["procmaze_high"] or "model_generalisation" in command:
         return MODELS
     if family(name).learns_from == "steps":
@@ -181,7 +183,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ended(script: Callable[[], object]) -> object:
+def exit_status(script: Callable[[], object]) -> object:
     """The exit status of a script, None where it ends without one."""
     try:
         script()
@@ -202,7 +204,7 @@ def run(command: str, folder: Path) -> None:
         with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patched:
             patched.setattr(sys, "argv", words[1:])
             patched.setattr(sys, "path", [str(Path(words[1]).parent), *sys.path])
-            assert ended(functools.partial(runpy.run_path, words[1], run_name="__main__")) in (0, None), command
+            assert exit_status(functools.partial(runpy.run_path, words[1], run_name="__main__")) in (0, None), command
         return
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": tools, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
@@ -216,8 +218,8 @@ def run(command: str, folder: Path) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents are trained for a moment on synthetic environments that are shipped, a few play for a picture of their
     behaviour, and what is fitted is so to little and hardly."""
-    few = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
-    monkeypatch.setattr(SearchConfig, "steps_in_use", few)
+    short_steps = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
+    monkeypatch.setattr(SearchConfig, "steps_in_use", short_steps)
     monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent
     monkeypatch.setattr("control.reports.synthetic._AGENTS", 2)
     monkeypatch.setattr("envs.synthetic._SEEN", 60)
@@ -298,48 +300,52 @@ def test_every_python_example_runs(page: Path, workplace: Path, small: None) -> 
 
 
 def test_the_readme_has_commands() -> None:
-    shown = commands(ROOT / "README.md")
-    assert any("bash_train.sh" in command for command in shown)
-    assert sum("trainer.py" in command for command in shown) >= 8
+    readme_commands = commands(ROOT / "README.md")
+    assert any("bash_train.sh" in command for command in readme_commands)
+    assert sum("trainer.py" in command for command in readme_commands) >= 8
 
 
 def test_controllers_by_hand_play_at_least_one_episode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["rules.py", "--episodes", "0"])
-    assert ended(rules.main) == 2
+    assert exit_status(rules.main) == 2
     assert capsys.readouterr().err == "error: episodes is 0; allowed: integer, at least 1\n"
 
 
 def test_extras_named_in_the_documentation_exist() -> None:
-    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     for page in PAGES:
         for names in re.findall(r"pip install .*-e '?\.\[([\w,]+)\]", page.read_text()):
-            assert set(names.split(",")) <= known, f"{page.name}: {names}"
+            assert set(names.split(",")) <= extras, f"{page.name}: {names}"
     for name, unsaid in (("CONTRIBUTING.md", set()), ("README.md", {"dev"})):  # the tables of extras
         text = (ROOT / name).read_text()
-        assert {extra for extra in known if f"`{extra}`" not in text} == unsaid, name
+        assert {extra for extra in extras if f"`{extra}`" not in text} == unsaid, name
 
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
     """What links to a page's headings end with, as GitHub and the site make it of them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    found: set[str] = set()
+    anchor_names: set[str] = set()
     for heading in re.findall(r"^#{1,4} (.+)$", text, re.MULTILINE):
         name = re.sub(r"[^\w -]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).strip().replace(" ", "-")
-        again = (f"{name}-{count}" for count in itertools.count(1))
-        found.add(name if name not in found else next(each for each in again if each not in found))
-    return found
+        numbered_names = (f"{name}-{count}" for count in itertools.count(1))
+        anchor_names.add(
+            name
+            if name not in anchor_names
+            else next(candidate for candidate in numbered_names if candidate not in anchor_names)
+        )
+    return anchor_names
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     """Files and folders that are there, and headings that the pages have."""
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
-        there = page.parent / target if target else page
-        assert there.exists(), f"{page.name} links to {target}"
-        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+        target_path = page.parent / target if target else page
+        assert target_path.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(target_path), f"{page.name} links to {target}#{anchor}"
 
 
 def test_anchors_are_those_of_headings(tmp_path: Path) -> None:

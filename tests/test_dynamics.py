@@ -21,21 +21,23 @@ def test_a_tensor_program_keeps_to_the_protocol(name: str) -> None:
     assert dynamics is not None
     spaces, seeds = dynamics.spaces, torch.arange(24).view(4, 3, 2) * 7919
     block = dynamics.initial(seeds)
-    assert all(torch.equal(dynamics.initial(one), state) for one, state in zip(seeds, block, strict=True))
+    assert all(torch.equal(dynamics.initial(single), state) for single, state in zip(seeds, block, strict=True))
     assert torch.equal(dynamics.initial(seeds[1:2, 2:3, 1:2]), block[1:2, 2:3, 1:2])
     state, policy = block[0], RandomPolicy(spaces, 2, Streams([1, 2, 3]))
     for _ in range(30):
-        obs, before = dynamics.observe(state), state.clone()
+        obs, old_state = dynamics.observe(state), state.clone()
         action = policy.act(obs)
-        after, reward, terminated, discount = dynamics.step(state, action)
-        assert torch.equal(state, before) and after.shape == state.shape and after.dtype == state.dtype
+        next_state, reward, terminated, discount = dynamics.step(state, action)
+        assert torch.equal(state, old_state) and next_state.shape == state.shape and next_state.dtype == state.dtype
         assert obs.shape == (3, 2, *spaces.obs_shape) and obs.dtype == spaces.obs_dtype
         assert reward.dtype == torch.float32 and reward.isfinite().all() and terminated.dtype == torch.bool
         assert reward.shape == terminated.shape == (3, 2) and (discount is None or discount.shape == (3, 2))
         alone = dynamics.select(torch.tensor([1])).step(state[1:2], action[1:2])
-        together = (after, reward, terminated)
-        assert all(torch.equal(one, both[1:2]) for one, both in zip(alone, together, strict=False))
-        state = torch.where(terminated[..., None], block[1], after)
+        joint_step = (next_state, reward, terminated)
+        assert all(
+            torch.equal(single, joint_value[1:2]) for single, joint_value in zip(alone, joint_step, strict=False)
+        )
+        state = torch.where(terminated[..., None], block[1], next_state)
 
 
 @pytest.mark.parametrize(("name", "first"), [("cartpole", "names"), ("tracking", "one")])

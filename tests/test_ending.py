@@ -23,10 +23,10 @@ from helpers import STEPPED_CAR, flags, run_folder, wait_until
 COMMAND = [sys.executable, str(ROOT / "trainer.py")]
 
 
-def started(argv: list[str], **more: Any) -> "subprocess.Popen[str]":
+def started(argv: list[str], **kwargs: Any) -> "subprocess.Popen[str]":
     """The command in a group of its own, as a shell starts it."""
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    return subprocess.Popen([*COMMAND, *argv], cwd=ROOT, **(piped | more))
+    return subprocess.Popen([*COMMAND, *argv], cwd=ROOT, **(piped | kwargs))
 
 
 def handles_signals(process: "subprocess.Popen[str]") -> bool:
@@ -56,8 +56,8 @@ def test_output_that_cannot_be_written_changes_nothing(line: str, status: int) -
 
 def test_a_stream_outlives_its_reader_and_prints_what_its_encoding_lacks() -> None:
     reader, writer = os.pipe()
-    before = io.TextIOWrapper(io.FileIO(writer, "w", closefd=False), "ascii", line_buffering=True)
-    stream = module._lasting(writer, before)
+    old_stream = io.TextIOWrapper(io.FileIO(writer, "w", closefd=False), "ascii", line_buffering=True)
+    stream = module._lasting(writer, old_stream)
     print("日", file=stream)
     assert os.read(reader, 99) == b"\\u65e5\n"
     os.close(reader)
@@ -110,10 +110,10 @@ def test_files_half_written_are_removed_when_nothing_is_put_in_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As by a second Ctrl-C while a film is written, or while the first one waits for ffmpeg."""
-    there: list[list[str]] = []
+    listings: list[list[str]] = []
 
     def leave(status: int) -> None:
-        there.append(sorted(path.name for path in tmp_path.iterdir()))
+        listings.append(sorted(path.name for path in tmp_path.iterdir()))
         raise SystemExit(status)
 
     monkeypatch.setattr(os, "_exit", leave)
@@ -121,32 +121,32 @@ def test_files_half_written_are_removed_when_nothing_is_put_in_order(
     with pytest.raises(SystemExit), replacing(tmp_path / "film.mp4") as temporary:
         temporary.write_text("half")
         ending(signal.SIGTERM, None)
-    assert there == [["film.mp4"]] and (tmp_path / "film.mp4").read_text() == "an old one"
+    assert listings == [["film.mp4"]] and (tmp_path / "film.mp4").read_text() == "an old one"
     assert ending.last_acts == []
 
 
 def test_the_first_signal_puts_things_in_order_and_the_next_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, capfd: Shown
 ) -> None:
-    own, statuses = Ending(), list[int]()
+    handler, statuses = Ending(), list[int]()
     monkeypatch.setattr(os, "_exit", statuses.append)
-    own.orderly = True
+    handler.orderly = True
     with pytest.raises(KeyboardInterrupt):
-        own(signal.SIGINT, None)
-    own(signal.SIGTERM, None)
-    own.status = 0  # all is done, and the process is about to end anyway
-    own(signal.SIGHUP, None)
+        handler(signal.SIGINT, None)
+    handler(signal.SIGTERM, None)
+    handler.status = 0  # all is done, and the process is about to end anyway
+    handler(signal.SIGHUP, None)
     assert (statuses, capfd.readouterr().err) == ([130, 0], "interrupted\n")
 
 
-@pytest.mark.parametrize(("before", "said"), [(130, "interrupted\n"), (0, "")])
+@pytest.mark.parametrize(("exit_status", "message"), [(130, "interrupted\n"), (0, "")])
 def test_what_an_import_makes_of_a_signal_is_an_interruption(
-    before: int, said: str, monkeypatch: pytest.MonkeyPatch, capfd: Shown
+    exit_status: int, message: str, monkeypatch: pytest.MonkeyPatch, capfd: Shown
 ) -> None:
     """At the end, when all is said and written, it changes nothing."""
 
     def work() -> int:
-        ending.status = before
+        ending.status = exit_status
         try:
             ending(signal.SIGINT, None)
         except KeyboardInterrupt:
@@ -154,20 +154,20 @@ def test_what_an_import_makes_of_a_signal_is_an_interruption(
         return 0
 
     monkeypatch.setattr(trainer, "_work", lambda settings: work)
-    assert trainer.main([]) == before
-    assert capfd.readouterr().err == said and not ending.orderly
+    assert trainer.main([]) == exit_status
+    assert capfd.readouterr().err == message and not ending.orderly
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_all_processes_ends_with_a_checkpoint(number: signal.Signals, logdir: Path) -> None:
     """As from a terminal that is closed, or a scheduler: it goes to the processes that step environments too."""
-    more = {"gamename": STEPPED_CAR, "time_limit": 30, "num_workers": 2, "checkpoint_every": 1_000_000}
-    process = started(flags(logdir, epochs=1_000_000, **more))
+    changes = {"gamename": STEPPED_CAR, "time_limit": 30, "num_workers": 2, "checkpoint_every": 1_000_000}
+    process = started(flags(logdir, epochs=1_000_000, **changes))
     wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
     os.killpg(process.pid, number)
-    said = clean(process)
-    assert process.returncode == 130 and "stopping after this epoch" in said and "goes on from epoch" in said
+    output = clean(process)
+    assert process.returncode == 130 and "stopping after this epoch" in output and "goes on from epoch" in output
     assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists()
 
 

@@ -19,19 +19,19 @@ from models.settings import SettingError
 
 
 class Scripted(gym.Env):
-    """Any spaces; step t pays ``rewards[t]`` and shows ``shown[t]``, for as long as there are rewards."""
+    """Any spaces; step t pays ``rewards[t]`` and shows ``observations[t]``, for as long as there are rewards."""
 
     metadata = {"render_modes": []}
 
-    def __init__(self, obs_space=None, action_space=None, rewards=(1.0, 2.0, 4.0), shown=None, render_mode=None):
+    def __init__(self, obs_space=None, action_space=None, rewards=(1.0, 2.0, 4.0), observations=None, render_mode=None):
         self.observation_space = obs_space or Box(-10, 10, (2,))
         self.action_space = action_space or Discrete(3, start=5)
-        self.rewards, self.shown = rewards, shown
+        self.rewards, self.observations = rewards, observations
         self.actions = []
 
     def reset(self, *, seed=None, options=None):
         self.t = 0
-        return self.observation_space.sample() if self.shown is None else self.shown[0], {}
+        return self.observation_space.sample() if self.observations is None else self.observations[0], {}
 
     def step(self, action):
         self.actions.append(action)
@@ -39,7 +39,7 @@ class Scripted(gym.Env):
             raise RuntimeError("the lander is on fire\nsecond line")
         reward = self.rewards[self.t]
         self.t += 1
-        obs = self.observation_space.sample() if self.shown is None else self.shown[self.t]
+        obs = self.observation_space.sample() if self.observations is None else self.observations[self.t]
         return obs, reward, self.t == len(self.rewards), False, {}
 
 
@@ -74,17 +74,17 @@ def random_actions(environment, steps, seed=0):
 
 def record(environment, first_seed, steps=40):
     """Observations, rewards and ends of a few steps, each environment stepped until its episode ends."""
-    kept = [environment.reset(seeds(environment.members, environment.envs, first_seed))]
+    history = [environment.reset(seeds(environment.members, environment.envs, first_seed))]
     active = torch.ones(environment.members, environment.envs, dtype=torch.bool)
     for actions in random_actions(environment, steps, first_seed):
         step = environment.step(actions, active)
-        kept += [step.obs, step.reward, step.done]
+        history += [step.obs, step.reward, step.done]
         active = active & ~step.done
-    return kept
+    return history
 
 
-def same(one, other):
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(first, other):
+    return len(first) == len(other) and all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -94,33 +94,33 @@ def test_an_episode_is_a_function_of_its_seed_and_actions(name):
     """After another episode, in a batch and by itself; where nothing changes it, that of Gymnasium."""
     batch, alone = make_environment(name, 2, 3), make_environment(name, 1, 1)
     other = record(alone, 100, 25)
-    together, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
-    assert torch.equal(together, single) and not torch.equal(single, other[0][0, 0])
-    theirs = gym.make(resolve(name).gym_id) if name in ("lunarlander", STEPPED_PENDULUM) else None
-    assert theirs is None or np.array_equal(single.numpy(), theirs.reset(seed=5)[0])
+    joint_step, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
+    assert torch.equal(joint_step, single) and not torch.equal(single, other[0][0, 0])
+    gym_env = gym.make(resolve(name).gym_id) if name in ("lunarlander", STEPPED_PENDULUM) else None
+    assert gym_env is None or np.array_equal(single.numpy(), gym_env.reset(seed=5)[0])
     for actions in random_actions(batch, 30):
-        together, single = batch.step(actions), alone.step(actions[1:, 2:])
-        assert torch.equal(together.obs[1, 2], single.obs[0, 0]) and torch.equal(
-            together.reward[1, 2], single.reward[0, 0]
+        joint_step, single = batch.step(actions), alone.step(actions[1:, 2:])
+        assert torch.equal(joint_step.obs[1, 2], single.obs[0, 0]) and torch.equal(
+            joint_step.reward[1, 2], single.reward[0, 0]
         )
-        if theirs is not None:
-            obs, reward, *_ = theirs.step(actions[1, 2].numpy() if name == STEPPED_PENDULUM else actions[1, 2].item())
+        if gym_env is not None:
+            obs, reward, *_ = gym_env.step(actions[1, 2].numpy() if name == STEPPED_PENDULUM else actions[1, 2].item())
             assert np.array_equal(single.obs[0, 0].numpy(), obs) and single.reward.item() == np.float32(reward)
 
 
 def test_only_active_environments_move_and_the_rest_keep_their_last_observation():
     environment = cartpole(2, 2)
-    before = environment.reset(seeds(2, 2))
+    initial_obs = environment.reset(seeds(2, 2))
     active = torch.tensor([[True, False], [False, True]])
     step = environment.step(torch.ones(2, 2, dtype=torch.int64), active)
-    copies = [each.clone() for each in (before, step.obs, step.reward, step.terminated)]
-    moved = (step.obs != before).any(-1)
+    copies = [tensor.clone() for tensor in (initial_obs, step.obs, step.reward, step.terminated)]
+    moved = (step.obs != initial_obs).any(-1)
     assert torch.equal(moved, active)
     assert torch.equal(step.reward, active.float())
-    after = environment.reset(seeds(2, 2, 50), where=~active)
-    assert torch.equal((after != step.obs).any(-1), ~active)
+    reset_obs = environment.reset(seeds(2, 2, 50), where=~active)
+    assert torch.equal((reset_obs != step.obs).any(-1), ~active)
     environment.step(no_ops(2, 2))
-    assert same(copies, [before, step.obs, step.reward, step.terminated]), "nothing is overwritten"
+    assert same(copies, [initial_obs, step.obs, step.reward, step.terminated]), "nothing is overwritten"
 
 
 def test_the_time_limit_truncates_and_a_fall_terminates():
@@ -143,12 +143,12 @@ def test_sparse_reward_pays_the_whole_return_at_the_end():
     environment = scripted(wrappers=("SparseReward",), rewards=(1.0, 2.0, 4.0))
     for first_seed in (0, 1):
         environment.reset(seeds(1, 1, first_seed))
-        paid = [environment.step(no_ops()).reward.item() for _ in range(3)]
-        assert paid == [0.0, 0.0, 7.0]
+        rewards = [environment.step(no_ops()).reward.item() for _ in range(3)]
+        assert rewards == [0.0, 0.0, 7.0]
 
 
 @pytest.mark.parametrize(
-    ("space", "flat", "given", "taken"),
+    ("space", "flat", "flat_action", "env_action"),
     [
         (Discrete(3, start=5), our.Discrete(3), 2, 7),
         (
@@ -159,14 +159,14 @@ def test_sparse_reward_pays_the_whole_return_at_the_end():
         ),
     ],
 )
-def test_actions_are_flat_honour_start_and_are_kept_from_later_changes(space, flat, given, taken):
+def test_actions_are_flat_honour_start_and_are_kept_from_later_changes(space, flat, flat_action, env_action):
     environment = scripted(action_space=space)
     assert environment.spaces.actions == flat
     environment.reset(seeds(1, 1))
-    actions = torch.tensor([[given]])
+    actions = torch.tensor([[flat_action]])
     environment.step(actions)
     actions.zero_()
-    assert np.array_equal(environment._envs[0].unwrapped.actions[0], taken)
+    assert np.array_equal(environment._envs[0].unwrapped.actions[0], env_action)
 
 
 @pytest.mark.parametrize("space", [
@@ -193,7 +193,7 @@ def test_unsupported_spaces_are_told_in_one_line(space):
     ],
 )
 def test_observations_become_float_vectors(space, sample, expected):
-    environment = scripted(obs_space=space, shown=[sample] * 4)
+    environment = scripted(obs_space=space, observations=[sample] * 4)
     obs = environment.reset(seeds(1, 1))
     assert environment.spaces.obs_shape == (len(expected),) and obs.dtype == torch.float32
     assert obs[0, 0].tolist() == expected
@@ -212,7 +212,7 @@ def test_images_become_stacks_of_small_grey_frames(layout):
     if layout == "screen":
         frames = [{"screen": frame, "health": np.float32([100])} for frame in frames]
         space = Dict(screen=space, health=Box(0, 200, (1,)))
-    environment = scripted(obs_space=space, shown=frames)
+    environment = scripted(obs_space=space, observations=frames)
     obs = environment.reset(seeds(1, 1))
     assert environment.spaces.obs_shape == (8, 32, 32) and obs.dtype == torch.uint8
     assert (obs == 10).all()
@@ -225,7 +225,7 @@ def test_images_become_stacks_of_small_grey_frames(layout):
 def test_colours_are_weighted_by_luma():
     red = np.zeros((32, 32, 3), np.uint8)
     red[..., 0] = 200
-    environment = scripted(obs_space=Box(0, 255, (32, 32, 3), np.uint8), shown=[red] * 4)
+    environment = scripted(obs_space=Box(0, 255, (32, 32, 3), np.uint8), observations=[red] * 4)
     assert (environment.reset(seeds(1, 1)) == 60).all()
 
 
@@ -235,8 +235,8 @@ def test_colours_are_weighted_by_luma():
         ({"rewards": (1.0, float("nan"))}, "scripted, step 2 of the episode with seed 9: reward is nan"),
         ({"rewards": (float("inf"),)}, "scripted, step 1 of the episode with seed 9: reward is inf"),
         ({"rewards": (1.0, "raise")}, "scripted, step 2 .* seed 9: RuntimeError: the lander is on fire$"),
-        ({"shown": [np.float32([0, 0]), np.float32([0, np.nan])]}, "step 1 .* seed 9: observation is nan"),
-        ({"shown": [np.float32([np.inf, 0])]}, "step 0 .* seed 9: observation is inf"),
+        ({"observations": [np.float32([0, 0]), np.float32([0, np.nan])]}, "step 1 .* seed 9: observation is nan"),
+        ({"observations": [np.float32([np.inf, 0])]}, "step 0 .* seed 9: observation is inf"),
     ],
 )
 def test_faults_of_an_environment_are_told_in_one_line(kwargs, line):
@@ -273,14 +273,14 @@ def test_frames_for_a_video(monkeypatch):
 ])  # fmt: skip
 def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, note, capsys):
     import_module("gamename", name)
-    found = resolve(name)
-    assert found.gym_id == gym_id and found is GAMES.get(name, found)
-    assert all(hasattr(wrappers, wrapper) for wrapper in found.wrappers)
+    resolved = resolve(name)
+    assert resolved.gym_id == gym_id and resolved is GAMES.get(name, resolved)
+    assert all(hasattr(wrappers, wrapper) for wrapper in resolved.wrappers)
     assert capsys.readouterr().err == (f"note: gamename {name} is now {gym_id}\n" if note else "")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"),
+    ("wrong", "suggestion"),
     [
         ("lunarlandr", "lunarlander"),
         ("Blackjak-v1", "Blackjack-v1"),
@@ -288,20 +288,20 @@ def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, no
         ("gymnasium.envs.toy_text:Blackjak-v1", "gymnasium.envs.toy_text:Blackjack-v1"),
     ],
 )
-def test_a_misspelt_name_is_told_with_the_nearest(wrong, near):
+def test_a_misspelt_name_is_told_with_the_nearest(wrong, suggestion):
     import_module("gamename", wrong)
     with pytest.raises(SettingError) as caught:
         resolve(wrong)
     message = str(caught.value)
-    assert message.startswith(f"gamename is {wrong!r}; did you mean '{near}") and message.endswith(
+    assert message.startswith(f"gamename is {wrong!r}; did you mean '{suggestion}") and message.endswith(
         "panflute, or any Gymnasium id"
     )
     assert "lowed: lunarlander, " in message and "\n" not in message
 
 
 def test_which_actions_are_continuous_is_known_without_torch():
-    played = [name for name, game in GAMES.items() if game.is_probe or game.dynamics]
-    for name in (*played, STEPPED_PENDULUM, "CartPole-v1"):
+    playable_names = [name for name, game in GAMES.items() if game.is_probe or game.dynamics]
+    for name in (*playable_names, STEPPED_PENDULUM, "CartPole-v1"):
         actions = make_environment(name, 1, 1).spaces.actions
         assert is_continuous(name) == isinstance(actions, our.Continuous), name
     assert is_continuous("halfcheetah") and not is_continuous("NoSuch-v0")
@@ -328,9 +328,9 @@ def test_takecover_for_real(tmp_path, monkeypatch):
     environment = make_environment("takecover", 1, 1)
     assert environment.spaces.obs_shape == (8, 32, 32) and environment.spaces.actions == our.Discrete(3)
     assert environment.spaces.max_episode_steps == 2100
-    first, other, again = (record(environment, seed, 12) for seed in (4, 5, 4))
+    first, other, repeated = (record(environment, seed, 12) for seed in (4, 5, 4))
     environment.close()
-    assert same(first, again) and not same(first, other)
+    assert same(first, repeated) and not same(first, other)
     assert first[0].float().std() > 5
     assert all(reward.item() == 1.0 for reward in first[2::3])
 

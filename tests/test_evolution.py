@@ -1,5 +1,6 @@
 """A search by itself, its callback included, under a plain Lightning trainer, on a bowl whose best point is known."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.evolution.inner_loop import Outcome
 from control.evolution.strategies import Archive
-from control.lightning.population import PopulationModule
+from control.lightning.proxy_module import ProxyModule
 from envs.make import Untaught
 from helpers import different
 from models.proxies.synthetic.config import Config
@@ -32,21 +34,23 @@ class Bowl:
     """Workers whose agents on a proxy ``x`` get ``-|x - BEST|^2``; those of some of the population fail."""
 
     def __init__(self, failing: Sequence[int] = ()):
-        self.failing, self.seen = list(failing), []
+        self.failing, self.populations = list(failing), []
 
-    def run(self, proxies: Tensor, seeds: list[int], **how: Any) -> Outcome:
-        self.seen.append(proxies[:-1])
+    def run(self, proxies: Tensor, seeds: list[int], **kwargs: Any) -> Outcome:
+        self.populations.append(proxies[:-1])
         returns, ones = value(proxies), torch.ones(len(seeds), dtype=torch.int64)
         returns[self.failing] = torch.nan
         return Outcome(returns[:, None], ones[:, None], torch.zeros(len(returns), 0), ones, ones, 0, 0.0, 0.0)
 
 
-def search(config: Config, folder: Any = None, resume: bool = False, failing: Sequence[int] = ()) -> Any:
+def search(
+    config: Config, folder: Any = None, resume: bool = False, failing: Sequence[int] = (), callbacks: Sequence[Any] = ()
+) -> Any:
     settings = Settings(RunConfig(implementation="SE", seed=3, epochs=config.generations), None, proxy=config)
-    module = PopulationModule(settings, Bowl(failing), STAGES)  # type: ignore[arg-type]
+    module = ProxyModule(settings, Bowl(failing), STAGES)  # type: ignore[arg-type]
     trainer = pl.Trainer(
-        max_epochs=module.epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=module.epochs, accelerator="cpu", logger=False, callbacks=list(callbacks),
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, ckpt_path=folder / "search.ckpt" if resume else None, weights_only=True)
     if folder:
@@ -60,15 +64,15 @@ CASES = [("nes", 0.5, 0.5), ("openai_es", 0.05, 0.2), ("snes", 1.0, 0.2)]
 @pytest.mark.parametrize(("strategy", "step", "within"), CASES)
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_finds_the_bottom_of_a_bowl(strategy: str, step: float, within: float, mirrored: bool) -> None:
-    own = {"strategy": strategy, "step_size": step, "population": 24, "mirrored": mirrored, "generations": 100}
-    module = search(replace(SMALL, **own))
+    overrides = {"strategy": strategy, "step_size": step, "population": 24, "mirrored": mirrored, "generations": 100}
+    module = search(replace(SMALL, **overrides))
     assert (module.mean[0] - BEST).norm() < within * (START - BEST).norm()
     best = module.archive.entries[0]
     assert best[0] == pytest.approx(float(value(best[2])), abs=1e-5)
 
 
 def test_the_population_is_pairs_around_the_mean() -> None:
-    pairs = search(replace(SMALL, generations=1)).workers.seen[0].view(4, 2, 12)
+    pairs = search(replace(SMALL, generations=1)).workers.populations[0].view(4, 2, 12)
     torch.testing.assert_close(pairs.mean(1), START.expand(4, 12))
     assert float((pairs[:, 0] - START).std()) == pytest.approx(0.1, abs=0.03)
 
@@ -76,27 +80,27 @@ def test_the_population_is_pairs_around_the_mean() -> None:
 def test_ends_with_the_first_mean_that_solves() -> None:
     config = replace(SMALL, population=24, solved_reward=-0.2, quit_when_solved=True)
     module = search(config)
-    assert module.epoch < 100 and module.reached >= -0.2 and float(value(module.mean[0])) >= -0.2
+    assert module.epoch < 100 and module.mean_return >= -0.2 and float(value(module.mean[0])) >= -0.2
     assert module.archive.entries[0][1] == module.epoch
     assert search(replace(config, quit_when_solved=False)).epoch == 100
 
 
 def test_resume_is_exact(tmp_path: Any) -> None:
     six, three = replace(SMALL, generations=6), replace(SMALL, generations=3)
-    whole = search(six)
+    full_search = search(six)
     search(three, tmp_path)
     second = search(six, tmp_path, resume=True)
-    assert second.epoch == 6 and torch.equal(second.mean, whole.mean)
-    assert all(map(torch.equal, second.workers.seen, whole.workers.seen[3:]))
-    assert not list(different(second.archive.entries, whole.archive.entries))
+    assert second.epoch == 6 and torch.equal(second.mean, full_search.mean)
+    assert all(map(torch.equal, second.workers.populations, full_search.workers.populations[3:]))
+    assert not list(different(second.archive.entries, full_search.archive.entries))
 
 
 def test_failed_members_never_spread_nan() -> None:
     config = replace(SMALL, generations=3)
     lost = search(config, failing=range(8))
     assert torch.equal(lost.mean[0], START) and float(lost.row["search/failed"]) == 8
-    some = search(config, failing=[0, 5]).mean[0]
-    assert some.isfinite().all() and not torch.equal(some, START)
+    mean = search(config, failing=[0, 5]).mean[0]
+    assert mean.isfinite().all() and not torch.equal(mean, START)
 
 
 def test_the_archive_keeps_the_best() -> None:
@@ -114,3 +118,20 @@ def test_the_limit_of_tests_grows_with_the_generation() -> None:
     assert {generation: config.at(generation).test_limit for generation in table} == table
     assert (config.at(500).noise_std, config.at(501).noise_std) == (0.05, 0.5)
     assert Config(test_limit=1000).at(1).test_limit == 1000
+
+
+def test_the_cma_es_of_the_page_finds_the_bottom_and_resumes_to_the_bit(tmp_path: Any) -> None:
+    page = (ROOT / "docs" / "how_to" / "evolution.md").read_text()
+    (source,) = re.findall(r"^```python\n# my_cma\.py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(source, names)
+
+    def cma() -> Any:
+        return names["CMAES"](seed=3, population=8, noise_std=0.3)
+
+    full = search(replace(SMALL, generations=100), callbacks=[cma()])
+    assert (full.mean[0] - BEST).norm() < 0.05 * (START - BEST).norm()
+    six, three = replace(SMALL, generations=6), replace(SMALL, generations=3)
+    whole = search(six, callbacks=[cma()])
+    search(three, tmp_path, callbacks=[cma()])
+    assert torch.equal(search(six, tmp_path, resume=True, callbacks=[cma()]).mean, whole.mean)

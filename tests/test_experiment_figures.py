@@ -78,12 +78,12 @@ def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Show
     assert cpg["seeds"]["26"] == {"best": 26, "final": 13, "episodes": 40 * 32, "env_steps": 4000}
     assert cpg["over_seeds"]["best"]["mean"] == 25.5 and cpg["over_seeds"]["final"]["mean"] == 12.75
     assert numbers["arms"]["AAC, tuned"]["seeds"]["7"]["episodes"] == 40 * 8
-    shown = capsys.readouterr().out
-    assert "mean return of the last 100 training episodes" in shown and "AAC, tuned" in shown
-    assert str(out) in shown and "one seed" in shown and "UDRL" not in shown
-    only = logdir / "more" / "one.svg"
-    assert gradients.main([str(logdir / "more"), "--x", "env_steps", "--out", str(only)]) == 0
-    assert list(json.loads(only.with_suffix(".json").read_text())["arms"]) == ["AAC, tuned"] and only.exists()
+    output = capsys.readouterr().out
+    assert "mean return of the last 100 training episodes" in output and "AAC, tuned" in output
+    assert str(out) in output and "one seed" in output and "UDRL" not in output
+    figure = logdir / "more" / "one.svg"
+    assert gradients.main([str(logdir / "more"), "--x", "env_steps", "--out", str(figure)]) == 0
+    assert list(json.loads(figure.with_suffix(".json").read_text())["arms"]) == ["AAC, tuned"] and figure.exists()
 
 
 # -- model generalisation ----------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def test_a_panel_for_each_environment_and_amount_of_data(logdir: Path, capsys: S
     assert er["steps_to_threshold"] == 4000
     assert flute["agents"]["ER"]["last_tenth"]["mean"] == pytest.approx(1.955)
     assert numbers["panels"]["buttongrid_high"]["threshold"] is None
-    shown = capsys.readouterr().out
-    assert "procmaze_low" in shown and "4,000" in shown and str(out) in shown and "DDQN" not in shown
+    output = capsys.readouterr().out
+    assert "procmaze_low" in output and "4,000" in output and str(out) in output and "DDQN" not in output
 
 
 def test_moving_average_thinning_and_seeds_together(logdir: Path) -> None:
@@ -126,11 +126,11 @@ def test_moving_average_thinning_and_seeds_together(logdir: Path) -> None:
     smooth = cells.curves(runs, "eval/return_greedy", 3, 3)
     assert smooth.steps.tolist() == [3500, 5000, 6500, 8000, 9500]
     assert smooth.values.tolist() == [[-60, -30, 0, 30, 60]]
-    one, other = read_runs(write_maze(logdir) / "metrics.csv")
+    first_run, other = read_runs(write_maze(logdir) / "metrics.csv")
     other.columns = {name: values[1:14:2] for name, values in other.columns.items()}
-    met = cells.curves([one, other], "eval/return_greedy", 1, 1)  # where all of them were evaluated
-    assert met.steps.tolist() == [1000, 2000, 3000, 4000, 5000, 6000, 7000]
-    assert (met.values[1] - met.values[0]).tolist() == [1] * 7
+    shared_curves = cells.curves([first_run, other], "eval/return_greedy", 1, 1)  # where all of them were evaluated
+    assert shared_curves.steps.tolist() == [1000, 2000, 3000, 4000, 5000, 6000, 7000]
+    assert (shared_curves.values[1] - shared_curves.values[0]).tolist() == [1] * 7
     with pytest.raises(SettingError, match="window is 21, but .* have 20 evaluations in common"):
         cells.curves(runs, "eval/return_greedy", 21, 1)
 
@@ -138,19 +138,19 @@ def test_moving_average_thinning_and_seeds_together(logdir: Path) -> None:
 # -- what belongs in no figure -----------------------------------------------------------------------------------------
 
 
-def broken(logdir: Path, script: ModuleType, what: str) -> None:
+def broken(logdir: Path, script: ModuleType, defect: str) -> None:
     """Something below ``logdir`` that belongs in no figure of ``script``."""
-    write, ours, other = (write_gradients, "CPG", "VPG") if script is gradients else (write_maze, "ER", "SimpleModel")
-    folder = write(logdir, "UDRL" if what == "family" else ours)
+    write, arm, other = (write_gradients, "CPG", "VPG") if script is gradients else (write_maze, "ER", "SimpleModel")
+    folder = write(logdir, "UDRL" if defect == "family" else arm)
     config, metrics = folder / "config.yaml", folder / "metrics.csv"
     rows = metrics.read_text()
-    match what:
+    match defect:
         case "twice":
             shutil.copytree(folder.parents[2], folder.parents[2].with_name("again"))
         case "no config":
             config.unlink()
         case "other config":
-            config.write_text(f"- {ours}\n")
+            config.write_text(f"- {arm}\n")
         case "no number":
             metrics.write_text(rows.replace("return_running_mean", "mean").replace("return_greedy", "return"))
         case "empty":
@@ -166,8 +166,8 @@ def broken(logdir: Path, script: ModuleType, what: str) -> None:
 READ = "config.yaml, which says what was trained, cannot be read: "
 
 
-@pytest.mark.parametrize(("script", "what", "said"), [
-    *((script, what, said) for script in (gradients, cells) for what, said in (
+@pytest.mark.parametrize(("script", "defect", "message"), [
+    *((script, defect, message) for script in (gradients, cells) for defect, message in (
         ("nothing", "which holds no metrics.csv"),
         ("empty", "no epoch yet"),
         ("no config", f"{READ}No such file"),
@@ -185,18 +185,18 @@ READ = "config.yaml, which says what was trained, cannot be read: "
     (cells, "no number", "has no evaluation yet: eval/return_greedy is missing"),
 ])  # fmt: skip
 def test_what_belongs_in_no_figure_is_one_line(
-    script: ModuleType, what: str, said: str, logdir: Path, tmp_path: Path, capsys: Shown
+    script: ModuleType, defect: str, message: str, logdir: Path, tmp_path: Path, capsys: Shown
 ) -> None:
-    broken(logdir, script, what)
-    refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], said, capsys)
+    broken(logdir, script, defect)
+    refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], message, capsys)
     assert not (tmp_path / "x.png").exists()
 
 
-@pytest.mark.parametrize(("script", "flags", "said"), [
+@pytest.mark.parametrize(("script", "flags", "message"), [
     (cells, "--window 0", "window is 0; allowed: integer, at least 1"),
     (cells, "-f 0", "frequency is 0; allowed: integer, at least 1"),
     (cells, "-w 30", "window is 30, but "),
-    *((script, flags, said) for script in (gradients, cells) for flags, said in (
+    *((script, flags, message) for script in (gradients, cells) for flags, message in (
         ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
         ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
     )),
@@ -208,10 +208,10 @@ def test_what_belongs_in_no_figure_is_one_line(
     (parity, "--seed -1", "seed is -1; allowed: integer, at least 0"),
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(
-    script: ModuleType, flags: str, said: str, logdir: Path, capsys: Shown
+    script: ModuleType, flags: str, message: str, logdir: Path, capsys: Shown
 ) -> None:
     write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
-    refused(script.main, [*([str(write())] if write else []), *flags.split()], said, capsys)
+    refused(script.main, [*([str(write())] if write else []), *flags.split()], message, capsys)
 
 
 # -- against the original --------------------------------------------------------------------------------------------
@@ -233,18 +233,18 @@ def test_the_originals_curves_are_whole() -> None:
 @pytest.mark.parametrize(("fixture", "agent"), [(f, a) for f in parity.FIXTURES for a in parity.FIXTURES[f]["agents"]])
 def test_ours_are_trained_with_the_originals_settings(fixture: str, agent: str) -> None:
     settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
-    run, own = settings.run, settings.agent
-    assert (run.seed, run.num_threads, own.faithful_to_paper) == (5, 2, True)
-    assert own.discount == 0.9 and own.training_start_time == 1000
+    run, config = settings.run, settings.agent
+    assert (run.seed, run.num_threads, config.faithful_to_paper) == (5, 2, True)
+    assert config.discount == 0.9 and config.training_start_time == 1000
     if fixture == "untrained":
-        assert (run.num_seeds, own.total_steps, own.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
+        assert (run.num_seeds, config.total_steps, config.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
         return
     step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
-    assert (run.num_seeds, own.hidden_sizes) == (10, (64, 64))
-    assert (own.lr, own.buffer_size, own.target_update_frequency) == (step, buffer, 50)
-    assert own.batch_size == (80 if agent == "ER" else 8) and own.episodic_env == (fixture == "A")
-    assert own.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
-    assert own.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
+    assert (run.num_seeds, config.hidden_sizes) == (10, (64, 64))
+    assert (config.lr, config.buffer_size, config.target_update_frequency) == (step, buffer, 50)
+    assert config.batch_size == (80 if agent == "ER" else 8) and config.episodic_env == (fixture == "A")
+    assert config.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
+    assert config.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
 
 
 def made_up(mean: float, error: float) -> Any:
@@ -267,7 +267,7 @@ def test_the_table_says_who_is_close() -> None:
 
 @pytest.mark.draws
 def test_ours_is_read_over_its_seeds_and_drawn_over_theirs(logdir: Path, tmp_path: Path) -> None:
-    curve = parity.ours(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
+    curve = parity.read_curve(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
     assert curve.at(1000) == pytest.approx((-79, 1 / 3**0.5)) and curve.at(1001) is None
     places = [("A", "ER"), ("B", "ER"), ("B", "SimpleModel")]
     parity.draw({place: (parity.original(*place), made_up(0.2, 0.02)) for place in places}, tmp_path / "curves.png")

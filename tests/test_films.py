@@ -37,12 +37,12 @@ class Stripes(gym.Env):
         self.render_mode = render_mode
 
     def reset(self, *, seed=None, options=None):
-        self.left = seed
+        self.remaining_steps = seed
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
-        self.left -= 1
-        return np.zeros(2, np.float32), 1.0, self.left == 0, False, {}
+        self.remaining_steps -= 1
+        return np.zeros(2, np.float32), 1.0, self.remaining_steps == 0, False, {}
 
     def render(self):
         picture = np.zeros((9, 10, 3), np.uint8)
@@ -65,7 +65,7 @@ def frames(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     reader: Iterator[Any] = imageio_ffmpeg.read_frames(str(path))
     meta = next(reader)
     width, height = meta["size"]
-    return meta, [np.frombuffer(each, np.uint8).reshape(height, width, 3) for each in reader]
+    return meta, [np.frombuffer(data, np.uint8).reshape(height, width, 3) for data in reader]
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
@@ -81,19 +81,23 @@ def test_small_pictures_grow_by_whole_factors_and_stay_sharp() -> None:
 
 def test_text_stands_below_the_picture_and_fits() -> None:
     frame = np.full((100, 400, 3), 200, np.uint8)
-    one = pictures.captioned(frame, [["a"]], 16)
+    one_row = pictures.captioned(frame, [["a"]], 16)
     two = pictures.captioned(frame, [["W" * 300], ["step 1", "return 2.0"]], 16)
-    assert np.array_equal(one[:100], frame) and one.shape[0] < two.shape[0] and one.shape[1] == two.shape[1] == 400
-    below = two[100:].max(2)
-    assert (below > 200).any()  # bright letters
-    assert (below[:, 395:] < 60).all()  # none of them at the edge
+    assert (
+        np.array_equal(one_row[:100], frame)
+        and one_row.shape[0] < two.shape[0]
+        and one_row.shape[1] == two.shape[1] == 400
+    )
+    caption = two[100:].max(2)
+    assert (caption > 200).any()  # bright letters
+    assert (caption[:, 395:] < 60).all()  # none of them at the edge
     assert pictures._fitting("return 2.0", 16, 200.0)[0] == "return 2.0"
     cut, font = pictures._fitting("W" * 300, 16, 200.0)
     assert cut.endswith("W…") and font.getlength(cut) <= 200
 
 
 def test_pictures_side_by_side_have_even_sides() -> None:
-    sheet = pictures.beside([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
+    sheet = pictures.side_by_side([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
     assert sheet.shape == (4, 20, 3)
     assert (sheet[:3, :5] == 7).all() and (sheet[:, 13:19] == 9).all()
 
@@ -104,20 +108,20 @@ def test_pictures_side_by_side_have_even_sides() -> None:
 def test_a_film_has_the_speed_of_the_environment_and_every_step(stripes: str, tmp_path: Path) -> None:
     returns = record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [4, 2], small=True)
     assert returns == [[4.0, 2.0]]
-    meta, shown = frames(tmp_path / "film.mp4")
+    meta, images = frames(tmp_path / "film.mp4")
     assert (meta["codec"], meta["pix_fmt"].partition("(")[0], meta["fps"]) == ("h264", "yuv420p", 7.0)
     waiting = round(1.8 * 7)
-    assert len(shown) == (1 + 4 + waiting) + (1 + 2 + waiting)
-    assert shown[0].shape[:2] == (360 + 26 + 8, 400)
-    assert shown[0][:350, :195].max() < 30 and shown[0][:350, 205:].min() > 225  # nothing of the picture is hidden
+    assert len(images) == (1 + 4 + waiting) + (1 + 2 + waiting)
+    assert images[0].shape[:2] == (360 + 26 + 8, 400)
+    assert images[0][:350, :195].max() < 30 and images[0][:350, 205:].min() > 225  # nothing of the picture is hidden
     with Image.open(tmp_path / "film.gif") as gif:
         assert gif.n_frames > 1 and gif.info["loop"] == 0
 
 
 def test_a_film_tells_how_much_is_done(stripes: str, tmp_path: Path) -> None:
-    told = list[float]()
-    record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [4, 2], watch=told.append)
-    assert told == [0.5, 1.0]
+    progress = list[float]()
+    record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [4, 2], watch=progress.append)
+    assert progress == [0.5, 1.0]
 
 
 def test_an_episode_without_end_is_cut(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,11 +143,11 @@ def test_a_fault_while_filming_is_its_own_and_leaves_no_file(stripes: str, tmp_p
         record([Actor(lambda: playing(stripes))], stripes, tmp_path / "folder.mp4", [1])
 
 
-@pytest.mark.parametrize(("told", "speed"), [
+@pytest.mark.parametrize(("render_fps", "speed"), [
     (15, 15.0), (None, 30.0), ("fast", 30.0), (float("nan"), 30.0), (0.1, 1.0), (10**9, 240.0),
 ])  # fmt: skip
-def test_odd_speeds(told: Any, speed: float, stripes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Stripes.metadata, "render_fps", told)
+def test_odd_speeds(render_fps: Any, speed: float, stripes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(Stripes.metadata, "render_fps", render_fps)
     environment: Any = make_environment(stripes, 1, 1, render=True)
     assert environment.frames_per_second == speed
 
@@ -166,9 +170,9 @@ def test_who_ends_first_waits_for_the_other(stripes: str, tmp_path: Path, monkey
     monkeypatch.setattr(Stripes, "reset", reset)
     actors = [Actor(lambda: playing(stripes), name) for name in ("left", "right")]
     assert record(actors, stripes, tmp_path / "film.mp4", [9]) == [[8.0], [2.0]]
-    _, shown = frames(tmp_path / "film.mp4")
-    assert shown[0].shape[1] == 2 * 400 + pictures.GAP and not (tmp_path / "film.gif").exists()
-    assert len(shown) == 1 + 8 + round(1.8 * 7)
+    _, images = frames(tmp_path / "film.mp4")
+    assert images[0].shape[1] == 2 * 400 + pictures.GAP and not (tmp_path / "film.gif").exists()
+    assert len(images) == 1 + 8 + round(1.8 * 7)
 
 
 def test_a_large_gif_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +180,10 @@ def test_a_large_gif_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with encoding.mp4(path, 20) as add:
         for _ in range(60):
             add(chance.integers(0, 255, (100, 200, 3), np.uint8))
-    whole = encoding.gif(path).stat().st_size
-    monkeypatch.setattr(encoding, "GIF_BYTES", whole // 3)
+    full_size = encoding.gif(path).stat().st_size
+    monkeypatch.setattr(encoding, "GIF_BYTES", full_size // 3)
     with Image.open(encoding.gif(path)) as gif:
-        assert path.with_suffix(".gif").stat().st_size < whole / 2
+        assert path.with_suffix(".gif").stat().st_size < full_size / 2
         gif.seek(gif.n_frames - 1)
         gif.load()
 
@@ -192,10 +196,10 @@ def test_one_episode_is_called_one_episode() -> None:
 def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None) -> None:
     monkeypatch.setattr("control.films.recording._SPEED", 0.1)  # pictures a second
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=2, time_limit=9)  # UDRL, which has commands
-    shown = capsys.readouterr().out.splitlines()
-    assert next(line for line in shown if line.startswith("epoch 2/2")).endswith("16:30 left"), "99 pictures"
-    said = next(line for line in shown if line.startswith("  video"))
-    assert "the best agent, greedy: one episode, return 9" in said
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("epoch 2/2")).endswith("16:30 left"), "99 pictures"
+    video_line = next(line for line in lines if line.startswith("  video"))
+    assert "the best agent, greedy: one episode, return 9" in video_line
     assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif"}
     height = frames(folder / "videos" / "final.mp4")[0]["size"][1]
     assert height == 400 + 2 * 26 + 8  # its command stands in a line of its own
@@ -211,7 +215,7 @@ def test_a_game_that_cannot_be_played_is_not_said_to_need_no_film(
     class Still(gym.Env):
         observation_space, action_space = gym.spaces.Box(0, 1, (2,)), gym.spaces.Discrete(2)
 
-        def reset(self, **how: Any) -> tuple[Any, dict]:
+        def reset(self, **kwargs: Any) -> tuple[Any, dict]:
             return np.zeros(2, np.float32), {}
 
     class Graphs(Still):
@@ -219,24 +223,26 @@ def test_a_game_that_cannot_be_played_is_not_said_to_need_no_film(
 
     for name, kind in (("Still-v0", Still), ("Graphs-v0", Graphs)):
         monkeypatch.setitem(gym.registry, name, gym.envs.registration.EnvSpec(name, entry_point=kind))
-    shown = refused(
+    error = refused(
         trainer.main, flags(logdir, "--record", gamename="gymnasium:Still-v0"), "record is true, but", capsys
     )
-    assert shown.endswith("; leave it out\n")
-    shown = refused(
+    assert error.endswith("; leave it out\n")
+    error = refused(
         trainer.main, flags(logdir, "--record", gamename="gymnasium:Graphs-v0"), "observation space", capsys
     )
-    assert shown.startswith("error: gamename is 'gymnasium:Graphs-v0'") and "leave it out" not in shown
+    assert error.startswith("error: gamename is 'gymnasium:Graphs-v0'") and "leave it out" not in error
 
 
 def test_of_several_seeds_the_filmed_one_is_named(logdir: Path, capsys: Shown, brief: None) -> None:
-    one = ("--record", "--record_episodes", "1")
-    folder = trained(logdir, *one, implementation="DDQN", num_seeds=2, epochs=1, steps_per_epoch=7, time_limit=5)
-    shown = capsys.readouterr().out
-    assert "\nfilming seed 25 of the best agents\n" in shown
-    assert ".gif (seed 25 of the best agents, greedy: one episode, return 5)" in shown
+    record_flags = ("--record", "--record_episodes", "1")
+    folder = trained(
+        logdir, *record_flags, implementation="DDQN", num_seeds=2, epochs=1, steps_per_epoch=7, time_limit=5
+    )
+    output = capsys.readouterr().out
+    assert "\nfilming seed 25 of the best agents\n" in output
+    assert ".gif (seed 25 of the best agents, greedy: one episode, return 5)" in output
     assert frames(folder / "videos" / "final.mp4")[0]["size"][1] == 400 + 2 * 26 + 8  # it has a line below the picture
-    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1", *one]) == 0
+    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1", *record_flags]) == 0
     assert "(seed 25, greedy: one episode, return 5)" in capsys.readouterr().out
 
 
@@ -248,8 +254,8 @@ def test_an_evaluation_is_filmed_unless_told_otherwise(
     assert trainer.main(words) == trainer.main(words) == 0
     films = sorted((folder / "videos").iterdir())
     assert [film.name for film in films] == ["eval_best_0.mp4", "eval_best_1.mp4"]
-    shown = capsys.readouterr().out
-    assert f"\nvideo: {films[0]} (greedy: one episode, return 5)\n" in shown
+    output = capsys.readouterr().out
+    assert f"\nvideo: {films[0]} (greedy: one episode, return 5)\n" in output
     assert trainer.main([*words, "--no_record"]) == 0
     assert "video" not in capsys.readouterr().out and sorted((folder / "videos").iterdir()) == films
     monkeypatch.setattr("imageio_ffmpeg.get_ffmpeg_exe", lambda: (_ for _ in ()).throw(RuntimeError("no ffmpeg here")))
@@ -262,8 +268,8 @@ def test_an_environment_without_pictures_is_evaluated_with_a_note(logdir: Path, 
     folder = trained(logdir, implementation="DDQN", gamename="probe-1", epochs=1, steps_per_epoch=20)
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "note: no film (" in shown and "greedy" in shown and not [*(folder / "videos").iterdir()]
+    output = capsys.readouterr().out
+    assert "note: no film (" in output and "greedy" in output and not [*(folder / "videos").iterdir()]
 
 
 def test_films_of_epochs_are_among_the_images_of_tensorboard(logdir: Path, brief: None) -> None:
@@ -284,7 +290,7 @@ def test_a_commanded_policy_tells_what_it_is_asked() -> None:
     policy = agent.begin(3, Streams([1, 2]), sample=False, command={"return": 50.0, "horizon": 20.0})
     policy.act(torch.zeros(2, 3, 4))
     policy.advance(torch.full((2, 3), 1.5))
-    assert {name: value.tolist() for name, value in policy.told().items()} == {
+    assert {name: value.tolist() for name, value in policy.current_command().items()} == {
         "return": [[48.5] * 3] * 2, "horizon": [[19.0] * 3] * 2
     }  # fmt: skip
 
@@ -311,15 +317,15 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
 ) -> None:
     monkeypatch.setattr(SearchConfig, "steps_in_use", 300)
     if HAS_NUMBA:
-        monkeypatch.setattr("control.loops.compiled.able", lambda loop: False)  # which saves compiling it
+        monkeypatch.setattr("control.loops.compiled.can_compile", lambda loop: False)  # which saves compiling it
     (logdir / "films").mkdir(parents=True)
     (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
     argv = ["--film", "cartpole-bandit", "real", "untrained", *agent, "--record_episodes", "1", "--time_limit", "5"]
     assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     trained = (f"300 steps on {where}" for where in ("cartpole-bandit", "the real cartpole"))
-    names = [f"{name}, {what}" for what in (*trained, "untrained")]
-    assert all(f"\n{each}: one episode, return 5\n" in said for each in names)
+    names = [f"{name}, {description}" for description in (*trained, "untrained")]
+    assert all(f"\n{title}: one episode, return 5\n" in output for title in names)
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
@@ -352,13 +358,13 @@ def test_what_cannot_be_filmed_is_one_line(
 def test_a_film_of_a_run_is_a_player_for_notebooks(tmp_path: Path) -> None:
     small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
     run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
-    shown, again = (run.film(episodes=2, seed=3) for _ in range(2))
-    assert [film.path.name for film in (shown, again)] == ["film_0.mp4", "film_1.mp4"]
-    assert shown.path.parent == run.folder / "videos"
-    assert len(shown.returns) == 2 and shown.returns == again.returns
-    images = frames(shown.path)[1]
-    assert len(images) >= sum(shown.returns)  # CartPole pays 1 for each step
+    first_film, second_film = (run.film(episodes=2, seed=3) for _ in range(2))
+    assert [film.path.name for film in (first_film, second_film)] == ["film_0.mp4", "film_1.mp4"]
+    assert first_film.path.parent == run.folder / "videos"
+    assert len(first_film.returns) == 2 and first_film.returns == second_film.returns
+    images = frames(first_film.path)[1]
+    assert len(images) >= sum(first_film.returns)  # CartPole pays 1 for each step
     assert (images[0] != images[-1]).any()
-    player = shown._repr_html_()
+    player = first_film._repr_html_()
     assert player.startswith("<video controls")
-    assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == shown.path.read_bytes()
+    assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == first_film.path.read_bytes()

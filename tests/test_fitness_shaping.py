@@ -24,14 +24,14 @@ def weights(kind: int, fitness: list[float], score: float | None = 0.0) -> Tenso
     return transform(kind, torch.tensor(fitness, dtype=torch.float64), score)
 
 
-def near(actual: Tensor, expected: list[float], atol: float = 1e-8) -> None:
+def assert_near(actual: Tensor, expected: list[float], atol: float = 1e-8) -> None:
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("kind, table", [(2, TYPE_2), (3, TYPE_3)])
 def test_published_values_for_sixteen(kind: int, table: list[float]) -> None:
     shuffled = torch.randperm(16, generator=torch.Generator().manual_seed(0))
-    near(transform(kind, -shuffled.float()), [table[rank] for rank in shuffled], atol=5.1e-4)
+    assert_near(transform(kind, -shuffled.float()), [table[rank] for rank in shuffled], atol=5.1e-4)
     if kind == 3:
         assert float(weights(3, list(range(16))).sum()) == pytest.approx(3.174, abs=5e-4)
 
@@ -54,14 +54,14 @@ BY_HAND: dict[int, tuple[list[float], float, list[float] | None]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_by_hand(kind: int) -> None:
     four, single, equal = BY_HAND[kind]
-    near(weights(kind, [1, 4, 0, 2], 1.0), four)
-    near(weights(kind, [5.0], 1.0), [single])
-    near(weights(kind, [NAN, INF, -INF]), [0, 0, 0])
+    assert_near(weights(kind, [1, 4, 0, 2], 1.0), four)
+    assert_near(weights(kind, [5.0], 1.0), [single])
+    assert_near(weights(kind, [NAN, INF, -INF]), [0, 0, 0])
     if equal:  # they go by index
-        near(weights(kind, [7, 7, 7], 5.0), equal)
+        assert_near(weights(kind, [7, 7, 7], 5.0), equal)
     if kind >= 5:  # no member is better than the mean
-        near(weights(kind, [1, 4, 0], 4.0), [0, 0, 0])
-        near(weights(kind, [1, 4, 0], 4.0 - 5e-7), [0, 0, 0])
+        assert_near(weights(kind, [1, 4, 0], 4.0), [0, 0, 0])
+        assert_near(weights(kind, [1, 4, 0], 4.0 - 5e-7), [0, 0, 0])
         assert float(weights(kind, [1, 4, 0], 4.0 - 2e-6)[1]) == pytest.approx(1.0)
 
 
@@ -83,32 +83,34 @@ def test_finite_and_in_order_with_the_failed_last(kind: int, fitness: list[float
 
 @given(mixed.filter(lambda fitness: any(abs(f) < 2e9 for f in fitness)), numbers)
 def test_sums_and_largest(fitness: list[float], score: float) -> None:
-    value, sound = without_failures(torch.tensor(fitness, dtype=torch.float64))
+    value, valid = without_failures(torch.tensor(fitness, dtype=torch.float64))
     assert float(weights(0, fitness).max()) <= 1 and float(weights(0, fitness).min()) == 0
     for kind in (1, 3, 4):
         assert float(weights(kind, fitness).max()) == 1
     assert float(weights(1, fitness).sum()) == pytest.approx(max(len(fitness) / 2, 1))
     assert float(weights(2, fitness).sum()) == pytest.approx(0, abs=1e-9)
     assert float(weights(4, fitness).sum()) == 1
-    above = bool((value > score + 1e-6).any())
-    assert float(weights(5, fitness, score).sum()) == float(above)
-    assert float(weights(6, fitness, score).max()) == float(above)
-    assert float(weights(7, fitness, score).sum()) == pytest.approx(float(above))
-    assert not weights(6, fitness, score)[~sound].any()
+    has_better = bool((value > score + 1e-6).any())
+    assert float(weights(5, fitness, score).sum()) == float(has_better)
+    assert float(weights(6, fitness, score).max()) == float(has_better)
+    assert float(weights(7, fitness, score).sum()) == pytest.approx(float(has_better))
+    assert not weights(6, fitness, score)[~valid].any()
 
 
 def test_utilities_and_ranks_by_hand() -> None:
-    near(shaping.nes_utilities(2), [0.5, -0.5])
+    assert_near(shaping.nes_utilities(2), [0.5, -0.5])
     best, second = math.log(3) / math.log(4.5) - 0.25, math.log(1.5) / math.log(4.5) - 0.25
-    near(shaping.nes_utilities(4), [best, second, -0.25, -0.25])
-    both = (best + second) / 2
-    near(shaping.shared_utilities(torch.tensor([NAN, 3.0, 3.0, -INF])), [-0.25, both, both, -0.25])
-    near(shaping.shared_utilities(torch.tensor([2.0, 9.0, 1.0, NAN])), [second, best, -0.25, -0.25])
-    near(shaping.shared_utilities(torch.tensor([7.0, 7.0, 7.0])), [0, 0, 0])
-    near(shaping.centred_ranks(torch.tensor([3.0, 1.0, 2.0])), [0.5, -0.5, 0])
-    near(shaping.centred_ranks(torch.tensor([3.0, 1.0, 3.0, NAN, INF])), [0.375, 0, 0.375, -0.375, -0.375])
-    near(shaping.centred_ranks(torch.tensor([3.0])), [0])
-    near(shaping.centred_ranks(torch.tensor([4.0, 4.0])), [0, 0])
+    assert_near(shaping.nes_utilities(4), [best, second, -0.25, -0.25])
+    mean_utility = (best + second) / 2
+    assert_near(
+        shaping.shared_utilities(torch.tensor([NAN, 3.0, 3.0, -INF])), [-0.25, mean_utility, mean_utility, -0.25]
+    )
+    assert_near(shaping.shared_utilities(torch.tensor([2.0, 9.0, 1.0, NAN])), [second, best, -0.25, -0.25])
+    assert_near(shaping.shared_utilities(torch.tensor([7.0, 7.0, 7.0])), [0, 0, 0])
+    assert_near(shaping.centred_ranks(torch.tensor([3.0, 1.0, 2.0])), [0.5, -0.5, 0])
+    assert_near(shaping.centred_ranks(torch.tensor([3.0, 1.0, 3.0, NAN, INF])), [0.375, 0, 0.375, -0.375, -0.375])
+    assert_near(shaping.centred_ranks(torch.tensor([3.0])), [0])
+    assert_near(shaping.centred_ranks(torch.tensor([4.0, 4.0])), [0, 0])
 
 
 @given(mixed)

@@ -73,13 +73,13 @@ FAULTS: list[tuple[Callable[[list[str]], int], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("main, found", FAULTS, ids=lambda each: getattr(each, "__name__", ""))
-def test_faults_are_found(main: Callable[[list[str]], int], found: str, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("main, complaint", FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_faults_are_found(main: Callable[[list[str]], int], complaint: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(trainer, "main", main)
     monkeypatch.setattr("fuzzing.sandbox.CTRL_C_AGAIN", 0.2)
     monkeypatch.setattr("fuzzing.sandbox.GRACE", 0.5)
-    ended = call([], tmp_path / "case", cpu=0.2, parse_only=True)
-    assert any(found in each for each in complaints(ended))
+    outcome = call([], tmp_path / "case", cpu=0.2, parse_only=True)
+    assert any(complaint in text for text in complaints(outcome))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -95,6 +95,6 @@ def table() -> Iterator[list[str]]:
 def test_all_cases(kind: str, tmp_path: Path, table: list[str]) -> None:
     """`make fuzz`: an hour of a processor. FUZZ_CASES says how many of each kind, FUZZ_SEED which ones."""
     numbers = range(int(os.environ.get("FUZZ_CASES", fuzz.CASES[kind])))
-    found = fuzz.run(kind, numbers, fuzz.Fuzzer(tmp_path, int(os.environ.get("FUZZ_SEED", 0))), fuzz.say)
-    table.append(fuzz.row(kind, len(numbers), found))
-    assert found == []
+    failures = fuzz.run(kind, numbers, fuzz.Fuzzer(tmp_path, int(os.environ.get("FUZZ_SEED", 0))), fuzz.say)
+    table.append(fuzz.row(kind, len(numbers), failures))
+    assert failures == []

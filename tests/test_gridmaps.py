@@ -15,7 +15,7 @@ from envs.tensor import TensorEnvironment
 from models.contract import Policy
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from rounding import gamma, near
+from rounding import assert_near, gamma
 
 RIGHT, LEFT, DOWN, UP = range(4)
 LIMITS = {"cliff": 50, "emptyroom22": 10, "emptyroom23": 15, "emptyroom33": 20, "wallroom": 30, "holeroom": 30,
@@ -28,14 +28,14 @@ BEST = {"cliff": (13, -12.0), "emptyroom22": (2, 0.99), "emptyroom23": (3, 0.98)
 
 def walk(world: GridMap | CliffWalking, actions: list[int], first: int | None = None) -> list[tuple[int, float, bool]]:
     """After each action: the cell, the reward, and terminated."""
-    state, seen = world.initial(torch.tensor([[5]])), []
+    state, transitions = world.initial(torch.tensor([[5]])), []
     if first is not None:
         state = torch.tensor([[[first]]])
     for action in actions:
         state, reward, terminated, discount = world.step(state, torch.tensor([[action]]))
         assert discount is None and reward.dtype == torch.float32
-        seen.append((int(state), round(float(reward), 6), bool(terminated)))
-    return seen
+        transitions.append((int(state), round(float(reward), 6), bool(terminated)))
+    return transitions
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -45,8 +45,8 @@ def test_spaces_and_limits(name: str) -> None:
     bound = GAMES[name].max_return
     assert dynamics.spaces == Spaces((cells,), Discrete(4), torch.float32, LIMITS[name], bound, one_hot=True)
     assert GymnasiumEnvironment(GAMES[name], 1, 1).spaces == dynamics.spaces
-    seen = dynamics.observe(torch.arange(cells).view(1, cells, 1))
-    assert torch.equal(seen[0], torch.eye(cells))
+    obs = dynamics.observe(torch.arange(cells).view(1, cells, 1))
+    assert torch.equal(obs[0], torch.eye(cells))
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -54,21 +54,21 @@ def test_the_best_way(name: str) -> None:
     """Found by trying every action in every cell that is reached, one move after the other."""
     world = GridMap(name)
     returns, moves = {int(world.initial(torch.tensor(0))): 0.0}, 0
-    ended: list[float] = []
-    while not ended:
+    final_returns: list[float] = []
+    while not final_returns:
         moves += 1
         ahead: dict[int, float] = {}
         for cell, so_far in returns.items():
             for action in range(4):
-                [(following, reward, terminated)] = walk(world, [action], cell)
+                [(next_cell, reward, terminated)] = walk(world, [action], cell)
                 if not terminated:
-                    ahead[following] = so_far + reward
+                    ahead[next_cell] = so_far + reward
                 elif reward != min(world._pays):
-                    ended.append(so_far + reward)
+                    final_returns.append(so_far + reward)
         returns = ahead
-    assert (moves, round(max(ended), 6)) == BEST[name]
+    assert (moves, round(max(final_returns), 6)) == BEST[name]
     limit = GAMES[name].max_return
-    assert limit is not None and max(ended) <= limit
+    assert limit is not None and max(final_returns) <= limit
 
 
 def test_cliff_by_hand() -> None:
@@ -101,42 +101,42 @@ def test_rooms_by_hand() -> None:
 ])  # fmt: skip
 def test_holes_of_the_large_rooms(name: str, holes: list[int]) -> None:
     world = GridMap(name)
-    seen = [cell for cell in range(35) if walk(world, [RIGHT], cell)[0][1:] == (-1, True)]
-    assert seen == sorted(hole - 1 for hole in holes)
+    hole_cells = [cell for cell in range(35) if walk(world, [RIGHT], cell)[0][1:] == (-1, True)]
+    assert hole_cells == sorted(hole - 1 for hole in holes)
     assert int(world.initial(torch.tensor(0))) == 0 and walk(world, [DOWN], 27) == [(34, 1, True)]
 
 
 def test_cliffwalking_is_gymnasiums() -> None:
     """Every action in every cell, and an episode through the adapter."""
-    world, theirs = CliffWalking(), gym.make("CliffWalking-v1").unwrapped
+    world, gym_env = CliffWalking(), gym.make("CliffWalking-v1").unwrapped
     for cell in range(48):
         for action in range(4):
-            [(_, following, reward, terminated)] = theirs.P[cell][action]  # type: ignore[attr-defined]
-            assert walk(world, [action], cell) == [(following, reward, terminated)]
-    ours, adapter = make_environment("cliffwalking", 2, 3), GymnasiumEnvironment(GAMES["cliffwalking"], 2, 3)
-    assert ours.spaces == adapter.spaces and ours.spaces.one_hot
+            [(_, next_cell, reward, terminated)] = gym_env.P[cell][action]  # type: ignore[attr-defined]
+            assert walk(world, [action], cell) == [(next_cell, reward, terminated)]
+    environment, adapter = make_environment("cliffwalking", 2, 3), GymnasiumEnvironment(GAMES["cliffwalking"], 2, 3)
+    assert environment.spaces == adapter.spaces and environment.spaces.one_hot
     seeds, generator = torch.arange(6).view(2, 3), torch.Generator().manual_seed(0)
-    assert torch.equal(ours.reset(seeds), adapter.reset(seeds))
+    assert torch.equal(environment.reset(seeds), adapter.reset(seeds))
     for step in range(200):
         action = torch.randint(4, (2, 3), generator=generator)
-        one, other = ours.step(action), adapter.step(action)
+        native_step, other = environment.step(action), adapter.step(action)
         for key in ("obs", "reward", "terminated", "truncated"):
-            assert torch.equal(getattr(one, key), getattr(other, key))
-        assert one.done.all() == (step == 199)
+            assert torch.equal(getattr(native_step, key), getattr(other, key))
+        assert native_step.done.all() == (step == 199)
 
 
 def test_the_cliff_is_gymnasiums_up_to_falls_and_the_goal() -> None:
     """The same moves under other numbers; a fall ends here instead of going on from the start, and the goal is free."""
     cliff, walking = GridMap("cliff"), CliffWalking()
     for cell in [*range(37), 47]:
-        for ours, theirs in ((RIGHT, 1), (LEFT, 3), (DOWN, 2), (UP, 0)):
-            [here], [there] = walk(cliff, [ours], cell), walk(walking, [theirs], cell)
-            if here[1] == -100:
-                assert here[2] and 37 <= here[0] <= 46 and there == (36, -100, False)
-            elif here[0] == 47:
-                assert here == (47, 0, True) and there == (47, -1, True)
+        for action, gym_action in ((RIGHT, 1), (LEFT, 3), (DOWN, 2), (UP, 0)):
+            [cliff_move], [walking_move] = walk(cliff, [action], cell), walk(walking, [gym_action], cell)
+            if cliff_move[1] == -100:
+                assert cliff_move[2] and 37 <= cliff_move[0] <= 46 and walking_move == (36, -100, False)
+            elif cliff_move[0] == 47:
+                assert cliff_move == (47, 0, True) and walking_move == (47, -1, True)
             else:
-                assert here == there and not here[2]
+                assert cliff_move == walking_move and not cliff_move[2]
 
 
 def test_as_gymnasium_environments() -> None:
@@ -149,10 +149,10 @@ def test_as_gymnasium_environments() -> None:
     walls.reset(seed=0)
     walls.step(DOWN)
     assert walls.render() == "..#..\n@.#..\n.....\n..#..\n..#.G"
-    drawn = make_environment("cliff", 1, 1, render=True)
-    assert isinstance(drawn, GymnasiumEnvironment) and drawn.reset(torch.tensor([[1]]))[0, 0].argmax() == 36
-    assert drawn.frame(0, 0).shape == (96, 288, 3) and len(np.unique(drawn.frame(0, 0).reshape(-1, 3), axis=0)) == 4
-    drawn.close()
+    cliff = make_environment("cliff", 1, 1, render=True)
+    assert isinstance(cliff, GymnasiumEnvironment) and cliff.reset(torch.tensor([[1]]))[0, 0].argmax() == 36
+    assert cliff.frame(0, 0).shape == (96, 288, 3) and len(np.unique(cliff.frame(0, 0).reshape(-1, 3), axis=0)) == 4
+    cliff.close()
 
 
 def test_an_unknown_map_is_one_line() -> None:
@@ -183,6 +183,6 @@ def test_episodes_worked_out_are_those_that_are_stepped(name: str, limit: int) -
         Moves(by_cell), TensorEnvironment(world, 200, 1), torch.zeros(200, 1, dtype=torch.int64), keep=False
     )
     returns, lengths = world.play(by_cell, limit)
-    near(returns, stepped.returns[:, 0], gamma(limit + 1) * limit * 100)  # rewards are at most 100
+    assert_near(returns, stepped.returns[:, 0], gamma(limit + 1) * limit * 100)  # rewards are at most 100
     assert torch.equal(lengths, stepped.lengths[:, 0])
     assert limit < 50 or len(returns.unique()) > 1

@@ -21,7 +21,12 @@ CHANGED = {
     "models/agents/policy_gradients/config.py", "models/agents/policy_gradients/agent.py", "control/reports/tags.py",
     "models/proxies/search.py", "control/evolution/objectives.py", "understudy/kinds.py",
 }  # fmt: skip
-USERS = {"my_corridor.py", "my_bounties.py"}  # outside the project, so not in its style
+USERS = {
+    "my_corridor.py",
+    "my_bounties.py",
+    "my_cma.py",
+    "search_with_cma.py",
+}  # outside the project
 # Lines of the trainer; what a user does with a reward that one of them leaves; help, which ends the process.
 ONE = """
 import sys, trainer
@@ -70,9 +75,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif (path / "__init__.py").exists() or path.name in ("experiments", "tests"):
             shutil.copytree(path, folder / path.name)  # with what Python has compiled of files that stay the same
     text = "".join(page.read_text() for page in HOW_TO)
-    shown = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    assert set(shown) == FILES | USERS
-    for name, content in shown.items():
+    sources = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    assert set(sources) == FILES | USERS
+    for name, content in sources.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)
     diffs = "".join(re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
@@ -101,29 +106,38 @@ def metrics(checkout: Path, where: str) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 def test_every_command_runs(checkout: Path) -> None:
-    lines, seen = [], set()
+    lines, covered_pages = [], set()
     for page in HOW_TO:
         for command in commands(page):
-            if command.startswith("python trainer.py "):
+            if page.stem == "evolution":  # run below
+                covered_pages.add(page.stem)
+            elif command.startswith("python trainer.py "):
                 (name,) = re.findall(r"--implementation (\S+)", command)
                 lines.append(f"{command.removeprefix('python trainer.py ')} {TINY[name]}")
-                seen.add(page.stem)
+                covered_pages.add(page.stem)
             else:  # run below
                 assert command == "python -m pytest tests/test_agent_contract.py -k CEM"
-    assert seen == {page.stem for page in HOW_TO}
+    assert covered_pages == {page.stem for page in HOW_TO}
     lines.append("--implementation CEM --gamename corridor --epochs 2 --eval_every 1")
-    shown = run(checkout, "-c", ONE, *lines)
-    assert "--elite_share" in shown and ", corridor" in shown
-    found = metrics(checkout, "corridor/debug/CEM")
-    assert len(found["epoch"]) == 2 and {"train/policy_loss", "train/elite_return", "eval/return_greedy"} < set(found)
+    output = run(checkout, "-c", ONE, *lines)
+    assert "--elite_share" in output and ", corridor" in output
+    logged = metrics(checkout, "corridor/debug/CEM")
+    assert len(logged["epoch"]) == 2 and {"train/policy_loss", "train/elite_return", "eval/return_greedy"} < set(logged)
     assert len(metrics(checkout, "my_corridor_Corridor-v0/debug/CPG")["rollout/return_mean"]) == 2
-    found = metrics(checkout, "cartpole/debug/CPG")
-    parts = zip(*(found[f"train/{name}_loss"] for name in ("score", "policy", "entropy", "total")), strict=True)
-    assert all(score > 0 and score + sum(others) == pytest.approx(total) for score, *others, total in parts)
+    logged = metrics(checkout, "cartpole/debug/CPG")
+    parts = zip(*(logged[f"train/{name}_loss"] for name in ("score", "policy", "entropy", "total")), strict=True)
+    assert all(score > 0 and score + sum(terms) == pytest.approx(total) for score, *terms, total in parts)
     (config,) = checkout.glob("exp_dir/cartpole-200/debug/RN/seed_*/version_0/config.yaml")
     assert "objective: worst" in config.read_text()
     (found_in,) = checkout.glob("exp_dir/cliff/debug/Bounty/seed_*/version_0")
     assert (found_in / "bounty.png").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_a_search_by_another_outer_loop(checkout: Path) -> None:
+    assert "4 generations" in run(checkout, "search_with_cma.py")
+    output = run(checkout, *"trainer.py --eval_agent exp_dir/cma/proxy.safetensors --num_agents 2".split())
+    assert "synthetic" in output and "real" in output
 
 
 @pytest.mark.slow

@@ -29,11 +29,11 @@ ENVIRONMENT = {"solved_reward": 195, "max_steps": 200, "activation_fn": "leakyre
 def networks(seed: int, **sizes: tuple[int, int]) -> "OrderedDict[str, torch.Tensor]":
     """A state_dict as theirs: ``env.<name>_net.<place in a Sequential>.weight``, with a PReLU between two layers."""
     torch.manual_seed(seed)
-    found: OrderedDict[str, torch.Tensor] = OrderedDict()
+    state_dict: OrderedDict[str, torch.Tensor] = OrderedDict()
     for name, (inputs, outputs) in sizes.items():
         layers = nn.Sequential(nn.Linear(inputs, HIDDEN), nn.PReLU(), nn.Linear(HIDDEN, outputs))
-        found |= {f"env.{name}_net.{key}": value for key, value in layers.state_dict().items()}
-    return found
+        state_dict |= {f"env.{name}_net.{key}": value for key, value in layers.state_dict().items()}
+    return state_dict
 
 
 def saved(
@@ -48,8 +48,8 @@ def saved(
 
 def imported(path: Path, logdir: Path, *flags: str) -> understudy.Proxy:
     assert trainer.main(["--import_proxy", str(path), "--logdir", str(logdir), *flags]) == 0
-    (made,) = logdir.glob(f"*/imported/{path.stem}/proxy.safetensors")
-    return understudy.load(made)
+    (proxy_path,) = logdir.glob(f"*/imported/{path.stem}/proxy.safetensors")
+    return understudy.load(proxy_path)
 
 
 def by_hand(model: dict[str, torch.Tensor], name: str, x: np.ndarray, slope: float) -> np.ndarray:
@@ -72,11 +72,11 @@ def test_a_synthetic_environment_of_theirs_makes_the_same_step(tmp_path: Path, l
     state, _ = env.reset(seed=3)
     for action in (0, 1, 1):
         x = np.concatenate((np.eye(2)[action], state))[None]
-        following, reward, ended, _, _ = env.step(action)
-        np.testing.assert_allclose(following, by_hand(model, "state", x, 0.01)[0], rtol=1e-5, atol=1e-6)
+        next_state, reward, terminated, _, _ = env.step(action)
+        np.testing.assert_allclose(next_state, by_hand(model, "state", x, 0.01)[0], rtol=1e-5, atol=1e-6)
         assert reward == pytest.approx(by_hand(model, "reward", x, 0.01).item(), abs=1e-6)
-        assert ended == (by_hand(model, "done", x, 0.01).item() > 0.5)
-        state = following
+        assert terminated == (by_hand(model, "done", x, 0.01).item() > 0.5)
+        state = next_state
 
 
 def test_agents_train_on_an_imported_file(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +97,9 @@ def test_a_reward_of_theirs_pays_the_same(tmp_path: Path) -> None:
     import gymnasium
 
     env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), proxy.path, discount=0.9)
-    before, _ = env.reset(seed=0)
-    after, reward, *_ = env.step(1)
-    phi = by_hand(model, "reward", np.stack((before, after)), 0.25)[:, 0]
+    obs, _ = env.reset(seed=0)
+    next_obs, reward, *_ = env.step(1)
+    phi = by_hand(model, "reward", np.stack((obs, next_obs)), 0.25)[:, 0]
     assert reward == pytest.approx(1 + 0.9 * phi[1] - phi[0], abs=1e-5)
 
 
@@ -163,10 +163,10 @@ def test_a_bandit_of_theirs_pays_the_same(tmp_path: Path, flax: Any, form: str, 
     layers = weights(lambda value: value)
     env = SyntheticEnv(proxy)
     state, _ = env.reset(seed=0)
-    _, reward, ended, _, _ = env.step(1)
+    _, reward, terminated, _, _ = env.step(1)
     first, last = layers["reward"]["Dense_0"], layers["reward"]["Dense_1"]
     hidden = np.maximum(np.concatenate((state, [0, 1])) @ first["kernel"] + first["bias"], 0)
-    assert ended and reward == pytest.approx((hidden @ last["kernel"] + last["bias"]).item(), rel=1e-5)
+    assert terminated and reward == pytest.approx((hidden @ last["kernel"] + last["bias"]).item(), rel=1e-5)
     first, last = (proxy.tensors[f"initial.{i}.weight"] for i in (0, 1))
     assert first.shape == (32, 4) and np.array_equal(last.T, layers["initial_state"]["Dense_1"]["kernel"])
 
@@ -244,11 +244,11 @@ def archive(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
 
 
 def test_hostile_files_are_refused_and_not_run(tmp_path: Path, capsys: Shown) -> None:
-    for number, (name, content, said) in enumerate(hostile(tmp_path)):
+    for number, (name, content, message) in enumerate(hostile(tmp_path)):
         path = tmp_path / f"{number}-{name}"
         path.write_bytes(content)
         words = ["--import_proxy", str(path), "--gamename", "cartpole", "--logdir", str(tmp_path / "exp")]
-        line = refused(trainer.main, words, said, capsys)
+        line = refused(trainer.main, words, message, capsys)
         assert line.startswith(f"error: proxy '{path}': no"), line
     assert not (tmp_path / "harmed").exists() and not (tmp_path / "exp").exists()
 
@@ -260,20 +260,20 @@ def test_a_legacy_file_is_not_run_either(tmp_path: Path, capsys: Shown) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "message"), [
     ({"game": nested(60)}, "again and again"),
     ({"activation_fn": nested(60)}, "again and again"),
     ({"activation_fn": ["relu"]}, "its environment, activation or agent is no name"),
 ])  # fmt: skip
 def test_what_shares_its_parts_is_refused(
-    legacy: bool, changes: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
+    legacy: bool, changes: dict[str, Any], message: str, tmp_path: Path, capsys: Shown
 ) -> None:
     path = tmp_path / "theirs.pt"
     agents = {"gtn": {"synthetic_env_type": 0, "agent_name": "DDQN"}}
     game = changes.get("game", "CartPole-v0")
     config = {"env_name": game, "envs": {"CartPole-v0": ENVIRONMENT | changes}, "agents": agents}
     torch.save({"model": {}, "config": config}, path, _use_new_zipfile_serialization=not legacy)
-    refused(trainer.main, ["--import_proxy", str(path)], said, capsys)
+    refused(trainer.main, ["--import_proxy", str(path)], message, capsys)
 
 
 @pytest.mark.parametrize("change", ["length", "end"])
@@ -283,8 +283,8 @@ def test_a_damaged_legacy_file_is_refused(change: str, tmp_path: Path, capsys: S
     if change == "length":
         content = content.replace(b"K\x14", b"J\xff\xff\xff\x7f", 1)  # 20 numbers
     path.write_bytes(content if change == "length" else content[:-4])
-    said = "longer than the file" if change == "length" else "shorter or longer than it says"
-    refused(trainer.main, ["--import_proxy", str(path)], said, capsys)
+    message = "longer than the file" if change == "length" else "shorter or longer than it says"
+    refused(trainer.main, ["--import_proxy", str(path)], message, capsys)
 
 
 WRONG = [
@@ -298,10 +298,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("environment", "model", "said"), WRONG)
+@pytest.mark.parametrize(("environment", "model", "message"), WRONG)
 def test_files_that_are_not_such_networks(
-    environment: dict[str, Any], model: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
+    environment: dict[str, Any], model: dict[str, Any], message: str, tmp_path: Path, capsys: Shown
 ) -> None:
-    whole = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1)) | model
-    path = saved(tmp_path / "theirs.pt", whole, **environment)
-    refused(trainer.main, ["--import_proxy", str(path), "--logdir", str(tmp_path)], said, capsys)
+    state_dict = networks(0, state=(6, 4), reward=(6, 1), done=(6, 1)) | model
+    path = saved(tmp_path / "theirs.pt", state_dict, **environment)
+    refused(trainer.main, ["--import_proxy", str(path), "--logdir", str(tmp_path)], message, capsys)

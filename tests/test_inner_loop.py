@@ -33,9 +33,9 @@ TESTS: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limi
 class Watched(InnerLoop):
     """Keeps the weights that were tested: a score tells little of them."""
 
-    def run(self, proxies: Tensor | None, seeds: Any, *more: Any, **named: Any) -> Outcome:
+    def run(self, proxies: Tensor | None, seeds: Any, *args: Any, **kwargs: Any) -> Outcome:
         self.tested: dict[int, Tensor] = {}
-        outcome = super().run(proxies, seeds, *more, **named)
+        outcome = super().run(proxies, seeds, *args, **kwargs)
         outcome.weights = [self.tested[seed] for seed in seeds]  # type: ignore[attr-defined]
         return outcome
 
@@ -63,44 +63,44 @@ def last_done(loop: InnerLoop, flat: Tensor) -> Tensor:
 
 
 def same(outcome: Outcome, expected: Outcome, rows: list[int]) -> None:
-    for own, i in zip(outcome.weights, rows, strict=True):  # type: ignore[attr-defined]
-        assert torch.equal(own, expected.weights[i])  # type: ignore[attr-defined]
+    for weights, i in zip(outcome.weights, rows, strict=True):  # type: ignore[attr-defined]
+        assert torch.equal(weights, expected.weights[i])  # type: ignore[attr-defined]
     for name in ("returns", "scores", "steps", "episodes"):
         assert torch.equal(getattr(outcome, name), getattr(expected, name)[rows]), name
 
 
-def same_alone(loop: Any, proxies: Tensor | None, seeds: Any, company: Outcome, *groups: Any, **how: Any) -> None:
+def same_alone(loop: Any, proxies: Tensor | None, seeds: Any, company: Outcome, *groups: Any, **kwargs: Any) -> None:
     """Each of ``groups``, lists of rows, comes out by itself as it did in company."""
     for rows in groups:
-        own = None if proxies is None else proxies[rows]
-        same(loop.run(own, [seeds[i] for i in rows], **how), company, rows)
+        group_proxies = None if proxies is None else proxies[rows]
+        same(loop.run(group_proxies, [seeds[i] for i in rows], **kwargs), company, rows)
 
 
 class Told:
     """Watches work that so many threads begin at once."""
 
     def __init__(self, threads: int):
-        self.all_at_once, self.who, self.most = threading.Barrier(threads), set[int](), 0.0
+        self.all_at_once, self.thread_ids, self.max_progress = threading.Barrier(threads), set[int](), 0.0
 
     def __call__(self, share: float) -> None:
-        self.most = max(self.most, share)
-        if threading.get_ident() not in self.who:
-            self.who.add(threading.get_ident())
+        self.max_progress = max(self.max_progress, share)
+        if threading.get_ident() not in self.thread_ids:
+            self.thread_ids.add(threading.get_ident())
             self.all_at_once.wait(10)
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def compaction_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many members each compaction left."""
-    left: list[int] = []
+    sizes: list[int] = []
     select = StepLoop.select
 
     def spy(self: StepLoop, members: Tensor) -> bool:
-        left.append(len(members))
+        sizes.append(len(members))
         return select(self, members)
 
     monkeypatch.setattr(StepLoop, "select", spy)
-    return left
+    return sizes
 
 
 # name -> (settings of the proxies, of the agents), all trained on proxies; the first three end with their budget
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
+def test_alone_as_in_company_to_the_bit(case: str, compaction_sizes: list[int]) -> None:
     settings, agent = CASES[case]
     loop, seeds = loop_of(agent=agent, **settings), list(range(20, 32))
     proxies = proxies_of(loop, len(seeds))
@@ -134,7 +134,7 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
         assert company.steps.unique().tolist() == [loop.config.inner_steps]
     else:
         assert company.steps.min() < 160 and company.steps.unique().numel() > 3
-        assert kept and min(kept) < 9 and company.episodes.unique().numel() > 1
+        assert compaction_sizes and min(compaction_sizes) < 9 and company.episodes.unique().numel() > 1
     if case == "varied":
         assert len(groups(loop.agent_config, seeds)) == 3
     same_alone(loop, proxies, seeds, company, [5], [10, 3, 7])
@@ -144,28 +144,28 @@ def test_alone_as_in_company_to_the_bit(case: str, kept: list[int]) -> None:
 def test_threads_take_whole_groups_and_change_no_bit(case: str) -> None:
     pytest.importorskip("numba", reason="needs the extra fast")
     settings, agent = CASES[case]
-    loop, seeds, found = loop_of(agent=agent, **settings), list(range(20, 26)), []
+    loop, seeds, outcomes = loop_of(agent=agent, **settings), list(range(20, 26)), []
     proxies = proxies_of(loop, len(seeds))
     for threads in (1, 2):
         loop.threads = threads
-        told = Told(threads)
-        found.append(loop.run(proxies, seeds, watch=told))
-        assert len(told.who) == threads and told.most == pytest.approx(1)
-    same(found[1], found[0], list(range(len(seeds))))
+        watcher = Told(threads)
+        outcomes.append(loop.run(proxies, seeds, watch=watcher))
+        assert len(watcher.thread_ids) == threads and watcher.max_progress == pytest.approx(1)
+    same(outcomes[1], outcomes[0], list(range(len(seeds))))
 
 
 def test_many_environments_tell_as_often_how_much_is_done() -> None:
-    loop, told = loop_of(agent={"num_envs": 8}, inner_steps=2560), list[float]()
-    loop.run(proxies_of(loop, 2), [1, 2], watch=told.append)
-    assert len(told) >= 5 and told == sorted(told) and told[-1] == 1
+    loop, progress = loop_of(agent={"num_envs": 8}, inner_steps=2560), list[float]()
+    loop.run(proxies_of(loop, 2), [1, 2], watch=progress.append)
+    assert len(progress) >= 5 and progress == sorted(progress) and progress[-1] == 1
 
 
 @pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])
-def test_alone_as_in_company_on_the_real_environment(rule: str, kept: list[int]) -> None:
+def test_alone_as_in_company_on_the_real_environment(rule: str, compaction_sizes: list[int]) -> None:
     settings = PLATEAU | {"inner_rule": "budget", "solved_reward": 20.0, "inner_steps": 250}
     loop, seeds = loop_of(**settings), list(range(8))
     company = loop.run(None, seeds, inner_rule=rule)
-    assert (company.steps.unique().numel() > 1) == (len(kept) > 0) == (rule != "budget")
+    assert (company.steps.unique().numel() > 1) == (len(compaction_sizes) > 0) == (rule != "budget")
     same_alone(loop, None, seeds, company, [0], [5, 2], inner_rule=rule)
 
 
@@ -192,7 +192,7 @@ ON_REWARDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
 
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize("case", ON_REWARDS)
-def test_alone_as_in_company_on_learned_rewards(case: str, kept: list[int]) -> None:
+def test_alone_as_in_company_on_learned_rewards(case: str, compaction_sizes: list[int]) -> None:
     game, agents, agent, settings = ON_REWARDS[case]
     config = Reward(**{"proxy_hidden_size": 7, "inner_steps": 200, "test_episodes": 2, "test_limit": 40} | settings)
     loop = InnerLoop(config, agents, agent, game)
@@ -201,7 +201,7 @@ def test_alone_as_in_company_on_learned_rewards(case: str, kept: list[int]) -> N
     company = loop.run(proxies, seeds)
     tests = 200 // config.test_every if config.test_every else 0
     assert company.curve.shape == (10, tests) and company.returns.unique().numel() > 1
-    assert (len(kept) > 0) == ("leave" in case)
+    assert (len(compaction_sizes) > 0) == ("leave" in case)
     for rows in ([5], [8, 3, 6]):
         alone = loop.run(proxies[rows], [seeds[i] for i in rows])
         for name in ("returns", "lengths", "curve", "steps", "episodes"):
@@ -224,12 +224,12 @@ def test_agents_are_freed_with_their_run(game: str, kind: str, agent: Any, compi
     until Python happens to collect old garbage, many generations later."""
     if compiled:
         pytest.importorskip("numba", reason="needs the extra fast")
-    begun: list[weakref.ref[Any]] = []
+    agent_refs: list[weakref.ref[Any]] = []
 
     class Noted(InnerLoop):
         def begin(self, *parts: Any) -> StepLoop:
             loop = super().begin(*parts)
-            begun.append(weakref.ref(loop.agent))
+            agent_refs.append(weakref.ref(loop.agent))
             return loop
 
     config = Reward(mode=2, proxy_hidden_size=7, inner_steps=60, test_episodes=2, test_limit=20, test_every=30,
@@ -238,7 +238,7 @@ def test_agents_are_freed_with_their_run(game: str, kind: str, agent: Any, compi
     gc.disable()
     try:
         loop.run(loop.stages.initial(Streams(range(3))), [4, 5, 6])
-        assert len(begun) == 1 and begun[0]() is None
+        assert len(agent_refs) == 1 and agent_refs[0]() is None
     finally:
         gc.enable()
 
@@ -246,11 +246,11 @@ def test_agents_are_freed_with_their_run(game: str, kind: str, agent: Any, compi
 def test_programs_that_take_turns_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, seeds = loop_of(**PLATEAU), list(range(7))
     proxies = proxies_of(loop, 7)
-    whole = loop.run(proxies, seeds)
+    expected = loop.run(proxies, seeds)
     monkeypatch.setattr(inner_loop, "MOST_MEMBERS", 3)
     parts = loop.run(proxies, seeds)
-    same(parts, whole, list(range(7)))
-    assert parts.test_steps == whole.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0
+    same(parts, expected, list(range(7)))
+    assert parts.test_steps == expected.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0
 
 
 def test_an_agent_that_stopped_is_the_agent_of_that_moment() -> None:
@@ -300,9 +300,9 @@ def test_sampled_agents_are_those_of_settings_that_sample_everything() -> None:
     loop = InnerLoop(dataclasses.replace(SMALL, inner_steps=40), "DDQN", AGENT, "cartpole")
     drawing = loop_of(inner_steps=40, agent={"vary_hp": True})
     proxies = proxies_of(drawing, 3)
-    drawn, expected = loop.run(proxies, [0, 1, 2], sample_all=True), drawing.run(proxies, [0, 1, 2])
-    assert torch.equal(drawn.returns, expected.returns) and drawn.test_steps == expected.test_steps
-    assert torch.equal(drawn.episodes, expected.episodes) and loop.agent_config is AGENT
+    outcome, expected = loop.run(proxies, [0, 1, 2], sample_all=True), drawing.run(proxies, [0, 1, 2])
+    assert torch.equal(outcome.returns, expected.returns) and outcome.test_steps == expected.test_steps
+    assert torch.equal(outcome.episodes, expected.episodes) and loop.agent_config is AGENT
 
 
 def test_tests_start_from_the_agent_s_seed_alone() -> None:
@@ -319,8 +319,8 @@ def test_the_tests_rule_ends_a_training_after_an_episode() -> None:
     proxies, seeds = proxies_of(loop, 4), list(range(4))
     outcome = loop.run(proxies, seeds)
     assert outcome.episodes.tolist() == [4] * 4 and outcome.steps.unique().numel() > 1
-    never = loop_of(**TESTS | {"solved_reward": 13.0, "test_limit": 12}, inner_steps=40)
-    assert never.run(proxies, seeds).steps.tolist() == [40] * 4
+    unsolved_loop = loop_of(**TESTS | {"solved_reward": 13.0, "test_limit": 12}, inner_steps=40)
+    assert unsolved_loop.run(proxies, seeds).steps.tolist() == [40] * 4
 
 
 def test_steps_of_the_rule_s_tests_are_counted() -> None:
@@ -334,6 +334,6 @@ def test_steps_of_the_rule_s_tests_are_counted() -> None:
 
 
 def test_the_rule_s_tests_differ_from_episode_to_episode() -> None:
-    drawn = {numbered_seed(seed, episode) for seed in range(50) for episode in range(50)}
-    assert len(drawn) == 2500 and min(drawn) >= 0
+    test_seeds = {numbered_seed(seed, episode) for seed in range(50) for episode in range(50)}
+    assert len(test_seeds) == 2500 and min(test_seeds) >= 0
     assert 0 <= numbered_seed(2**62 + 5, 3) < 2**63

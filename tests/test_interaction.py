@@ -43,7 +43,7 @@ def environment_of(name: str, members: int, envs: int) -> Environment:
 def started(name: str, seeds: list[int], envs: int = 1, config: Config = SMALL) -> StepLoop:
     environment = environment_of(name, len(seeds), envs)
     agent = Agent(Config(**{**vars(config), "num_envs": envs}), environment.spaces, seeds)
-    return StepLoop(agent, environment, Streams.named(seeds, "episodes"))
+    return StepLoop(agent, environment, Streams.from_name(seeds, "episodes"))
 
 
 class Recorder:
@@ -53,7 +53,7 @@ class Recorder:
 
     def __init__(self, actions: Tensor):
         self.actions, (_, self.members, self.envs) = actions, actions.shape
-        self.seen: list[tuple[Tensor, ...]] = []
+        self.transitions: list[tuple[Tensor, ...]] = []
         self.acted_on: list[Tensor] = []
 
     def act(self, obs: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Recorder:
         return self.actions[len(self.acted_on) - 1]
 
     def observe(self, *parts: Tensor) -> None:
-        self.seen.append(tuple(part.clone() for part in parts))
+        self.transitions.append(tuple(part.clone() for part in parts))
 
     def learn(self) -> Tensor:
         return torch.zeros(self.members)
@@ -71,7 +71,7 @@ def recorded(name: str, ticks: int, members: int = 2, envs: int = 2) -> tuple[Re
     environment = environment_of(name, members, envs)
     actions = torch.randint(2, (ticks, members, envs), generator=torch.Generator().manual_seed(0))
     recorder = Recorder(actions)
-    interaction = StepLoop(recorder, environment, Streams.named(range(members), "episodes"))
+    interaction = StepLoop(recorder, environment, Streams.from_name(range(members), "episodes"))
     return recorder, [interaction.step() for _ in range(ticks)], interaction
 
 
@@ -82,17 +82,19 @@ def test_an_agent_is_told_whole_episodes(name: str) -> None:
     ticks = 230 if name == STEPPED_CAR else 80
     recorder, all_ended, _ = recorded(name, ticks)
     returns, lengths, counted = torch.zeros(2, 2), torch.zeros(2, 2), 0
-    for t, (obs, action, next_obs, reward, _, done) in enumerate(recorder.seen):
+    for t, (obs, action, next_obs, reward, _, done) in enumerate(recorder.transitions):
         assert torch.equal(obs, recorder.acted_on[t]) and torch.equal(action, recorder.actions[t])
         if t + 1 < ticks:
             same = (next_obs == recorder.acted_on[t + 1]).all(-1)
             assert torch.equal(same, ~done)
-        returns, lengths, ended = returns + reward, lengths + 1, all_ended[t]
-        assert (ended is not None) == bool(done.any())
-        if ended is not None:
+        returns, lengths, finished = returns + reward, lengths + 1, all_ended[t]
+        assert (finished is not None) == bool(done.any())
+        if finished is not None:
             where = done.nonzero(as_tuple=True)
-            assert torch.equal(ended.members, where[0]) and ended.step == t + 1
-            assert torch.equal(ended.returns, returns[where]) and torch.equal(ended.lengths, lengths[where].long())
+            assert torch.equal(finished.members, where[0]) and finished.step == t + 1
+            assert torch.equal(finished.returns, returns[where]) and torch.equal(
+                finished.lengths, lengths[where].long()
+            )
             returns, lengths, counted = returns * ~done, lengths * ~done, counted + len(where[0])
     assert counted >= 4
 
@@ -100,9 +102,9 @@ def test_an_agent_is_told_whole_episodes(name: str) -> None:
 @pytest.mark.parametrize(("name", "discount"), [("probe-1", 0.0), ("probe-truncated", 1.0), ("cartpole", 0.0)])
 def test_a_time_limit_is_no_end(name: str, discount: float) -> None:
     recorder, _, _ = recorded(name, 60)
-    at_ends = torch.cat([seen[4][seen[5]] for seen in recorder.seen])
+    at_ends = torch.cat([transition[4][transition[5]] for transition in recorder.transitions])
     assert len(at_ends) > 4 and (at_ends == discount).all()
-    assert all((seen[4][~seen[5]] == 1).all() for seen in recorder.seen)
+    assert all((transition[4][~transition[5]] == 1).all() for transition in recorder.transitions)
 
 
 def test_the_environment_s_own_discount_reaches_the_agent() -> None:
@@ -110,10 +112,10 @@ def test_the_environment_s_own_discount_reaches_the_agent() -> None:
     dynamics: Any = environment.dynamics
     dynamics.raw_done = True
     recorder = Recorder(torch.zeros(40, 2, 1, dtype=torch.int64))
-    interaction = StepLoop(recorder, environment, Streams.named([0, 1], "episodes"))
+    interaction = StepLoop(recorder, environment, Streams.from_name([0, 1], "episodes"))
     for _ in range(40):
         interaction.step()
-    for obs, action, _, _, discount, done in recorder.seen:
+    for obs, action, _, _, discount, done in recorder.transitions:
         raw = dynamics.program.step(obs, action).done
         assert torch.equal(discount, 1 - raw) and torch.equal(done | (raw <= 0.5), torch.ones_like(done))
 
@@ -124,10 +126,10 @@ def test_every_episode_starts_from_its_own_seed() -> None:
     starts, firsts = starts_of(make_environment("cartpole", 1, 1)), []
     interaction.agent.actions = torch.zeros(300, 2, 2, dtype=torch.int64)
     for _ in range(300):
-        before = interaction.seeds
-        ended = interaction.step()
-        fresh = interaction.seeds != before
-        if ended is not None:
+        previous_seeds = interaction.seeds
+        finished = interaction.step()
+        fresh = interaction.seeds != previous_seeds
+        if finished is not None:
             assert interaction.obs is not None and torch.equal(interaction.obs[fresh], starts(interaction.seeds)[fresh])
             firsts += interaction.seeds[fresh].tolist()
     assert len(firsts) == len(set(firsts)) > 80
@@ -140,33 +142,41 @@ def test_blocks_in_which_no_episode_ended_are_passed_over_as_in_company() -> Non
     networks = Networks(ProxyConfig(proxy_hidden_size=3, max_steps=limit), real.spaces)
     proxies = torch.zeros(2, networks.size)
     networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
-    found = []
+    results = []
     for members in ([0, 1], [1]):
         dynamics = SyntheticDynamics(networks.program(proxies[members]), real.spaces, starts_of(real))
         recorder = Recorder(torch.zeros(limit, len(members), 1, dtype=torch.int64))
         environment = TensorEnvironment(dynamics, len(members), 1)
-        interaction = StepLoop(recorder, environment, Streams.named(members, "episodes"))
-        first, ended = interaction.seeds, [interaction.step() for _ in range(limit)]
-        assert ended[-1] is not None and ended[-1].lengths[-1] == limit and not torch.equal(interaction.seeds, first)
-        found.append((interaction.seeds[-1], interaction.obs[-1]))  # type: ignore[index]
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+        interaction = StepLoop(recorder, environment, Streams.from_name(members, "episodes"))
+        first, finished = interaction.seeds, [interaction.step() for _ in range(limit)]
+        assert (
+            finished[-1] is not None and finished[-1].lengths[-1] == limit and not torch.equal(interaction.seeds, first)
+        )
+        results.append((interaction.seeds[-1], interaction.obs[-1]))  # type: ignore[index]
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 
 
 @pytest.mark.parametrize(("name", "ticks"), [("cartpole", 0), ("synthetic", 50), ("cartpole", BLOCK)])
 def test_those_who_stay_go_on_as_before(name: str, ticks: int) -> None:
-    whole, fewer, stay = started(name, [0, 1, 2, 3]), started(name, [0, 1, 2, 3]), torch.tensor([3, 1])
-    for interaction in (whole, fewer):
+    full_loop, fewer, stay = started(name, [0, 1, 2, 3]), started(name, [0, 1, 2, 3]), torch.tensor([3, 1])
+    for interaction in (full_loop, fewer):
         for _ in range(ticks):
             interaction.step()
     fewer.select(stay)
     for _ in range(140):
-        one, other = whole.step(), fewer.step()
-        assert torch.equal(whole.obs[stay], fewer.obs)  # type: ignore[arg-type,index]
-        mine = [] if other is None else list(zip(stay[other.members].tolist(), other.lengths.tolist(), strict=True))
-        theirs = [] if one is None else list(zip(one.members.tolist(), one.lengths.tolist(), strict=True))
-        assert sorted(mine) == [pair for pair in theirs if pair[0] in (1, 3)]
-    assert torch.equal(whole.agent.online[stay], fewer.agent.online)
-    assert torch.equal(whole.loss[stay].nan_to_num(-1), fewer.loss.nan_to_num(-1))
+        full_finished, other = full_loop.step(), fewer.step()
+        assert torch.equal(full_loop.obs[stay], fewer.obs)  # type: ignore[arg-type,index]
+        fewer_lengths = (
+            [] if other is None else list(zip(stay[other.members].tolist(), other.lengths.tolist(), strict=True))
+        )
+        full_lengths = (
+            []
+            if full_finished is None
+            else list(zip(full_finished.members.tolist(), full_finished.lengths.tolist(), strict=True))
+        )
+        assert sorted(fewer_lengths) == [pair for pair in full_lengths if pair[0] in (1, 3)]
+    assert torch.equal(full_loop.agent.online[stay], fewer.agent.online)
+    assert torch.equal(full_loop.loss[stay].nan_to_num(-1), fewer.loss.nan_to_num(-1))
 
 
 def resumed(name: str, loop: StepLoop) -> StepLoop:
@@ -174,9 +184,9 @@ def resumed(name: str, loop: StepLoop) -> StepLoop:
     file, other = io.BytesIO(), started(name, loop.agent.seeds, envs=2)
     torch.save((loop.agent.state_dict(), loop.state_dict()), file)
     file.seek(0)
-    weights, own = torch.load(file, weights_only=True)
+    weights, loop_state = torch.load(file, weights_only=True)
     other.agent.load_state_dict(weights)
-    other.load_state_dict(own)
+    other.load_state_dict(loop_state)
     return other
 
 
@@ -186,23 +196,23 @@ def resumed(name: str, loop: StepLoop) -> StepLoop:
 ])  # fmt: skip
 def test_goes_on_from_its_state_to_the_bit(name: str, ticks: int) -> None:
     """In the middle of episodes of different ages, at their ends, and at the ends of blocks of seeds; and once more."""
-    whole = started(name, [0, 1], envs=2)
+    full_loop = started(name, [0, 1], envs=2)
     for _ in range(ticks):
-        whole.step()
-    other = resumed(name, whole)
+        full_loop.step()
+    other = resumed(name, full_loop)
     if name == "lunarlander":
         assert other.lengths.unique().numel() > 1
     for step in range(90):
         if step == 45:
             other = resumed(name, other)
-        ours, theirs = whole.step(), other.step()
-        assert torch.equal(whole.obs, other.obs) and (ours is None) == (theirs is None)  # type: ignore[arg-type]
-        if ours is not None and theirs is not None:
-            assert ours.step == theirs.step
+        full_finished, resumed_finished = full_loop.step(), other.step()
+        assert torch.equal(full_loop.obs, other.obs) and (full_finished is None) == (resumed_finished is None)  # type: ignore[arg-type]
+        if full_finished is not None and resumed_finished is not None:
+            assert full_finished.step == resumed_finished.step
             for field in ("members", "returns", "lengths"):
-                assert torch.equal(getattr(ours, field), getattr(theirs, field))
-    assert torch.equal(whole.agent.online, other.agent.online) and whole.steps == other.steps == ticks + 90
-    assert torch.equal(whole.loss, other.loss) and torch.equal(whole.seeds, other.seeds)
+                assert torch.equal(getattr(full_finished, field), getattr(resumed_finished, field))
+    assert torch.equal(full_loop.agent.online, other.agent.online) and full_loop.steps == other.steps == ticks + 90
+    assert torch.equal(full_loop.loss, other.loss) and torch.equal(full_loop.seeds, other.seeds)
 
 
 def test_only_the_actions_of_episodes_under_way_are_kept() -> None:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from models.layers import Dense, Network, convolution, dense, sigmoid
 from models.streams import Streams
-from rounding import FUNCTION, UNIT, affine, gamma, near
+from rounding import FUNCTION, UNIT, affine, assert_near, gamma
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])
@@ -16,7 +16,7 @@ def test_dense_is_linear_for_every_member(inputs: int, outputs: int, batch: int)
     x, weight, bias = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
     out = dense(x, weight, bias)
     for m in range(3):
-        near(out[m], F.linear(x[m], weight[m].T, bias[m]), affine(x[m], weight[m].T, bias[m]))
+        assert_near(out[m], F.linear(x[m], weight[m].T, bias[m]), affine(x[m], weight[m].T, bias[m]))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 31, 768])
@@ -31,40 +31,40 @@ def test_a_member_alone_is_the_same_to_the_bit(inputs: int, outputs: int, batch:
         out.square().mean((1, 2)).sum().backward()
         return [out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)]
 
-    given = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
-    together = run(*given)
+    tensors = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
+    joint_results = run(*tensors)
     for m in range(3):
-        alone = run(*(t[m : m + 1] for t in given))
-        assert all(torch.equal(a[m], b[0]) for a, b in zip(together, alone, strict=True))
+        alone = run(*(t[m : m + 1] for t in tensors))
+        assert all(torch.equal(a[m], b[0]) for a, b in zip(joint_results, alone, strict=True))
 
 
 def test_sigmoid_is_the_logistic_function() -> None:
     x = torch.linspace(-200, 200, 4001)
-    near(sigmoid(x), torch.sigmoid(x), 4 * UNIT)  # of (1 + tanh(x / 2)) / 2: two roundings of numbers up to 2
+    assert_near(sigmoid(x), torch.sigmoid(x), 4 * UNIT)  # of (1 + tanh(x / 2)) / 2: two roundings of numbers up to 2
 
 
 @pytest.mark.parametrize(("channels", "out", "size"), [(8, 32, 32), (1, 5, 7), (3, 4, 8), (2, 1, 6)])
 def test_convolution_is_conv2d_for_every_member(channels: int, out: int, size: int) -> None:
     x = torch.randn(2, 3, channels, size, size + 2)
     kernel, bias = torch.randn(2, out, channels, 3, 3), torch.randn(2, out)
-    ours = convolution(x, kernel.flatten(2).transpose(1, 2), bias)
+    outputs = convolution(x, kernel.flatten(2).transpose(1, 2), bias)
     for m in range(2):
-        theirs = F.conv2d(x[m], kernel[m], bias[m], stride=2, padding=1)
+        expected = F.conv2d(x[m], kernel[m], bias[m], stride=2, padding=1)
         terms = F.conv2d(x[m].abs(), kernel[m].abs(), bias[m].abs(), stride=2, padding=1)
-        near(ours[m], theirs, gamma(9 * channels + 1) * terms)
+        assert_near(outputs[m], expected, gamma(9 * channels + 1) * terms)
 
 
 def test_weights_are_views_in_the_order_of_the_layers() -> None:
     network = Network([Dense("a", 3, 2), Dense("b", 2, 5, gain=1.0)], Streams([1, 2]))
     assert network.flat.shape[1] == 3 * 2 + 2 + 2 * 5 + 5
     with torch.no_grad():
-        named, cached = network.named_weights(), network.weights()
-        assert {name: tuple(view.shape) for name, view in named.items()} == {
+        named_weights, cached = network.named_weights(), network.weights()
+        assert {name: tuple(view.shape) for name, view in named_weights.items()} == {
             "a.weight": (2, 3, 2), "a.bias": (2, 2), "b.weight": (2, 2, 5), "b.bias": (2, 5)}  # fmt: skip
         network.flat.copy_(torch.arange(2 * network.flat.shape[1]).view(2, -1))
-        assert torch.equal(torch.cat([view.flatten(1) for view in named.values()], 1), network.flat)
+        assert torch.equal(torch.cat([view.flatten(1) for view in named_weights.values()], 1), network.flat)
         for views in (cached, network.weights()):
-            assert all(torch.equal(a, b) for a, b in zip(views, named.values(), strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(views, named_weights.values(), strict=True))
         network.flat.data = network.flat.data + 1  # new memory
         assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
 
@@ -80,4 +80,4 @@ def test_a_gain_gives_orthogonal_weights(inputs: int, outputs: int) -> None:
     weight = Network([Dense("a", inputs, outputs, gain=1.5)], Streams([3])).named_weights()["a.weight"][0]
     product = weight @ weight.T if inputs < outputs else weight.T @ weight
     # Householder's QR: orthogonal to small multiples of gamma (Higham 2002, theorem 19.4), and the product's sum.
-    near(product, 1.5**2 * torch.eye(8), 1.5**2 * gamma(32 + 8 * FUNCTION))
+    assert_near(product, 1.5**2 * torch.eye(8), 1.5**2 * gamma(32 + 8 * FUNCTION))

@@ -8,7 +8,7 @@ import pytest
 LEAN = "import sys; from control.lightning import lean; lean.load(); import pytorch_lightning"
 
 
-def said(code: str) -> str:
+def output_of(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -24,7 +24,7 @@ other = torch.compile(one)
 print([isinstance(each, kind) for each in (one, other) for kind in (OptimizedModule, also)])
 print(scipy.signal.lfilter([1.0], [1.0], [3.0])[0], torch._dynamo.__spec__ is None)
 """
-    assert said(code).splitlines() == ["[]", "[False, False, True, True]", "3.0 False"]
+    assert output_of(code).splitlines() == ["[]", "[False, False, True, True]", "3.0 False"]
 
 
 @pytest.mark.slow
@@ -41,4 +41,4 @@ before = sys.modules[{name!r}]
 {LEAN}
 print(first, type(before).__name__, sys.modules[{name!r}] is before)
 """
-    assert said(code) == "_Later module True"
+    assert output_of(code) == "_Later module True"

@@ -22,7 +22,7 @@ from models.losses import (
     transition_losses,
     value_loss,
 )
-from rounding import FUNCTION, gamma, near
+from rounding import FUNCTION, assert_near, gamma
 
 DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "number": lambda g: torch.randn(3, 7, generator=g),
@@ -51,10 +51,10 @@ def test_each_member_is_by_itself_in_values_and_gradients(name: str) -> None:
     (function, takes), g = LOSSES[name], torch.Generator().manual_seed(0)
     first, *rest = (DRAWS[kind](g) for kind in takes.split())
     first.requires_grad_()
-    together = function(first, *rest)
-    alone = torch.func.vmap(lambda *one: function(*(x.unsqueeze(0) for x in one)).squeeze(0))(first, *rest)
-    near(together, alone, gamma(first[0].numel() + 2 * FUNCTION) * (1 + alone.abs()))
-    together[0].square().sum().backward()
+    joint_loss = function(first, *rest)
+    alone = torch.func.vmap(lambda *tensors: function(*(x.unsqueeze(0) for x in tensors)).squeeze(0))(first, *rest)
+    assert_near(joint_loss, alone, gamma(first[0].numel() + 2 * FUNCTION) * (1 + alone.abs()))
+    joint_loss[0].square().sum().backward()
     assert first.grad is not None
     assert first.grad[0].abs().sum() > 0 and first.grad[1:].abs().sum() == 0
 
@@ -137,18 +137,18 @@ def test_value_loss_by_hand() -> None:
 
 NUMBERS = torch.zeros(2, 2)
 UNFIT: list[tuple[Callable[..., Any], str]] = [
-    (lambda more: cross_entropy(torch.zeros(2, 5, 3), more.long()), "fit"),
-    (lambda more: squared_error(torch.zeros(2, 5, 3), more), "fit"),
-    (lambda more: policy_gradient(SCORES, ACTIONS, more), "weights .* do not fit"),
-    (lambda more: value_loss(more, NUMBERS, 1.0), "values .* do not fit"),
-    (lambda more: value_loss(NUMBERS, NUMBERS, 1.0, more), "share"),
+    (lambda tensor: cross_entropy(torch.zeros(2, 5, 3), tensor.long()), "fit"),
+    (lambda tensor: squared_error(torch.zeros(2, 5, 3), tensor), "fit"),
+    (lambda tensor: policy_gradient(SCORES, ACTIONS, tensor), "weights .* do not fit"),
+    (lambda tensor: value_loss(tensor, NUMBERS, 1.0), "values .* do not fit"),
+    (lambda tensor: value_loss(NUMBERS, NUMBERS, 1.0, tensor), "share"),
 ]
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 1), (2, 1), (1, 2), (3,)])
-@pytest.mark.parametrize(("loss", "said"), UNFIT)
-def test_what_would_broadcast_is_refused(loss: Callable[..., Any], said: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(("loss", "message"), UNFIT)
+def test_what_would_broadcast_is_refused(loss: Callable[..., Any], message: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=message):
         loss(torch.ones(shape))
 
 
@@ -180,18 +180,18 @@ def test_normal_distributions_are_those_of_torch() -> None:
 @pytest.mark.parametrize("axis", [1, 2])
 def test_categorical_kl_is_that_of_torch(axis: int) -> None:
     p, q = (3 * torch.randn(2, 5, 6)).log_softmax(axis), (3 * torch.randn(2, 5, 6)).log_softmax(axis)
-    theirs = kl_divergence(Categorical(logits=p.movedim(axis, -1)), Categorical(logits=q.movedim(axis, -1)))
-    torch.testing.assert_close(categorical_kl(p, q, axis), theirs)
+    expected = kl_divergence(Categorical(logits=p.movedim(axis, -1)), Categorical(logits=q.movedim(axis, -1)))
+    torch.testing.assert_close(categorical_kl(p, q, axis), expected)
     assert not categorical_kl(p, p, axis).any()
 
 
 def test_losses_of_transitions_by_hand() -> None:
-    state, following = torch.tensor([[1.0, 0.0], [2.0, 3.0]]), torch.tensor([[0.0, 0.0], [2.0, 1.0]])
-    reward, paid = torch.tensor([[1.0], [0.5]]), torch.tensor([[0.0], [1.0]])
-    logit, ended = torch.tensor([[0.0], [math.log(3)]]), torch.tensor([[1.0], [0.0]])
-    losses = transition_losses(state, reward, logit, following, paid, ended)
+    state, next_state = torch.tensor([[1.0, 0.0], [2.0, 3.0]]), torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+    reward, reward_target = torch.tensor([[1.0], [0.5]]), torch.tensor([[0.0], [1.0]])
+    logit, terminated = torch.tensor([[0.0], [math.log(3)]]), torch.tensor([[1.0], [0.0]])
+    losses = transition_losses(state, reward, logit, next_state, reward_target, terminated)
     # (1 + 0 + 0 + 4) / 4; (1 + 0.25) / 2; p is 1/2 and 3/4, so (-log 1/2 - log 1/4) / 2
-    wanted = [5 / 4, 5 / 8, 1.5 * math.log(2)]
-    assert [float(loss) for loss in losses] == pytest.approx(wanted, rel=1e-6)
+    expected = [5 / 4, 5 / 8, 1.5 * math.log(2)]
+    assert [float(loss) for loss in losses] == pytest.approx(expected, rel=1e-6)
     with pytest.raises(ValueError, match="ends"):
-        transition_losses(state, reward, logit, following, paid, ended[:, 0])
+        transition_losses(state, reward, logit, next_state, reward_target, terminated[:, 0])

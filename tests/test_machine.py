@@ -26,8 +26,8 @@ def test_old_states_go_and_never_the_one_in_use(cache: Path) -> None:
         os.utime(cache / f"state_{age}", (100 - age, 100 - age))
     (cache / "gone").symlink_to(cache / "nowhere")
     assert machine.cache_folder.__wrapped__() == folder and folder.is_dir()
-    kept = {path.name for path in cache.iterdir() if path.is_dir()}
-    assert kept == {folder.name, *(f"state_{age}" for age in range(1, 7))}
+    folders = {path.name for path in cache.iterdir() if path.is_dir()}
+    assert folders == {folder.name, *(f"state_{age}" for age in range(1, 7))}
 
 
 def test_processes_that_save_side_by_side_keep_both(tmp_path: Path) -> None:
@@ -44,6 +44,6 @@ def test_processes_that_save_side_by_side_keep_both(tmp_path: Path) -> None:
         return subprocess.Popen([sys.executable, "-c", code], env=variables, text=True, stdout=subprocess.PIPE)
 
     side_by_side = [(started("1.5"), "[3.0]"), (started("4"), "[8]"), (started("2j"), "[4j]")]
-    for process, shown in side_by_side:
-        assert process.communicate()[0].strip() == shown
+    for process, expected in side_by_side:
+        assert process.communicate()[0].strip() == expected
     assert started("1.5", "4", "2j").communicate()[0].strip() == "[3.0, 8, 4j]"

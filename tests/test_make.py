@@ -37,9 +37,11 @@ def test_targets_that_are_named_exist_and_are_no_files() -> None:
     lines = [command for page in PAGES for command in commands(page)]
     lines += [step["run"] for path in WORKFLOWS for step in steps(path) if "run" in step]
     lines += [line for line in (ROOT / ".ci/run").read_text().splitlines() if not line.startswith("#")]
-    named = [re.findall(r"\bmake(?: --?[\w-]+)* ([a-z]+)", line) for line in lines]
-    assert {"setup", "lint", "types", "test", "docs", "train", "slow"} <= {name for names in named for name in names}
-    assert {name for names in named for name in names} <= TARGETS
+    make_calls = [re.findall(r"\bmake(?: --?[\w-]+)* ([a-z]+)", line) for line in lines]
+    assert {"setup", "lint", "types", "test", "docs", "train", "slow"} <= {
+        name for names in make_calls for name in names
+    }
+    assert {name for names in make_calls for name in names} <= TARGETS
 
 
 def test_extras_that_targets_install_exist() -> None:
@@ -91,20 +93,20 @@ def test_workflows_are_what_github_reads(path: Path) -> None:
             "name", "runs-on", "timeout-minutes", "strategy", "steps"
         }  # fmt: skip
         matrix = job.get("strategy", {}).get("matrix", {})
-        runners = matrix["os"] + [more["os"] for more in matrix["include"]] if matrix else [job["runs-on"]]
+        runners = matrix["os"] + [include["os"] for include in matrix["include"]] if matrix else [job["runs-on"]]
         assert set(runners) <= RUNNERS
-        known = {"matrix.os", "matrix.python", "github.workflow", "github.ref"}
-        assert set(re.findall(r"\$\{\{ (.+?) \}\}", path.read_text())) <= known
+        allowed = {"matrix.os", "matrix.python", "github.workflow", "github.ref"}
+        assert set(re.findall(r"\$\{\{ (.+?) \}\}", path.read_text())) <= allowed
     for step in steps(path):
         assert ("run" in step) != ("uses" in step) and step.keys() <= {"name", "if", "run", "uses", "with"}
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
         else:
             assert subprocess.run(["bash", "-n", "-c", step["run"]], capture_output=True).returncode == 0, step["run"]
-    given = [step["with"] for step in steps(path) if "with" in step]
-    (cached,) = [each["cache-dependency-glob"] for each in given if "cache-dependency-glob" in each]
+    action_inputs = [step["with"] for step in steps(path) if "with" in step]
+    (cached,) = [entry["cache-dependency-glob"] for entry in action_inputs if "cache-dependency-glob" in entry]
     assert (ROOT / cached).is_file()
-    (site,) = [each["path"] for each in given if "path" in each]
+    (site,) = [entry["path"] for entry in action_inputs if "path" in entry]
     assert f"-c docs . {site} " in MAKEFILE, "what is kept is what `make docs` writes"
 
 

@@ -37,20 +37,20 @@ def episode(number: int, length: int, score: float) -> Episode:
     return Episode(steps, score, {"last": torch.tensor([number, length])})
 
 
-def held(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
+def contents(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
     """What is in memory, read from its steps; asserts that every episode is whole."""
-    found = []
-    for kept in memory.episodes[member]:
-        numbers, places = memory.fields["number"][member][kept.slots], memory.fields["place"][member][kept.slots]
-        assert places.tolist() == list(range(len(kept))) and len(set(numbers.tolist())) == 1
-        assert kept.extras["last"].tolist() == [int(numbers[0]), len(kept)]
-        assert torch.equal(memory.fields["obs"][member][kept.slots], numbers[:, None].float().expand(-1, 2))
-        found.append((int(numbers[0]), len(kept), kept.score))
-    if found:
+    episodes = []
+    for stored in memory.episodes[member]:
+        numbers, places = memory.fields["number"][member][stored.slots], memory.fields["place"][member][stored.slots]
+        assert places.tolist() == list(range(len(stored))) and len(set(numbers.tolist())) == 1
+        assert stored.extras["last"].tolist() == [int(numbers[0]), len(stored)]
+        assert torch.equal(memory.fields["obs"][member][stored.slots], numbers[:, None].float().expand(-1, 2))
+        episodes.append((int(numbers[0]), len(stored), stored.score))
+    if episodes:
         firsts = memory.firsts(member)
-        assert memory.fields["number"][member][firsts].tolist() == [number for number, _, _ in found]
+        assert memory.fields["number"][member][firsts].tolist() == [number for number, _, _ in episodes]
         assert not memory.fields["place"][member][firsts].any()
-    return found
+    return episodes
 
 
 # few different scores, so that ties are common
@@ -67,17 +67,19 @@ def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, 
     memory = EpisodeMemory(2, capacity, unit, order)
     number = 0
     plain = [Plain(capacity, unit, order), Plain(capacity, unit, order)]
-    for member, drawn in (pair for both in zip(first, second, strict=False) for pair in enumerate(both)):
+    for member, scored_lengths in (
+        pair for batch_pair in zip(first, second, strict=False) for pair in enumerate(batch_pair)
+    ):
         batch = []
-        for length, score in drawn:
+        for length, score in scored_lengths:
             batch.append((number, length, score))
             number += 1
-        memory.add(member, [episode(*each) for each in batch])
+        memory.add(member, [episode(*fields) for fields in batch])
         plain[member].add(batch)
         for m in range(2):
-            assert held(memory, m) == plain[m].episodes
+            assert contents(memory, m) == plain[m].episodes
     for m in range(2):
-        slots = [slot for kept in memory.episodes[m] for slot in kept.slots.tolist()]
+        slots = [slot for stored in memory.episodes[m] for slot in stored.slots.tolist()]
         assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free[m].tolist())
 
 
@@ -99,7 +101,7 @@ def test_only_steps_in_memory_are_sampled(by: str) -> None:
     for update in slots:
         numbers, places = memory.gather(update, ["number", "place"])
         for m in range(2):
-            alive = {number: length for number, length, _ in held(memory, m)}
+            alive = {number: length for number, length, _ in contents(memory, m)}
             assert all(
                 place < alive[number] for number, place in zip(numbers[m].tolist(), places[m].tolist(), strict=True)
             )
@@ -112,12 +114,12 @@ def test_sampling_is_uniform(by: str, expected: list[float]) -> None:
     draws = 30_000
     numbers, places = memory.gather(memory.sample(Streams([0]), 1, draws, by)[0], ["number", "place"])
     counts = torch.zeros(3, 15).index_put((numbers[0], places[0]), torch.ones(draws), accumulate=True)
-    wanted = torch.zeros(3, 15)
+    expected_counts = torch.zeros(3, 15)
     for number, length in enumerate([1, 4, 15]):
-        wanted[number, :length] = expected[number] / length * draws
-    real = wanted > 0
+        expected_counts[number, :length] = expected[number] / length * draws
+    real = expected_counts > 0
     assert counts[~real].sum() == 0
-    chi_square = ((counts - wanted)[real].square() / wanted[real]).sum()
+    chi_square = ((counts - expected_counts)[real].square() / expected_counts[real]).sum()
     assert 4 < chi_square < 44  # 19 degrees of freedom: 0.9999 and 0.001
 
 

@@ -267,15 +267,15 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def rows(table: str, before: str = "") -> list[tuple[str, str]]:
+def rows(table: str, prefix: str = "") -> list[tuple[str, str]]:
     parts = (row.partition(" -> ") for row in table.replace("\n    ->", " ->").strip().split("\n"))
-    return [(before + words, line) for words, _, line in parts]
+    return [(prefix + words, line) for words, _, line in parts]
 
 
-def check(said: object, line: str) -> None:
+def check(message: object, line: str) -> None:
     start, dots, end = line.partition("...")
-    assert str(said) == line or (dots and str(said).startswith(start) and str(said).endswith(end.strip()))
-    assert "\n" not in str(said)
+    assert str(message) == line or (dots and str(message).startswith(start) and str(message).endswith(end.strip()))
+    assert "\n" not in str(message)
 
 
 @pytest.mark.parametrize(("words", "line"), rows(FLAGS) + rows(SEARCHES, "--implementation SE --gamename cartpole "))
@@ -335,24 +335,24 @@ def test_all_that_is_wrong_is_told_at_once(
     file.write_text(text)
     config = f"--config {file}" if text else ""
     assert trainer.main(f"{words} {config}".replace("@", str(file)).split()) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == len(lines)
-    for line, wanted in zip(said, lines, strict=True):
-        check(line, f"error: {wanted}".replace("@", str(file)))
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == len(lines)
+    for line, expected in zip(errors, lines, strict=True):
+        check(line, f"error: {expected}".replace("@", str(file)))
 
 
 def test_of_very_much_that_is_wrong_only_the_first_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("".join(f"nosuch{number}: 1\n" for number in range(50)))
     assert trainer.main(["--config", str(file)]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 20 and said[-1].endswith("nosuch19 is unknown; see --help (and 30 settings more)")
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 20 and errors[-1].endswith("nosuch19 is unknown; see --help (and 30 settings more)")
 
 
 def test_names_are_compared_only_for_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
 
-    def unknown(name: str, *others: Any) -> SettingError:
+    def unknown(name: str, *args: Any) -> SettingError:
         compared.append(name)
         return SettingError(name)
 

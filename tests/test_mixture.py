@@ -25,30 +25,30 @@ from models.streams import Streams
 SE = "--implementation SE --gamename cartpole --agent DDQN,PPO"
 
 
-def both(flags: str) -> Any:
+def mixed_settings(flags: str) -> Any:
     return config.parse(f"{SE} {flags}".split())
 
 
 def test_each_family_has_its_own_settings(tmp_path: Path) -> None:
     """Defaults are the family's and the preset's; a flag is for all, one with a name in front for one, and wins."""
-    ddqn, ppo = parts(both("").agent)
+    ddqn, ppo = parts(mixed_settings("").agent)
     assert (ddqn.hidden_sizes, ppo.hidden_sizes, ppo.lr) == ((64,), (64, 64), family("PPO").config.lr)
     assert ddqn.vary == ppo.vary == ("lr",) and ddqn.vary_hp and ppo.vary_hp  # of the preset
     flags = "--PPO_lr 1e-4 --lr 5e-3 --no_vary_hp --ent_coef 0.02 --eps_min 0.1"
-    ddqn, ppo = parts(both(flags).agent)
+    ddqn, ppo = parts(mixed_settings(flags).agent)
     assert (ddqn.lr, ppo.lr, ppo.ent_coef, ddqn.eps_min) == (5e-3, 1e-4, 0.02, 0.1)
     assert not ddqn.vary_hp and not ppo.vary_hp
     file = tmp_path / "run.yaml"
-    file.write_text(to_yaml(both(flags)))
-    assert config.parse(["--config", str(file)]).agent == both(flags).agent
+    file.write_text(to_yaml(mixed_settings(flags)))
+    assert config.parse(["--config", str(file)]).agent == mixed_settings(flags).agent
     ddqn, ppo = parts(config.parse(["--config", str(file), "--lr", "7"]).agent)  # flags win over a file
     assert (ddqn.lr, ppo.lr, ppo.ent_coef) == (7.0, 7.0, 0.02)
-    named = config.settings_from(implementation="SE", gamename="cartpole", agent="DDQN,PPO", lr=1e-2, PPO_lr=1e-3)
-    assert [each.lr for each in parts(named.agent)] == [1e-2, 1e-3]
+    settings = config.settings_from(implementation="SE", gamename="cartpole", agent="DDQN,PPO", lr=1e-2, PPO_lr=1e-3)
+    assert [family_config.lr for family_config in parts(settings.agent)] == [1e-2, 1e-3]
 
 
 def test_settings_survive_the_written_form_and_a_worker() -> None:
-    settings = both("--PPO_num_envs 3")
+    settings = mixed_settings("--PPO_num_envs 3")
     assert from_dict(as_dict(settings)).agent == settings.agent == pickle.loads(pickle.dumps(settings.agent))
     assert parts(settings.replace(lr=1.0).agent)[1].lr == 1.0
 
@@ -61,17 +61,17 @@ def test_agents_of_one_family_share_its_settings() -> None:
     assert (plain.head, dueling.head, plain.lr, dueling.lr) == ("plain", "dueling", 0.5, 0.5) and ppo.lr != 0.5
 
 
-@pytest.mark.parametrize(("agents", "per_proxy", "apart"), [
+@pytest.mark.parametrize(("agents", "per_proxy", "rank_apart"), [
     ("DDQN", 2, False), ("DDQN,DuelingDDQN", 2, False), ("DDQN,PPO", 2, True),
     ("DDQN,PPO --agents_take_turns generations", 2, False), ("DDQN,PPO --strategy nes", 2, False),
 ])  # fmt: skip
-def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, apart: bool) -> None:
+def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, rank_apart: bool) -> None:
     """As many of each on each proxy, and ranks of each kind apart: their returns are not alike."""
     proxy = config.parse(f"--implementation SE --gamename cartpole --agent {agents}".split()).proxy
-    assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, apart)
+    assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, rank_apart)
 
 
-@pytest.mark.parametrize(("flags", "agents", "own"), [
+@pytest.mark.parametrize(("flags", "agents", "expected"), [
     ("pendulum --preset two_stage", "TD3", {"agents_take_turns": "seeds"}),
     (f"{STEPPED_PENDULUM} --preset two_stage", "TD3", {}),
     ("cartpole --preset two_stage", "DDQN", {}),
@@ -87,29 +87,29 @@ def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, apart:
     ("hopper --preset published", "PPO,SAC,DDPG,TD3",
      {"population": 256, "generations": 2000, "test_limit_first": 100, "test_episodes": 16}),
 ])  # fmt: skip
-def test_presets_bring_agents_that_can_act_there(flags: str, agents: str, own: dict[str, Any]) -> None:
+def test_presets_bring_agents_that_can_act_there(flags: str, agents: str, expected: dict[str, Any]) -> None:
     settings = config.parse(["--implementation", "SE", "--proxy", "bandit", "--gamename", *flags.split()])
-    assert settings.run.agent == agents and {name: getattr(settings.proxy, name) for name in own} == own
+    assert settings.run.agent == agents and {name: getattr(settings.proxy, name) for name in expected} == expected
     assert from_dict(as_dict(settings)).proxy == settings.proxy
 
 
-@pytest.mark.parametrize(("flags", "said"), [
+@pytest.mark.parametrize(("flags", "message"), [
     ("--gumbel_softmax_temp 2", "--gumbel_softmax_temp is a setting of TD3Discrete, not of SE"),
     ("--agent DDQN,AAC", r"agent is 'AAC'; did you mean 'A2C'\? Allowed: DDQN, .*"),
     ("--PPO_lr 0", "PPO_lr is 0.0; allowed: number, greater than 0"),
     ("--batch_size 200 --buffer_size 100", "batch_size is 200, but buffer_size is 100"),
     ("--agent PPO --PPO_lr 1", "--PPO_lr is unknown"),
 ])  # fmt: skip
-def test_what_no_agent_has_is_one_line(flags: str, said: str) -> None:
-    with pytest.raises(config.SettingError, match=said):
-        both(flags)
+def test_what_no_agent_has_is_one_line(flags: str, message: str) -> None:
+    with pytest.raises(config.SettingError, match=message):
+        mixed_settings(flags)
 
 
 def test_an_agent_that_cannot_play_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main([*SE.split()[:-1], "DDQN,SAC", "--logdir", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     line = "agent is 'DDQN,SAC', but SAC takes continuous actions, and those of cartpole are discrete; allowed: "
-    assert said == f"error: {line}DDQN, DuelingDDQN, PPO, A2C, TD3Discrete\n"
+    assert error == f"error: {line}DDQN, DuelingDDQN, PPO, A2C, TD3Discrete\n"
 
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "vary_hp": False}
@@ -123,11 +123,11 @@ PAIRS = {
 @pytest.mark.parametrize("case", PAIRS)
 def test_alone_as_in_company(case: str) -> None:
     game, agents, changes = PAIRS[case]
-    given = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
+    arguments = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
     proxy = Config(
         proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40, compiled=False
     )
-    settings = config.settings_from(**given)
+    settings = config.settings_from(**arguments)
     loop = InnerLoop(proxy, agents, settings.agent, game)
     kinds = agents.split(",")
     seeds = fresh_seeds(3, "some", 7, len(kinds))
@@ -142,9 +142,9 @@ def test_alone_as_in_company(case: str) -> None:
         assert torch.equal(alone.curve[:, :tests], company.curve[rows])
     # And as in a program of its own kind, which knows nothing of the others.
     for number, kind in enumerate(kinds):
-        own = InnerLoop(proxy, kind, config_of(settings.agent, kind, kinds), game)
+        single_loop = InnerLoop(proxy, kind, config_of(settings.agent, kind, kinds), game)
         rows = [i for i, seed in enumerate(seeds) if seed % len(kinds) == number]
-        assert torch.equal(own.run(proxies[rows], [seeds[i] for i in rows]).returns, company.returns[rows])
+        assert torch.equal(single_loop.run(proxies[rows], [seeds[i] for i in rows]).returns, company.returns[rows])
 
 
 TINY = (
@@ -164,11 +164,11 @@ def test_a_search_resumes_to_the_same_numbers(
     limits: list[int | None] = []
     run = InnerLoop.run
 
-    def spy(self: InnerLoop, proxies: Any, seeds: Any, *more: Any, **named: Any) -> Any:
+    def spy(self: InnerLoop, proxies: Any, seeds: Any, *args: Any, **kwargs: Any) -> Any:
         trained.append([sum(seed % 2 == number for seed in seeds) for number in (0, 1)])
         self.compiled = None
-        limits.append(named.get("test_limit", self.config.test_limit))
-        return run(self, proxies, seeds, *more, **named)
+        limits.append(kwargs.get("test_limit", self.config.test_limit))
+        return run(self, proxies, seeds, *args, **kwargs)
 
     monkeypatch.setattr(InnerLoop, "run", spy)
     flags = [*SE.split(), "--agents_take_turns", turns, *TINY]
@@ -186,10 +186,10 @@ def test_a_search_resumes_to_the_same_numbers(
     assert torch.equal(first.parameters, second.parameters)
     assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
     # Fresh agents take the settings of their own family from the search, whoever else trains on the proxy.
-    for name, own in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
+    for name, expected in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
         for part in parts(agent_settings(first, name, {"lr": 0.5})):
             assert (part.hidden_sizes, part.lr) == ((8,), 0.5)
-            assert all(getattr(part, key) == value for key, value in own.items())
+            assert all(getattr(part, key) == value for key, value in expected.items())
     assert second.description["scores"]["report"]["each"].keys() == {"DDQN", "PPO"}
     capsys.readouterr()
     words = ["--eval_agent", str(folders[0]), "--num_agents", "4", "--no_real_baseline", "--DDQN_lr", "1e-2"]

@@ -15,7 +15,7 @@ from models.agents.model_generalisation.values import network
 from models.layers import BLOCK, Dense, Truncated
 from models.mlp import Mlp, MlpNetwork
 from models.streams import Streams
-from rounding import Stack, near
+from rounding import Stack, assert_near
 
 MODULES = {
     "relu": nn.ReLU, "leakyrelu": lambda: nn.LeakyReLU(0.01), "tanh": nn.Tanh, "prelu": nn.PReLU,
@@ -36,15 +36,15 @@ SHAPES = (
 )  # the last is too large for sums of products
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def made(sizes: Sequence[int], activation: str, layout: str, members: int = 3) -> tuple[Mlp, Tensor]:
+def make_mlp(sizes: Sequence[int], activation: str, layout: str, members: int = 3) -> tuple[Mlp, Tensor]:
     """An architecture and parameters, biases and slopes as learning may make them."""
     layer, block = (Dense, 1) if layout == "columns" else (Truncated, BLOCK)
     mlp = Mlp(sizes, activation, layout=layout, layer=layer, block=block)
-    flat = mlp.initial(Streams(range(members))) * 1.5 + 0.2 * drawn(members, mlp.size, seed=7)
+    flat = mlp.initial(Streams(range(members))) * 1.5 + 0.2 * random_tensor(members, mlp.size, seed=7)
     if activation == "prelu":
         flat[:, slope(mlp)] = torch.tensor([0.25, -0.6, 0.0, 0.1, 0.9][:members])
     return mlp, flat
@@ -79,81 +79,85 @@ def torch_stack(mlp: Mlp, flat: Tensor, layout: str, member: int) -> nn.Sequenti
 
 
 def check_member(
-    mlp: Mlp, flat: Tensor, x: Tensor, upstream: Tensor, layout: str, m: int, stack: nn.Sequential, found: list[Tensor]
+    mlp: Mlp, flat: Tensor, x: Tensor, upstream: Tensor, layout: str, m: int, stack: nn.Sequential, actual: list[Tensor]
 ) -> None:
     """Outputs ``[B, out]``, gradients of the parameters and of the inputs ``x [B, in]``: those of torch's ``stack``, by
     as much as rounding may move them."""
-    theirs = x.clone().requires_grad_()
-    result = stack(theirs)
+    torch_input = x.clone().requires_grad_()
+    result = stack(torch_input)
     result.backward(upstream)
     bounds = Stack(plain_layers(mlp, flat, layout, m), copy.deepcopy(stack[1]).double(), x)
-    layers, down, shared = bounds.backward(upstream)
+    layers, input_bound, shared = bounds.backward(upstream)
     allowed = torch.zeros(1, mlp.size)
     for places, errors in zip(plain_layers(mlp, allowed, layout, 0), layers, strict=True):
         for place, error in zip(places, errors, strict=True):
             place.copy_(error)
     if mlp.activation == "prelu" and len(layers) > 1:
         allowed[0, slope(mlp)] = shared
-    near(found[0], result, bounds.error)
-    near(found[1], torch_gradient(mlp, stack, layout), allowed[0])
-    near(found[2], theirs.grad, down)
+    assert_near(actual[0], result, bounds.error)
+    assert_near(actual[1], torch_gradient(mlp, stack, layout), allowed[0])
+    assert_near(actual[2], torch_input.grad, input_bound)
 
 
 def torch_gradient(mlp: Mlp, stack: nn.Sequential, layout: str) -> Tensor:
     """The gradients of `torch_stack`, in the places of `Mlp.layers`; what fills a row up has none."""
-    found = torch.zeros(1, mlp.size)
+    gradient = torch.zeros(1, mlp.size)
     linear = [module for module in stack if isinstance(module, nn.Linear)]
-    for (weight, bias), theirs in zip(plain_layers(mlp, found, layout, 0), linear, strict=True):
-        weight.copy_(theirs.weight.grad)
-        bias.copy_(theirs.bias.grad)
+    for (weight, bias), torch_layer in zip(plain_layers(mlp, gradient, layout, 0), linear, strict=True):
+        weight.copy_(torch_layer.weight.grad)
+        bias.copy_(torch_layer.bias.grad)
     if mlp.activation == "prelu" and len(linear) > 1:
-        found[0, slope(mlp)] = stack[1].weight.grad
-    return found[0]
+        gradient[0, slope(mlp)] = stack[1].weight.grad
+    return gradient[0]
 
 
 @pytest.mark.parametrize(("layout", "activation"), CASES)
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activation: str) -> None:
     for batch in (1, 2, 13):
-        check_against_torch(*made(sizes, activation, layout), layout, batch)
+        check_against_torch(*make_mlp(sizes, activation, layout), layout, batch)
 
 
 def check_against_torch(mlp: Mlp, flat: Tensor, layout: str, batch: int) -> None:
-    x, wanted = drawn(3, batch, mlp.sizes[0]), drawn(3, batch, mlp.sizes[-1], seed=1)
-    mine, goal, layers = placed(x, layout), placed(wanted, layout), mlp.layers(flat)
-    trace = mlp.forward(layers, mine)
-    parameters, down = mlp.backward(layers, mine, trace, goal, inputs=True)
-    assert down is not None and torch.equal(mlp.backward(layers, mine, trace, goal)[0], parameters)
+    x, upstream = random_tensor(3, batch, mlp.sizes[0]), random_tensor(3, batch, mlp.sizes[-1], seed=1)
+    placed_x, goal, layers = placed(x, layout), placed(upstream, layout), mlp.layers(flat)
+    trace = mlp.forward(layers, placed_x)
+    parameters, input_gradient = mlp.backward(layers, placed_x, trace, goal, inputs=True)
+    assert input_gradient is not None and torch.equal(mlp.backward(layers, placed_x, trace, goal)[0], parameters)
     for m in range(3):
-        found = [placed(trace[-1], layout)[m], parameters[m], placed(down, layout)[m]]
-        check_member(mlp, flat, x[m], wanted[m], layout, m, torch_stack(mlp, flat, layout, m), found)
+        actual = [placed(trace[-1], layout)[m], parameters[m], placed(input_gradient, layout)[m]]
+        check_member(mlp, flat, x[m], upstream[m], layout, m, torch_stack(mlp, flat, layout, m), actual)
 
 
 @pytest.mark.parametrize("activation", ModelConfig.__dataclass_fields__["activation"].metadata["choices"])
 @pytest.mark.parametrize("sizes", [[4, 9, 9, 3], [5, 7, 1]], ids=str)
 def test_autograd_goes_through_the_backward_pass_by_hand(sizes: list[int], activation: str) -> None:
     net = MlpNetwork(sizes, activation, Streams(range(3)), Truncated, BLOCK)
-    x, wanted = drawn(3, 6, sizes[0]).requires_grad_(), drawn(3, 6, sizes[-1], seed=1)
+    x, upstream = random_tensor(3, 6, sizes[0]).requires_grad_(), random_tensor(3, 6, sizes[-1], seed=1)
     outputs = net(x)
-    parameters, down = torch.autograd.grad(outputs, (net.flat, x), wanted)
+    parameters, input_gradient = torch.autograd.grad(outputs, (net.flat, x), upstream)
     with torch.no_grad():
-        by_hand = net.gradient(x, net.trace(x), wanted, inputs=True)
+        by_hand = net.gradient(x, net.trace(x), upstream, inputs=True)
         assert torch.equal(net(x), outputs) and torch.equal(net.trace(x, net.flat.clone())[-1], outputs)
-        assert torch.equal(by_hand[0], parameters) and by_hand[1] is not None and torch.equal(by_hand[1], down)
+        assert (
+            torch.equal(by_hand[0], parameters) and by_hand[1] is not None and torch.equal(by_hand[1], input_gradient)
+        )
         net.flat.data = net.flat.data * 2  # other memory: the views of the old are no longer used
         assert torch.equal(net.trace(x)[-1], net.trace(x, net.flat)[-1])
 
 
 def test_leakyrelu_of_another_slope() -> None:
     mlp = Mlp([3, 8, 2], "leakyrelu", leak=0.25)
-    flat, x = mlp.initial(Streams([0])), drawn(1, 3, 6)
+    flat, x = mlp.initial(Streams([0])), random_tensor(1, 3, 6)
     trace = mlp.forward(mlp.layers(flat), x)
     stack = torch_stack(mlp, flat, "columns", 0)
     stack[1] = nn.LeakyReLU(0.25)
     upstream = torch.ones(1, 2, 6)
-    gradient, down = mlp.backward(mlp.layers(flat), x, trace, upstream, inputs=True)
-    assert down is not None
-    check_member(mlp, flat, x[0].T, upstream[0].T, "columns", 0, stack, [trace[-1][0].T, gradient[0], down[0].T])
+    gradient, input_gradient = mlp.backward(mlp.layers(flat), x, trace, upstream, inputs=True)
+    assert input_gradient is not None
+    check_member(
+        mlp, flat, x[0].T, upstream[0].T, "columns", 0, stack, [trace[-1][0].T, gradient[0], input_gradient[0].T]
+    )
 
 
 @pytest.mark.parametrize("sizes", [[4, 83, 1], [9, 40, 30, 2], [2, 6, 5]], ids=str)
@@ -165,9 +169,9 @@ def test_initial_parameters_are_drawn_as_those_of_linear(sizes: list[int]) -> No
     for (weight, bias), inputs in zip(layers[:-1], sizes[:-1], strict=True):
         bound = inputs**-0.5
         for part in (weight, bias):
-            ours = part.flatten().numpy()
-            assert abs(ours).max() <= bound
-            assert stats.kstest(ours, "uniform", (-bound, 2 * bound)).pvalue > 1e-3
+            values = part.flatten().numpy()
+            assert abs(values).max() <= bound
+            assert stats.kstest(values, "uniform", (-bound, 2 * bound)).pvalue > 1e-3
         assert not torch.equal(weight[0], weight[1])
 
 
@@ -177,10 +181,10 @@ def test_networks_start_as_those_of_haiku(inputs: int, hidden: int) -> None:
     net = MlpNetwork((inputs, hidden, hidden, 5), "elu", Streams(range(100)), Truncated)
     for (weight, bias), fan_in in zip(net.layers(), (inputs, hidden, hidden), strict=True):
         assert not bias.any()
-        ours = weight.flatten() * math.sqrt(fan_in)
-        assert 1.9 < ours.abs().max() <= 2.0 + 1e-5
-        assert ours.std().item() == pytest.approx(0.8796, abs=0.015)
-        assert stats.kstest(ours[:20_000].numpy(), stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
+        values = weight.flatten() * math.sqrt(fan_in)
+        assert 1.9 < values.abs().max() <= 2.0 + 1e-5
+        assert values.std().item() == pytest.approx(0.8796, abs=0.015)
+        assert stats.kstest(values[:20_000].numpy(), stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
         assert not torch.equal(weight[0], weight[1])
 
 
@@ -203,16 +207,16 @@ ALONE = [[4, 33, 2], [1, 5, 5, 6], [3, 7, 7, 2], [6, 83, 1], [4, 128, 128, 2], [
 @pytest.mark.parametrize(("layout", "activation"), CASES)
 @pytest.mark.parametrize("sizes", ALONE, ids=str)
 def test_a_member_alone_is_itself_in_company_to_the_bit(sizes: list[int], layout: str, activation: str) -> None:
-    mlp, flat = made(sizes, activation, layout, members=5)
+    mlp, flat = make_mlp(sizes, activation, layout, members=5)
 
-    def everything(members: list[int], x: Tensor, wanted: Tensor) -> tuple[Tensor | None, ...]:
-        layers, mine = mlp.layers(flat[members]), placed(x[members], layout)
-        trace = mlp.forward(layers, mine)
-        return trace[-1], *mlp.backward(layers, mine, trace, placed(wanted[members], layout), inputs=True)
+    def forward_backward(members: list[int], x: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        layers, placed_x = mlp.layers(flat[members]), placed(x[members], layout)
+        trace = mlp.forward(layers, placed_x)
+        return trace[-1], *mlp.backward(layers, placed_x, trace, placed(upstream[members], layout), inputs=True)
 
     for batch in (1, 2, 9, 33):
-        given = drawn(5, batch, sizes[0]), drawn(5, batch, sizes[-1], seed=1)
-        company = everything([0, 1, 2, 3, 4], *given)
+        arguments = random_tensor(5, batch, sizes[0]), random_tensor(5, batch, sizes[-1], seed=1)
+        company = forward_backward([0, 1, 2, 3, 4], *arguments)
         for members in ([0], [4], [1, 2, 4]):
-            for one, all_ in zip(everything(members, *given), company, strict=True):
-                assert one is not None and all_ is not None and torch.equal(one, all_[members])
+            for actual, all_ in zip(forward_backward(members, *arguments), company, strict=True):
+                assert actual is not None and all_ is not None and torch.equal(actual, all_[members])

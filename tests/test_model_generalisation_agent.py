@@ -36,30 +36,30 @@ parity = load_script("model_generalisation/parity")
 def test_learning_begins_with_the_first_period_after_its_start(start: int, period: int, first: int) -> None:
     """As in the original, where a period trains if it begins no sooner: after ``first`` steps without an update."""
     loop = step_loop("ER", MAZE, training_start_time=start, steps_per_epoch=period)
-    before = loop.agent.values.online.flat.detach().clone()
+    initial_weights = loop.agent.values.online.flat.detach().clone()
     for step in range(12):
         loop.step()
         assert loop.agent.learning().tolist() == [step >= first] * 2
         assert (loop.loss.isfinite() == (step >= first)).all()
-        assert torch.equal(loop.agent.values.online.flat, before) == (step < first)
+        assert torch.equal(loop.agent.values.online.flat, initial_weights) == (step < first)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("ER", ""), ("CategoricalLatent", "reward termination obs kl")])
 def test_measured_are_means_since_it_was_last_asked_or_of_the_latest_update(name: str, expected: str) -> None:
-    once, often = (step_loop(name, FLUTE, updates_per_step=2) for _ in range(2))
+    rare_loop, frequent_loop = (step_loop(name, FLUTE, updates_per_step=2) for _ in range(2))
     single = []
     for step in range(12):
-        once.step(), often.step()
+        rare_loop.step(), frequent_loop.step()
         if step == 8:
             losses = {f"model/{part}_loss" for part in expected.split()}
-            assert once.agent.measured().keys() == ACTED | losses
+            assert rare_loop.agent.metrics().keys() == ACTED | losses
         if step >= 8:
-            single.append(often.agent.measured())
-    assert often.agent.measured() == {}
-    measured = once.agent.measured()
-    assert all(torch.equal(measured.pop(tag), single[-1][tag]) for tag in LATEST)
-    for tag, mean in measured.items():
-        torch.testing.assert_close(mean, torch.stack([each[tag] for each in single[1:]]).mean(0))
+            single.append(frequent_loop.agent.metrics())
+    assert frequent_loop.agent.metrics() == {}
+    means = rare_loop.agent.metrics()
+    assert all(torch.equal(means.pop(tag), single[-1][tag]) for tag in LATEST)
+    for tag, mean in means.items():
+        torch.testing.assert_close(mean, torch.stack([logged[tag] for logged in single[1:]]).mean(0))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,12 +74,12 @@ def test_greedy_takes_the_best(name: str) -> None:
     assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # of equal values the first
 
 
-@pytest.mark.parametrize(("name", "spaces", "changes", "said"), [
+@pytest.mark.parametrize(("name", "spaces", "changes", "message"), [
     ("SimpleModel", Spaces((4,), Discrete(2)), {"binary_obs": True}, "^binary_obs is "),
     ("GaussianLatent", Spaces((6,), Discrete(3), binary=True), {"learn_obs_variance": True}, "^learn_obs_variance is "),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused(name: str, spaces: Spaces, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_what_cannot_be_is_refused(name: str, spaces: Spaces, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         Agent(dataclasses.replace(default_config(name, ""), **changes), spaces, [0])
 
 
@@ -96,8 +96,8 @@ def test_what_cannot_be_is_refused(name: str, spaces: Spaces, changes: dict[str,
     ([0.0999] * 10, {BELOW_ONE: 9}),
 ])  # fmt: skip
 def test_pick_is_the_inverse_of_the_distribution_function(probability: list[float], table: dict[float, int]) -> None:
-    given = torch.tensor(probability).expand(len(table), len(probability))
-    assert pick(given, torch.tensor(list(table))).tolist() == list(table.values())
+    probabilities = torch.tensor(probability).expand(len(table), len(probability))
+    assert pick(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
 
 
 @pytest.mark.parametrize("temperature", [0.0125, 0.4, 12.8])
@@ -106,12 +106,15 @@ def test_softmax_at_the_temperature(temperature: float) -> None:
     draw, numbers = exploration_noise(config, 4)
     assert (draw, numbers) == (Streams.gumbel, 4)
     values = torch.tensor([0.5, 0.51, 0.2, 0.49])
-    chosen = explore(config, values.expand(1, count, 4), Streams([5]).gumbel(count, 4))
+    actions = explore(config, values.expand(1, count, 4), Streams([5]).gumbel(count, 4))
     expected = ((values.double() / temperature).softmax(0) * count).numpy()
-    often = expected > 5
-    seen = torch.bincount(chosen[0], minlength=4).double().numpy()
-    assert seen[~often].sum() < 30
-    assert stats.chisquare(seen[often], expected[often] * seen[often].sum() / expected[often].sum()).pvalue > 1e-3
+    frequent = expected > 5
+    counts = torch.bincount(actions[0], minlength=4).double().numpy()
+    assert counts[~frequent].sum() < 30
+    assert (
+        stats.chisquare(counts[frequent], expected[frequent] * counts[frequent].sum() / expected[frequent].sum()).pvalue
+        > 1e-3
+    )
 
 
 def test_epsilon_greedy_over_a_grid() -> None:
@@ -120,8 +123,8 @@ def test_epsilon_greedy_over_a_grid() -> None:
     assert exploration_noise(config, 4) == (Streams.uniform, 2)
     grid = (torch.arange(100) + 0.5) / 100
     values = torch.tensor([0.0, 1.0, 5.0, 4.0]).expand(1, 100**2, 4)
-    chosen = explore(config, values, torch.cartesian_prod(grid, grid)[None])
-    assert torch.bincount(chosen[0]).tolist() == [750, 750, 7750, 750]
+    actions = explore(config, values, torch.cartesian_prod(grid, grid)[None])
+    assert torch.bincount(actions[0]).tolist() == [750, 750, 7750, 750]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +144,9 @@ def test_epsilon_greedy_at_its_ends(epsilon: float, first: float, second: float,
 def test_deviations_are_never_below_a_millionth(std_act: str, raw: float, deviation: float) -> None:
     """The encoder's have ``min_std`` on top."""
     kind = latents(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
-    for encoder, more in ((False, 0.0), (True, 0.25)):
-        mean, found = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
-        assert mean.item() == pytest.approx(0.7) and found.item() == pytest.approx(deviation + more, rel=1e-5)
+    for encoder, extra_std in ((False, 0.0), (True, 0.25)):
+        mean, std = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
+        assert mean.item() == pytest.approx(0.7) and std.item() == pytest.approx(deviation + extra_std, rel=1e-5)
 
 
 # -- does it learn? --------------------------------------------------------------------------------------------------

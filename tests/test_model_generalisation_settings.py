@@ -35,7 +35,7 @@ HIGH = {"target_update_frequency": 100, "updates_per_step": 1, "total_steps": 1_
 LOW = {"target_update_frequency": 10, "updates_per_step": 10, "total_steps": 100_000, "steps_per_epoch": 50}
 
 
-def given(words: str) -> Settings:
+def parse_settings(words: str) -> Settings:
     return parse(words.split())
 
 
@@ -49,7 +49,7 @@ def converted(tmp_path: Path) -> Callable[[dict[str, Any]], Settings]:
 
     def settings_of(content: dict[str, Any]) -> Settings:
         (tmp_path / "theirs.json").write_text(json.dumps(content))
-        return given(f"--config {tmp_path / 'theirs.json'}")
+        return parse_settings(f"--config {tmp_path / 'theirs.json'}")
 
     return settings_of
 
@@ -60,19 +60,21 @@ def converted(tmp_path: Path) -> Callable[[dict[str, Any]], Settings]:
 def test_every_published_cell(name: str, game: str, regime: str) -> None:
     values = CELLS[game][NAMES.index(name)]
     step, temperature = values[:2] if regime == "high" else values[2:]
-    wanted = {"lr": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": game == "procmaze"}
-    wanted |= (HIGH if regime == "high" else LOW) | {"preset": f"{game}_{regime}"}
-    chosen = default_config(name, game, {"preset": f"{game}_{regime}"})
-    assert {key: getattr(chosen, key) for key in wanted} == wanted
+    expected = {"lr": pytest.approx(step * 1e-6), "softmax_temp": temperature, "episodic_env": game == "procmaze"}
+    expected |= (HIGH if regime == "high" else LOW) | {"preset": f"{game}_{regime}"}
+    config = default_config(name, game, {"preset": f"{game}_{regime}"})
+    assert {key: getattr(config, key) for key in expected} == expected
     if regime == "high":
-        assert dataclasses.replace(chosen, preset="shipped") == default_config(name, game)
+        assert dataclasses.replace(config, preset="shipped") == default_config(name, game)
 
 
 def test_presets_are_complete_and_change_nothing_else() -> None:
     assert sorted(PRESETS) == sorted(f"{game}_{regime}" for game in CELLS for regime in ("high", "low"))
     assert {FAMILY.preset_game(preset) for preset in PRESETS} == set(CELLS)
     for preset, name in product(PRESETS, NAMES):
-        plain, changed = (dataclasses.asdict(default_config(name, "", given)) for given in ({}, {"preset": preset}))
+        plain, changed = (
+            dataclasses.asdict(default_config(name, "", overrides)) for overrides in ({}, {"preset": preset})
+        )
         different = {key for key in plain if changed[key] != plain[key]}
         assert different <= {"lr", "softmax_temp", "episodic_env", "preset", *LOW}
 
@@ -94,28 +96,28 @@ TOGETHER = [
 
 @pytest.mark.parametrize("flags", TOGETHER)
 def test_settings_that_work_together(flags: str) -> None:
-    settings = given(f"--gamename procmaze --implementation {flags}")
+    settings = parse_settings(f"--gamename procmaze --implementation {flags}")
     assert settings.agent != default_config(flags.split()[0], "procmaze")
 
 
 def test_periods_are_rounded_up() -> None:
-    config = given("--implementation ER --total_steps 1001 --training_start_time 501").agent
+    config = parse_settings("--implementation ER --total_steps 1001 --training_start_time 501").agent
     assert (config.epochs, config.first_update) == (3, 1000)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_published_files_are_the_defaults(name: str, converted: Converted) -> None:
-    settings, wanted = converted(published(name)), default_config(FILES[name], "procmaze")
-    bits = True if wanted.model in ("simple", "latent") else None
-    assert settings.agent == dataclasses.replace(wanted, binary_obs=bits)
-    usual = given(f"--implementation {FILES[name]} --gamename procmaze,grid_size=4").run
-    assert settings.run == dataclasses.replace(usual, num_seeds=30, checkpoint_every=20)
+    settings, expected = converted(published(name)), default_config(FILES[name], "procmaze")
+    bits = True if expected.model in ("simple", "latent") else None
+    assert settings.agent == dataclasses.replace(expected, binary_obs=bits)
+    default_run = parse_settings(f"--implementation {FILES[name]} --gamename procmaze,grid_size=4").run
+    assert settings.run == dataclasses.replace(default_run, num_seeds=30, checkpoint_every=20)
 
 
 def test_the_converted_file_is_read_and_flags_win(tmp_path: Path, capsys: Shown, converted: Converted) -> None:
     assert convert([str(CONFIGS / "ER.json")]) == 0
     (tmp_path / "er.yaml").write_text(capsys.readouterr().out)
-    settings = given(f"--config {tmp_path / 'er.yaml'} --total_steps 2000 --num_seeds 2")
+    settings = parse_settings(f"--config {tmp_path / 'er.yaml'} --total_steps 2000 --num_seeds 2")
     assert as_dict(settings.replace(total_steps=1_000_000, num_seeds=30)) == as_dict(converted(published("ER")))
     assert (settings.agent.epochs, settings.run.gamename) == (4, "procmaze")
 
@@ -144,9 +146,9 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("content", "values"), MEANINGS)
 def test_what_keys_mean(content: dict[str, Any], values: dict[str, Any], converted: Converted) -> None:
-    whole = "environment" in content and "env_config" not in content
-    found = as_dict(converted(content if whole else published("categorical_latent_model") | content))
-    assert {key: found[key] for key in values} == values
+    is_complete = "environment" in content and "env_config" not in content
+    settings = as_dict(converted(content if is_complete else published("categorical_latent_model") | content))
+    assert {key: settings[key] for key in values} == values
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [

@@ -121,17 +121,17 @@ class Oracle:
     def act(self, obs: Tensor, now: Rows) -> Tensor:
         self.t += 1
         with torch.no_grad():
-            seen = obs[None]
+            features = obs[None]
             if self.config.model == "latent":
-                seen = self.sample(self.encoded(seen), now["encode"])
-            return self.explore(self.net("values", seen), now["act"])[0]
+                features = self.sample(self.encoded(features), now["encode"])
+            return self.explore(self.net("values", features), now["act"])[0]
 
     # -- latents -----------------------------------------------------------------------------------------------------
 
     def encoded(self, obs: Tensor) -> Categorical | Normal:
         return self.latent(self.net("encoder", obs), self.config.min_std)
 
-    def latent(self, outputs: Tensor, more: float = 0.0) -> Categorical | Normal:
+    def latent(self, outputs: Tensor, min_std: float = 0.0) -> Categorical | Normal:
         c = self.config
         if c.latent_type == "categorical":
             return Categorical(logits=outputs.view(len(outputs), c.num_features, c.feature_width))
@@ -139,20 +139,20 @@ class Oracle:
         positive = {
             "softplus": F.softplus, "sigmoid": torch.sigmoid, "sigmoid2": lambda x: 2 * torch.sigmoid(x / 2),
         }  # fmt: skip
-        return Normal(mean, positive[c.std_act](raw).clip(1e-6) + more)
+        return Normal(mean, positive[c.std_act](raw).clip(1e-6) + min_std)
 
     def sample(self, latent: Categorical | Normal, noise: Tensor) -> Tensor:
         """Straight through, or reparameterised."""
         if isinstance(latent, Normal):
             value = latent.mean + latent.stddev * noise
             return torch.tanh(value) if self.config.latent_type == "tanh_gaussian" else value
-        chosen = F.one_hot(inverse(latent.probs, noise), self.config.feature_width)
-        return (chosen + latent.probs - latent.probs.detach()).flatten(1)
+        one_hot = F.one_hot(inverse(latent.probs, noise), self.config.feature_width)
+        return (one_hot + latent.probs - latent.probs.detach()).flatten(1)
 
-    def base(self, like: Categorical | Normal) -> Categorical | Normal:
-        if isinstance(like, Normal):
-            return Normal(torch.zeros_like(like.mean), torch.ones_like(like.mean))
-        return Categorical(logits=torch.zeros_like(like.logits))
+    def base(self, latent: Categorical | Normal) -> Categorical | Normal:
+        if isinstance(latent, Normal):
+            return Normal(torch.zeros_like(latent.mean), torch.ones_like(latent.mean))
+        return Categorical(logits=torch.zeros_like(latent.logits))
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class Oracle:
         self.rows[at : at + 1] = [row]
 
     def batch(self, uniform: Tensor) -> Rows:
-        chosen = [self.rows[int(u * len(self.rows))] for u in uniform.tolist()]
-        return {name: torch.stack([row[name] for row in chosen]) for name in chosen[0]}
+        rows = [self.rows[int(u * len(self.rows))] for u in uniform.tolist()]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def learn(self, now: Rows) -> list[dict[str, Tensor]]:
         if self.t < FIRST:
@@ -172,8 +172,8 @@ class Oracle:
             self.target = self._copy()
         losses = []
         for update in range(self.config.updates_per_step):
-            mine = {name: part[update] for name, part in now.items() if name not in ("act", "encode")}
-            losses.append(self.update(mine))
+            update_draws = {name: part[update] for name, part in now.items() if name not in ("act", "encode")}
+            losses.append(self.update(update_draws))
             self.updates += 1
         return losses
 
@@ -191,12 +191,12 @@ class Oracle:
         return losses | {"loss": self.fit_values(*parts)}
 
     def fit_values(
-        self, x: Tensor, action: Tensor, reward: Tensor, later: Tensor, going: Tensor, weight: Tensor
+        self, x: Tensor, action: Tensor, reward: Tensor, next_x: Tensor, going: Tensor, weight: Tensor
     ) -> Tensor:
         c = self.config
         with torch.no_grad():
-            target = self._through(self.target if c.use_target else self.nets["values"], later)
-            best = self.net("values", later).argmax(1) if c.double_DQN else target.argmax(1)
+            target = self._through(self.target if c.use_target else self.nets["values"], next_x)
+            best = self.net("values", next_x).argmax(1) if c.double_DQN else target.argmax(1)
             goal = reward + c.discount * going * target[torch.arange(len(x)), best]
         values = self.net("values", x)[torch.arange(len(x)), action]
         loss = (weight * (values - goal) ** 2).sum() / len(x)
@@ -211,10 +211,10 @@ class Oracle:
             "termination": F.binary_cross_entropy_with_logits(logit, batch["going"]),
         }
 
-    def fit_model(self, losses: Rows, more: dict[str, float]) -> Rows:
+    def fit_model(self, losses: Rows, kl_weights: dict[str, float]) -> Rows:
         c = self.config
         weights = {"reward": c.reward_weight, "termination": c.termination_weight, "obs": c.obs_prediction_weight}
-        total = sum(weight * losses[name] for name, weight in (weights | more).items() if weight)
+        total = sum(weight * losses[name] for name, weight in (weights | kl_weights).items() if weight)
         self.descend([name for name in self.nets if name != "values"], total, c.model_lr)
         return {name: loss.detach() for name, loss in losses.items() if name != "kl_posterior"}
 
@@ -234,13 +234,17 @@ class Oracle:
         # Each held fast by being made of outputs that were.
         with torch.no_grad():
             fixed_next, fixed_predicted = self.encoded(batch["next_obs"]), self.latent(self.net("following", x))
-        following, predicted = self.encoded(batch["next_obs"]), self.latent(self.net("following", x))
+        next_latent, predicted = self.encoded(batch["next_obs"]), self.latent(self.net("following", x))
         losses["kl"] = kl_divergence(fixed_next, predicted).sum(1).mean()
-        losses["kl_posterior"] = kl_divergence(following, fixed_predicted).sum(1).mean()
+        losses["kl_posterior"] = kl_divergence(next_latent, fixed_predicted).sum(1).mean()
         if c.posterior_entropy_weight:
             losses["kl_base"] = kl_divergence(first, self.base(first)).sum(1).mean()
-        more = {"kl": c.KL_prior_weight, "kl_posterior": c.KL_posterior_weight, "kl_base": c.posterior_entropy_weight}
-        return self.fit_model(losses, more)
+        kl_weights = {
+            "kl": c.KL_prior_weight,
+            "kl_posterior": c.KL_posterior_weight,
+            "kl_base": c.posterior_entropy_weight,
+        }
+        return self.fit_model(losses, kl_weights)
 
     def surprise(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Minus the log-probability of observations, ``[B]``."""
@@ -265,9 +269,9 @@ class Oracle:
             if self.config.episodic_env or self.config.model == "perfect":
                 weight = weight * going
             noise = now["step"][step] if "step" in now else torch.zeros(len(x), 0)
-            state, later, reward, going = self.step(state, x, action, noise)
-            steps.append((x, action, reward, later, going, weight))
-            x = later
+            state, next_x, reward, going = self.step(state, x, action, noise)
+            steps.append((x, action, reward, next_x, going, weight))
+            x = next_x
         return steps
 
     def begin(self, start: Rows, now: Rows) -> tuple[Any, Tensor]:
@@ -311,14 +315,14 @@ def experience(agent: Agent, world: Any) -> Rows:
     obs, next_obs = (torch.randn(*shape, agent.obs_size, generator=g) for _ in range(2))
     if agent.config.binary_obs is not False:
         obs, next_obs = (obs > 0).float(), (next_obs > 0).float()
-    seen = {"obs": obs, "next_obs": next_obs, "reward": torch.randn(shape, generator=g)}
+    columns = {"obs": obs, "next_obs": next_obs, "reward": torch.randn(shape, generator=g)}
     if world:
         states = world.initial(torch.randint(1000, shape, generator=g))
-        seen |= {"state": states, "obs": world.observe(states)}
-    return seen | {"going": (torch.rand(shape, generator=g) > 0.3).float()}
+        columns |= {"state": states, "obs": world.observe(states)}
+    return columns | {"going": (torch.rand(shape, generator=g) > 0.3).float()}
 
 
-def made(case: str) -> tuple[Agent, Any]:
+def make_agent(case: str) -> tuple[Agent, Any]:
     name, changes = CASES[case]
     world: Any = None
     if name == "PerfectModel":
@@ -331,10 +335,10 @@ def made(case: str) -> tuple[Agent, Any]:
 
 def lived(case: str) -> Iterator[tuple[Agent, Oracle, list[Rows], Tensor]]:
     """Both after each step, with the oracle's losses and the agent's."""
-    agent, world = made(case)
-    oracle, seen = Oracle(agent, ME, world), experience(agent, world)
+    agent, world = make_agent(case)
+    oracle, columns = Oracle(agent, ME, world), experience(agent, world)
     for t in range(TICKS):
-        row = {name: part[t] for name, part in seen.items()}
+        row = {name: part[t] for name, part in columns.items()}
         action = agent.act(row["obs"])
         now = {name: part[ME] for name, part in agent.numbers.items()}
         assert action[ME, 0] == oracle.act(row["obs"][ME, 0], now)
@@ -368,29 +372,29 @@ def means(agent: Agent, net: MlpNetwork) -> Tensor:
 def test_updates_are_those_of_the_oracle(case: str) -> None:
     """All that was learned, after every step: actions, losses, weights, the target network, and the means of gradients
     (the steps of Adam hardly tell a gradient from its double)."""
-    start = made(case)[0].values.online.flat[ME].detach()
+    start = make_agent(case)[0].values.online.flat[ME].detach()
     learned = 0
-    for agent, oracle, theirs, loss in lived(case):
-        learned += len(theirs)
-        assert loss.isnan().all() == (not theirs)
+    for agent, oracle, oracle_losses, loss in lived(case):
+        learned += len(oracle_losses)
+        assert loss.isnan().all() == (not oracle_losses)
         for name, net in nets(agent).items():
             close(net.flat[ME], flat(net, oracle.nets[name]), 1e-5)
             close(means(agent, net), flat(net, oracle.means[name]), 1e-5)
-        if theirs:
-            close(loss[ME], theirs[-1]["loss"], 1e-5)
+        if oracle_losses:
+            close(loss[ME], oracle_losses[-1]["loss"], 1e-5)
             close(agent.values.target[ME], flat(agent.values.online, oracle.target), 1e-5)
-            ours = agent.measured()
-            assert ours["train/explained_variance"][ME].item() == pytest.approx(oracle.explained, rel=1e-3, abs=1e-4)
-            of_model = {tag: value for tag, value in ours.items() if tag.startswith("model/")}
-            assert of_model.keys() == {f"model/{name}_loss" for name in theirs[0] if name != "loss"}
+            logged = agent.metrics()
+            assert logged["train/explained_variance"][ME].item() == pytest.approx(oracle.explained, rel=1e-3, abs=1e-4)
+            of_model = {tag: value for tag, value in logged.items() if tag.startswith("model/")}
+            assert of_model.keys() == {f"model/{name}_loss" for name in oracle_losses[0] if name != "loss"}
             for tag, value in of_model.items():
                 mean = torch.stack(
-                    [losses[tag.removeprefix("model/").removesuffix("_loss")] for losses in theirs]
+                    [losses[tag.removeprefix("model/").removesuffix("_loss")] for losses in oracle_losses]
                 ).mean()
                 close(value[ME], mean, 1e-5)
     assert learned == (TICKS - FIRST) * agent.config.updates_per_step
     assert (agent.values.online.flat[ME] - start).abs().max() > 4e-3
 
 
-def close(ours: Tensor, theirs: Tensor, atol: float) -> None:
-    torch.testing.assert_close(ours.detach(), theirs, rtol=1e-5, atol=atol)
+def close(actual: Tensor, expected: Tensor, atol: float) -> None:
+    torch.testing.assert_close(actual.detach(), expected, rtol=1e-5, atol=atol)

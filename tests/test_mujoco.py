@@ -14,22 +14,22 @@ GAME_IDS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "swimmer": "
 
 @pytest.mark.parametrize("name", GAME_IDS)
 def test_steps_and_information_are_gymnasiums(name: str) -> None:
-    game, theirs = GAMES[name], gym.make(GAME_IDS[name])
-    ours = make_environment(name, 1, 2)
-    assert game.gym_id == GAME_IDS[name] and ours.spaces.max_episode_steps == 1000
-    seen = ours.reset(torch.tensor([[3, 4]]))
-    obs, _ = theirs.reset(seed=4)
-    assert np.array_equal(seen[0, 1].numpy(), obs.astype(np.float32))
-    theirs.action_space.seed(0)
+    game, gym_env = GAMES[name], gym.make(GAME_IDS[name])
+    environment = make_environment(name, 1, 2)
+    assert game.gym_id == GAME_IDS[name] and environment.spaces.max_episode_steps == 1000
+    reset_obs = environment.reset(torch.tensor([[3, 4]]))
+    obs, _ = gym_env.reset(seed=4)
+    assert np.array_equal(reset_obs[0, 1].numpy(), obs.astype(np.float32))
+    gym_env.action_space.seed(0)
     for _ in range(20):
-        action = theirs.action_space.sample()
-        step = ours.step(torch.from_numpy(np.stack((0 * action, action)))[None])
-        obs, reward, terminated, _, info = theirs.step(action)
+        action = gym_env.action_space.sample()
+        step = environment.step(torch.from_numpy(np.stack((0 * action, action)))[None])
+        obs, reward, terminated, _, info = gym_env.step(action)
         assert np.array_equal(step.obs[0, 1].numpy(), obs.astype(np.float32))
         assert step.reward[0, 1].item() == np.float32(reward) and bool(step.terminated[0, 1]) == terminated
         assert set(game.info) == set(info) and step.info is not None
         assert step.info[0, 1].tolist() == [np.float32(info[key]) for key in game.info]
-    ours.close()
+    environment.close()
 
 
 @pytest.mark.parametrize("name", GAME_IDS)

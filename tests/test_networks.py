@@ -12,7 +12,7 @@ from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNet
 from models.layers import ConvolutionalTrunk
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
-from rounding import FUNCTION, STEEPEST, UNIT, Stack, gamma, near
+from rounding import FUNCTION, STEEPEST, UNIT, Stack, assert_near, gamma
 from rounding import affine as affine_error
 
 LANDER = Spaces((8,), Discrete(4), max_return=320.0)
@@ -34,9 +34,9 @@ def affine(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
 
-def error_of(weights: dict[str, Tensor], name: str, x: Tensor, before: Tensor | float = 0.0) -> Tensor:
-    """Error bound of `affine`, if ``x`` has an error of at most ``before``."""
-    return affine_error(x, weights[f"{name}.weight"], weights[f"{name}.bias"], before)
+def error_of(weights: dict[str, Tensor], name: str, x: Tensor, input_error: Tensor | float = 0.0) -> Tensor:
+    """Error bound of `affine`, if ``x`` has an error of at most ``input_error``."""
+    return affine_error(x, weights[f"{name}.weight"], weights[f"{name}.bias"], input_error)
 
 
 def bent(error: Tensor, result: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def test_initial_scales_are_the_published_ones() -> None:
         product = weight @ weight.T if weight.shape[0] == small else weight.T @ weight
         longer = max(weight.shape)
         # Householder's QR: orthogonal to small multiples of gamma (Higham 2002, theorem 19.4), and the product's sum.
-        near(product, gain**2 * torch.eye(small), gain**2 * gamma(longer + small * FUNCTION))
+        assert_near(product, gain**2 * torch.eye(small), gain**2 * gamma(longer + small * FUNCTION))
         bias = weights[f"{name}.bias"]
         assert 0 < bias.abs().max() <= weight.shape[1] ** -0.5
     last = weights["output_fc.6.weight"]
@@ -128,7 +128,7 @@ def test_published_weights_give_the_published_outputs() -> None:
             with torch.set_grad_enabled(grad):
                 scaled = command[m] * torch.tensor([0.025, 0.01])
                 error = gated_error(plain(agent.policy, m), torch.relu, obs[m], scaled)
-                near(agent(obs, command)[m], model(obs[m], command[m]), error)
+                assert_near(agent(obs, command)[m], model(obs[m], command[m]), error)
 
 
 @pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
@@ -140,7 +140,7 @@ def test_any_activation_between_hidden_layers(name: str, activation: Callable[[T
     for i in (0, 2):
         x = activation(affine(weights, f"output_fc.{i}", x))
     out = network(obs.unsqueeze(0), command.unsqueeze(0))[0]
-    near(out, affine(weights, "output_fc.4", x), gated_error(weights, activation, obs, command))
+    assert_near(out, affine(weights, "output_fc.4", x), gated_error(weights, activation, obs, command))
 
 
 # -- hypernetwork ------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_hypernetwork_is_a_network_with_generated_weights(name: str, activation:
                 error = affine_error(x, matrix.T, bias, error) + generated
                 x = x @ matrix + bias
                 x, error = (activation(x), bent(error, activation(x))) if i < 2 else (x, error)
-            near(out[m, b], x, error)
+            assert_near(out[m, b], x, error)
     assert (out < 0).any()  # logits are not cut at zero
 
 
@@ -193,7 +193,7 @@ def test_gated_network(name: str, activation: Callable[[Tensor], Tensor]) -> Non
             hidden = activation(affine(weights, f"layer_fc.{i}", x))
             error = product_error(hidden, bent(error_of(weights, f"layer_fc.{i}", x, error), hidden), gate, of_gate)
             x = hidden * gate
-        near(network(obs, command)[m], affine(weights, "output_fc", x), error_of(weights, "output_fc", x, error))
+        assert_near(network(obs, command)[m], affine(weights, "output_fc", x), error_of(weights, "output_fc", x, error))
 
 
 def test_convolutional_trunk() -> None:
@@ -212,4 +212,4 @@ def test_convolutional_trunk() -> None:
                 error.expand_as(x), kernel.abs(), stride=2, padding=1
             )
             x = F.conv2d(x, kernel, bias, stride=2, padding=1).relu()
-        near(trunk(images)[m], x.flatten(1), error.flatten(1))
+        assert_near(trunk(images)[m], x.flatten(1), error.flatten(1))

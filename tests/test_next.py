@@ -20,6 +20,6 @@ def test_what_to_type_next_imports_what_the_run_needed(
     trained(logdir, *words, implementation="DDQN", epochs=1, steps_per_epoch=20, time_limit=9)
     first = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
     trained(logdir, *words, "--resume", implementation="DDQN", epochs=1, steps_per_epoch=20, time_limit=9)
-    again = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
-    assert len(first) == 2 and again == first
+    second = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
+    assert len(first) == 2 and second == first
     assert all("trainer.py --import json,registers_cart --" in line for line in first)

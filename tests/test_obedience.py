@@ -12,7 +12,7 @@ from control.reports import obedience
 from fake_runs import Shown, is_png, refused
 from helpers import trained
 from models.streams import Streams
-from test_command_conditioned import shown
+from test_command_conditioned import experienced_agent
 
 COMMANDS = np.array([-1.0, 0.0, 1.0, 2.0, 3.0, 4.0])
 LOW, HIGH = [0.0], [2.0]
@@ -20,14 +20,14 @@ LOW, HIGH = [0.0], [2.0]
 
 def test_a_perfectly_obedient_agent() -> None:
     """Slope 1, rank correlation 1, no error, within and beyond what was seen."""
-    found = obedience.measure(COMMANDS, np.broadcast_to(COMMANDS[:, None], (1, 6, 4)), LOW, HIGH)
-    assert [found["regions"][name]["commands"] for name in obedience.REGIONS] == [3, 3, 6]
-    assert [found["regions"][name]["episodes"] for name in obedience.REGIONS] == [12, 12, 24]
-    for region in found["regions"].values():
+    result = obedience.measure(COMMANDS, np.broadcast_to(COMMANDS[:, None], (1, 6, 4)), LOW, HIGH)
+    assert [result["regions"][name]["commands"] for name in obedience.REGIONS] == [3, 3, 6]
+    assert [result["regions"][name]["episodes"] for name in obedience.REGIONS] == [12, 12, 24]
+    for region in result["regions"].values():
         for name, value in (("slope", 1.0), ("rho", 1.0), ("mae", 0.0)):
             assert region[name]["value"] == pytest.approx(value, abs=1e-12)
             assert region[name]["interval"] == pytest.approx([value, value], abs=1e-12)
-    assert found["mean"] == COMMANDS.tolist() and found["seen"] == [[0.0, 2.0]]
+    assert result["mean"] == COMMANDS.tolist() and result["seen"] == [[0.0, 2.0]]
 
 
 def test_a_deaf_agent() -> None:
@@ -53,8 +53,8 @@ def test_an_agent_that_saturates_by_hand() -> None:
 
 def test_each_seed_has_its_own_range_and_counts_once() -> None:
     """One obeys, one hears nothing, one does the opposite; the second has seen all commands."""
-    obtained = np.stack([COMMANDS, np.zeros(6), -COMMANDS])[:, :, None]
-    regions = obedience.measure(COMMANDS, obtained, [0.0, -1.0, 0.0], [2.0, 4.0, 2.0])["regions"]
+    returns = np.stack([COMMANDS, np.zeros(6), -COMMANDS])[:, :, None]
+    regions = obedience.measure(COMMANDS, returns, [0.0, -1.0, 0.0], [2.0, 4.0, 2.0])["regions"]
     assert regions["inside"]["slope"]["value"] == pytest.approx(0, abs=1e-12)
     assert regions["inside"]["slope"]["interval"] == pytest.approx([-1, 1])
     assert regions["inside"]["episodes"] == 3 + 6 + 3
@@ -76,18 +76,18 @@ def test_a_sweep_reaches_a_quarter_beyond_what_was_seen() -> None:
 
 
 def test_what_is_obtained_is_discounted_as_commands_are() -> None:
-    policy = obedience._Counting(shown("UDRL").begin(1, Streams([0]), sample=True), 0.5)
+    policy = obedience._Counting(experienced_agent("UDRL").begin(1, Streams([0]), sample=True), 0.5)
     for reward in (4.0, 2.0, 8.0):
-        policy.advance(policy.obtained.new_full((1, 1), reward))
-    assert policy.obtained.tolist() == [[4 + 1 + 2]]
+        policy.advance(policy.returns.new_full((1, 1), reward))
+    assert policy.returns.tolist() == [[4 + 1 + 2]]
 
 
 def test_an_agent_says_which_returns_it_learns_from() -> None:
     """Episodes of 6, 10 and -4; half discounted 1 + 1 + 0.75, 10 and -2."""
     for discount, low, high in ((1.0, -4.0, 10.0), (0.5, -2.0, 10.0)):
-        status = shown("UDRL", discount=discount).status()
+        status = experienced_agent("UDRL", discount=discount).status()
         assert [status[f"command/return_seen_{end}"].tolist() for end in ("min", "max")] == [[low], [high]]
-    assert "command/return_seen_min" not in shown("RCP-A").status()
+    assert "command/return_seen_min" not in experienced_agent("RCP-A").status()
 
 
 def test_a_run_is_swept(logdir: Path, capsys: Shown) -> None:
@@ -95,8 +95,8 @@ def test_a_run_is_swept(logdir: Path, capsys: Shown) -> None:
     capsys.readouterr()
     words = ["--eval_agent", str(folder), "--obedience", "--num_eval_episodes", "3"]
     assert trainer.main(words) == 0
-    said = capsys.readouterr().out
-    assert "15 commands, 3 episodes of each per seed" in said and "rank correlation" in said
+    output = capsys.readouterr().out
+    assert "15 commands, 3 episodes of each per seed" in output and "rank correlation" in output
     file = folder / "checkpoints" / "best_obedience.json"
     first = json.loads(file.read_text())
     assert is_png(file.with_suffix(".png")) and set(first["modes"]) == {"greedy", "sampled"}
@@ -105,13 +105,15 @@ def test_a_run_is_swept(logdir: Path, capsys: Shown) -> None:
     assert greedy["commanded"][0] < min(low for low, _ in greedy["seen"])
     assert trainer.main([*words, "--evaluation", "greedy"]) == 0
     assert json.loads(file.read_text())["modes"] == {"greedy": greedy}  # the same episodes again
-    for more, line in (
+    for extra_flags, line in (
         (["--record"], "--record has no effect with --obedience"),
         (["--command.return", "3"], "--command.return has no effect with --obedience"),
     ):
-        refused(trainer.main, [*words, *more], line, capsys)
+        refused(trainer.main, [*words, *extra_flags], line, capsys)
     (folder / "metrics.csv").unlink()
-    refused(trainer.main, words, "no metrics.csv that says which returns its training has seen", capsys, begun=True)
+    refused(
+        trainer.main, words, "no metrics.csv that says which returns its training has seen", capsys, run_started=True
+    )
 
 
 def test_only_agents_that_are_commanded_a_return_can_obey(logdir: Path, capsys: Shown) -> None:

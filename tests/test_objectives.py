@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from control.evolution import objectives
-from control.evolution.objectives import first, objective, staying, stays
+from control.evolution.objectives import first, first_stable, objective, staying
 from control.reports.search import describe, quartiles, speed_text
 from models.proxies.reward.config import Config
 from models.proxies.search import OBJECTIVES, SearchConfig, validate
@@ -47,8 +47,8 @@ def outcome_of(curve: Tensor = CURVE) -> Any:
     ({"objective": "threshold", "solved_reward": 5.0, "unsolved_weight": 10.0}, [-100, -70, -100, -110, -120, NAN]),
 ])  # fmt: skip
 def test_fitness(settings: dict[str, Any], expected: list[float]) -> None:
-    found = objective(outcome_of(), SearchConfig(**settings))
-    torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True)
+    fitness = objective(outcome_of(), SearchConfig(**settings))
+    torch.testing.assert_close(fitness, torch.tensor(expected), equal_nan=True)
 
 
 def test_every_objective_can_be_chosen() -> None:
@@ -57,7 +57,7 @@ def test_every_objective_can_be_chosen() -> None:
 
 
 def test_when_an_agent_is_solved() -> None:
-    assert first(CURVE, 5.0).tolist() == FIRST and stays(CURVE, 5.0).tolist() == FOR_GOOD
+    assert first(CURVE, 5.0).tolist() == FIRST and first_stable(CURVE, 5.0).tolist() == FOR_GOOD
     assert staying(CURVE, 5.0).tolist() == [False, True, True, False, False, False]
     assert staying(CURVE[:, :3], 2.0).tolist() == [True, True, False, True, False, False]  # the latter two of three
 
@@ -71,16 +71,16 @@ def test_quartiles_are_agents_and_the_last_one_counts() -> None:
 
 def test_words_on_speed() -> None:
     config = SearchConfig(test_every=25, solved_reward=5.0)
-    found = describe(outcome_of(), config)
-    assert found["first"] == [50, 75, None, None] and found["stays"] == [100, None, None, None]
-    assert found["staying"] == pytest.approx(2 / 6) and found["failed"] == 1 and found["solved"] == 3 / 5
-    said = speed_text(found)
-    assert said == (
+    summary = describe(outcome_of(), config)
+    assert summary["first"] == [50, 75, None, None] and summary["stays"] == [100, None, None, None]
+    assert summary["staying"] == pytest.approx(2 / 6) and summary["failed"] == 1 and summary["solved"] == 3 / 5
+    text = speed_text(summary)
+    assert text == (
         "first after 75 steps (median; last agent never), for good never (median; last agent never); "
         "33 % of agents at every test of the second half"
     )
-    said = speed_text(describe(outcome_of(CURVE[1:3]), config))
-    assert said.startswith("first after 75 steps (median; last agent 75), for good after 75 steps (median; last")
+    text = speed_text(describe(outcome_of(CURVE[1:3]), config))
+    assert text.startswith("first after 75 steps (median; last agent 75), for good after 75 steps (median; last")
     assert "first" not in describe(outcome_of(), SearchConfig(test_every=25))
     assert "first" not in describe(outcome_of(), SearchConfig(solved_reward=5.0))
 
@@ -106,14 +106,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("settings, line", WRONG)
 def test_settings_that_do_not_go_together(settings: dict[str, Any], line: str) -> None:
-    said = validate(Config(**settings))
-    assert said is not None and line in said and "\n" not in said
+    message = validate(Config(**settings))
+    assert message is not None and line in message and "\n" not in message
 
 
 @pytest.mark.parametrize("settings", [
     {"objective": "average", "test_every": 25, "average_from": 50, "inner_steps": 75},
     {"objective": "average", "test_every": 25, "average_from": 50, "second_phase": None, "second_steps": 70},
-    *(GROWS | {"quit_when_solved": quits, "generations": most} for quits, most in ((True, 9), (False, 8))),
+    *(GROWS | {"quit_when_solved": quits, "generations": count} for quits, count in ((True, 9), (False, 8))),
     {"objective": "threshold", "solved_reward": 5.0}, {"rank_apart": True, "strategy": "nes", "score_transform": 3},
     {"choose_by": "stays", "solved_reward": 5.0, "test_every": 100, "deploy_steps": 100},
 ])  # fmt: skip
@@ -126,5 +126,5 @@ def test_the_settings_of_a_phase() -> None:
     changed = {"noise_std": 0.5, "agents_per_proxy": 7, "inner_steps": 11}
     assert all(config.at(generation) is config for generation in (1, 3)) and SearchConfig().at(9) == SearchConfig()
     for generation in (4, 99):
-        found = vars(config.at(generation))
-        assert {name: value for name, value in found.items() if value != getattr(config, name)} == changed
+        phase_settings = vars(config.at(generation))
+        assert {name: value for name, value in phase_settings.items() if value != getattr(config, name)} == changed

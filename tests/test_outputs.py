@@ -70,8 +70,8 @@ def test_weights_are_those_of_the_last_checkpoint(tmp_path: Path) -> None:
 def test_files_that_exist_are_kept(tmp_path: Path, capsys: Shown) -> None:
     (tmp_path / "ER.out").write_text("precious")
     words = [f"--config={CONFIGS / 'ER.json'}", f"--logdir={tmp_path}"]
-    taken = f"output is '{tmp_path}/ER': '{tmp_path}/ER.out' exists; allowed: a new name in a folder"
-    refused(trainer.main, [*words, f"--output={tmp_path}/ER"], taken, capsys)
+    message = f"output is '{tmp_path}/ER': '{tmp_path}/ER.out' exists; allowed: a new name in a folder"
+    refused(trainer.main, [*words, f"--output={tmp_path}/ER"], message, capsys)
     refused(
         trainer.main,
         [*words, f"--output={tmp_path}/no/ER"],

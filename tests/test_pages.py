@@ -18,11 +18,11 @@ from models.settings import SettingError
 from test_plotting import write_run
 
 
-def test_each_environment_has_rows_of_its_own_and_no_page_is_wider_than_paper(logdir: Path, drawn: list[Any]) -> None:
+def test_each_environment_has_rows_of_its_own_and_no_page_is_wider_than_paper(logdir: Path, figures: list[Any]) -> None:
     for game, implementation in ("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A"):
         write_run(logdir, implementation, game=game)
     plot([logdir])
-    returns, losses = drawn
+    returns, losses = figures
     axes = returns.axes
     titles = [axis.get_title("left").replace("\n", " ") for axis in axes]
     assert [title.split(":")[0] for title in titles] == ["lunarlander"] * 2 + ["takecover"] * 2
@@ -32,26 +32,26 @@ def test_each_environment_has_rows_of_its_own_and_no_page_is_wider_than_paper(lo
     colours = [
         {line.get_label(): line.get_color() for line in axis.get_lines() if len(line.get_xdata()) > 2} for axis in axes
     ]
-    named = [{label for label in each if label in ("RCP-A", "UDRL")} for each in colours]
-    assert named == [{"RCP-A", "UDRL"}] * 2 + [{"RCP-A"}] * 2
-    assert len({each["RCP-A"] for each in colours}) == 1, "a colour means the same in every row"
+    names = [{label for label in labels if label in ("RCP-A", "UDRL")} for labels in colours]
+    assert names == [{"RCP-A", "UDRL"}] * 2 + [{"RCP-A"}] * 2
+    assert len({labels["RCP-A"] for labels in colours}) == 1, "a colour means the same in every row"
     assert [axis.get_ylabel() for axis in axes] == ["return (sum of rewards)", ""] * 2
-    for one, other in (axes[:2], axes[2:]):
-        assert one.get_ylim() == other.get_ylim() and one.get_xlim() == other.get_xlim()
+    for panel, other in (axes[:2], axes[2:]):
+        assert panel.get_ylim() == other.get_ylim() and panel.get_xlim() == other.get_xlim()
     assert axes[0].get_ylim() != axes[2].get_ylim(), "environments share no scale"
 
 
-def test_pages_of_many_environments_are_those_of_one_pdf(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+def test_pages_of_many_environments_are_those_of_one_pdf(logdir: Path, figures: list[Any], capsys: Shown) -> None:
     for i in range(6):
         write_run(logdir, game=f"corridor{i}")
     plot([logdir], logdir / "all.pdf", Look("dark", ("pdf", "svg")))
-    said = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
-    assert [Path(path).name for path in said] == [
+    paths = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
+    assert [Path(path).name for path in paths] == [
         "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"
     ]  # fmt: skip
     assert (logdir / "all.pdf").read_bytes().count(b"/Type /Page ") == 4
-    pages = [len(figure.axes) for figure in drawn[::2]]
-    assert pages == [8, 4, 4, 2] and {figure.get_facecolor()[:3] for figure in drawn} == {
+    pages = [len(figure.axes) for figure in figures[::2]]
+    assert pages == [8, 4, 4, 2] and {figure.get_facecolor()[:3] for figure in figures} == {
         (13 / 255, 17 / 255, 23 / 255)
     }
 
@@ -65,18 +65,18 @@ def test_the_name_of_a_figure_says_what_it_shows(logdir: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_figure_is_drawn_again_from_its_numbers(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+def test_a_figure_is_drawn_again_from_its_numbers(logdir: Path, figures: list[Any], capsys: Shown) -> None:
     for name in ("UDRL", "RCP-A"):
         write_run(logdir, name, seeds=(25, 26, 27))
     plot([logdir], logdir / "one.png")
     table = capsys.readouterr().out.partition("Figure:")[0]
     plot([logdir / "one.json"], logdir / "two.png")
     assert capsys.readouterr().out.partition("Figure:")[0] == table
-    first, comparison, again, compared = drawn
-    kinds = [[axis.get_title("left").replace("\n", " ") for axis in figure.axes] for figure in (first, again)]
+    first, comparison, redrawn, compared = figures
+    kinds = [[axis.get_title("left").replace("\n", " ") for axis in figure.axes] for figure in (first, redrawn)]
     assert kinds[1] == kinds[0][:2] and len(kinds[0]) == 3, "of losses there are no numbers"
-    for one, other in zip(first.axes, again.axes, strict=False):
-        for line, copy in zip(one.get_lines(), other.get_lines(), strict=True):
+    for panel, other in zip(first.axes, redrawn.axes, strict=False):
+        for line, copy in zip(panel.get_lines(), other.get_lines(), strict=True):
             np.testing.assert_allclose(line.get_ydata(), copy.get_ydata(), rtol=1e-4)
     assert [axis.get_xlim() for axis in comparison.axes] == [axis.get_xlim() for axis in compared.axes]
     for content in ("{}", "[]", '{"runs": "x", "groups": {"a": 1}}', "nothing"):
@@ -88,21 +88,21 @@ def test_a_figure_is_drawn_again_from_its_numbers(logdir: Path, drawn: list[Any]
 
 
 def test_algorithms_of_three_seeds_are_compared_and_fewer_have_no_interval(
-    logdir: Path, drawn: list[Any], capsys: Shown
+    logdir: Path, figures: list[Any], capsys: Shown
 ) -> None:
     """UDRL's three seeds are each better than RCP-A's."""
     write_run(logdir, "UDRL", 100, seeds=(25, 26, 27))
     write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
     write_run(logdir, "RCP-R", 70, seeds=(25, 26))
     plot([logdir], logdir / "all.png")
-    shown = capsys.readouterr().out
-    assert "UDRL > RCP-A" in shown and "two seeds" in shown and "RCP-R >" not in shown
+    output = capsys.readouterr().out
+    assert "UDRL > RCP-A" in output and "two seeds" in output and "RCP-R >" not in output
     compared = json.loads((logdir / "all.json").read_text())["compared"]
     assert compared["tag"] == "eval/return_greedy"
     assert compared["improvement"]["UDRL > RCP-A"] == {"estimate": 1.0, "interval": [1.0, 1.0]}
     (profile,) = compared["profiles"].values()
     assert profile["above"]["UDRL"]["estimate"][:3] == [1, 1, 1] and profile["above"]["RCP-A"]["estimate"][-1] == 0
-    curves, scores = drawn
+    curves, scores = figures
     bands = [len(axis.collections) for axis in curves.axes]
     assert bands == [2, 2, 2], "one for each of three seeds, none for two"
     lines = [
@@ -116,10 +116,10 @@ def test_algorithms_of_three_seeds_are_compared_and_fewer_have_no_interval(
     assert labels == ["return, greedy", "return, training", "return, greedy", "probability"]
     assert scores.axes[0].get_xlim() == scores.axes[1].get_xlim()
     plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
-    assert "probability" not in capsys.readouterr().out and len(drawn) == 3
+    assert "probability" not in capsys.readouterr().out and len(figures) == 3
 
 
-def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, figures: list[Any], capsys: Shown) -> None:
     """A search counts the steps of all its agents: beside these an agent's would be a stroke."""
     write_run(logdir, "UDRL", 100, seeds=(25, 26, 27))
     write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
@@ -128,7 +128,7 @@ def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, drawn: list[An
     fake_runs.write_run(logdir, "RCP-R", lambda epoch, seed: {"eval/return_greedy": 5.0}, epochs=1)
     plot([logdir], logdir / "all.png")
     assert "steps of all agents" in capsys.readouterr().out
-    curves, scores = drawn
+    curves, scores = figures
     ends: dict[str, set[float]] = {}
     for axis in curves.axes:
         ends.setdefault(axis.get_xlabel(), set()).add(axis.get_xlim()[1])
@@ -140,35 +140,39 @@ def test_searches_and_agents_share_no_axis_of_steps(logdir: Path, drawn: list[An
     assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]
 
 
-def test_returns_have_a_logarithmic_axis_only_where_asked(logdir: Path, drawn: list[Any]) -> None:
+def test_returns_have_a_logarithmic_axis_only_where_asked(logdir: Path, figures: list[Any]) -> None:
     run = write_run(logdir)  # returns from 3 to 125
     plot([run])
     plot([run], look=Look(log=True))
     learning_curve(run)
     learning_curve(run, Look(log=True))
-    assert [figure.axes[0].get_yscale() for figure in drawn] == ["linear", "log", "linear", "log"]
+    assert [figure.axes[0].get_yscale() for figure in figures] == ["linear", "log", "linear", "log"]
 
 
 def test_levels_have_names_and_sources() -> None:
     assert (solved("lunarlander"), solved("beresheet"), solved("cartpole"), solved("acrobot")) == (200, 200, 475, -100)
     assert solved("pendulum") is None and solved("procmaze,grid_size=3") is None and solved("unheard of") is None
-    shown = levels("lunarlander", ["RCP-A", "RCP-R"])
-    assert [level.label for level in shown] == ["solved: 200", "RCP-R, published: 220", "RCP-A, published: 200"]
-    assert sources(shown) == (
+    reference_levels = levels("lunarlander", ["RCP-A", "RCP-R"])
+    assert [level.label for level in reference_levels] == [
+        "solved: 200",
+        "RCP-R, published: 220",
+        "RCP-A, published: 200",
+    ]
+    assert sources(reference_levels) == (
         "solved: Gymnasium's reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019, read off a figure"
     )
     assert quantity("train/value_loss", "ddqn") == ("Squared TD error", "loss (reward²)")
     assert quantity("eval/reward_rate")[1] == "reward per step"
 
 
-def test_a_level_far_away_does_not_flatten_the_curves(logdir: Path, drawn: list[Any]) -> None:
+def test_a_level_far_away_does_not_flatten_the_curves(logdir: Path, figures: list[Any]) -> None:
     plot([write_run(logdir, top=20, game="halfcheetah")])
-    axis = drawn[0].axes[0]
+    axis = figures[0].axes[0]
     assert axis.get_ylim()[1] < 100
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["UDRL", "solved: 4800 (beyond the axis)"]
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["UDRL", "solved: 4800 (beyond the axis)"]
 
 
-def test_a_sheet_names_what_it_shows_and_nothing_else(logdir: Path, drawn: list[Any], capsys: Shown) -> None:
+def test_a_sheet_names_what_it_shows_and_nothing_else(logdir: Path, figures: list[Any], capsys: Shown) -> None:
     """Of three environments one has losses, and of one the level lies beyond the axis."""
     write_run(logdir, top=20, game="halfcheetah")
     for game, name in ("cartpole", "one"), ("corridor", "two"):
@@ -176,9 +180,9 @@ def test_a_sheet_names_what_it_shows_and_nothing_else(logdir: Path, drawn: list[
         fake_runs.write_run(logdir, "PPO", lambda epoch, seed, row=numbers: row, game=game, name=name)
     plot([logdir])
     assert capsys.readouterr().out.startswith("Returns, mean of the last tenth of the epochs")
-    legends = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in drawn if figure.legends]
+    legends = [[text.get_text() for text in figure.legends[0].get_texts()] for figure in figures if figure.legends]
     assert legends == [["debug/UDRL", "one/PPO", "two/PPO", "solved", "solved: 4800 in halfcheetah (beyond the axis)"]]
-    titles = [figure._suptitle.get_text() for figure in drawn]
+    titles = [figure._suptitle.get_text() for figure in figures]
     assert titles == ["3 environments, 1 seed", "halfcheetah, 1 seed"]
 
 

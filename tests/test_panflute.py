@@ -29,10 +29,10 @@ def test_notes_move_to_the_ends_and_pay_the_step_after() -> None:
 def test_chance_that_is_given_decides_on_events() -> None:
     """An event of three pipes has probability 1/9. Action 1 plays the second pipe, places 1 and 2 of 0 to 5."""
     state = torch.tensor([4, 7, 0, 0, 0, 1, 0, 0]).expand(1, 2, 8)
-    after, reward, *_ = PanFlute(3).advance(
+    next_state, reward, *_ = PanFlute(3).advance(
         state, torch.ones(1, 2, dtype=torch.int64), torch.tensor([[[0.11], [0.12]]])
     )
-    assert after.tolist() == [[[4, 8, 1, 1, 1, 0, 1, 1], [4, 8, 0, 1, 0, 0, 1, 0]]] and not reward.any()
+    assert next_state.tolist() == [[[4, 8, 1, 1, 1, 0, 1, 1], [4, 8, 0, 1, 0, 0, 1, 0]]] and not reward.any()
     assert PanFlute(3).chances == 1 and PanFlute(3, spontaneous_reward=False).chances == 0
 
 
@@ -40,16 +40,16 @@ def test_chance_that_is_given_decides_on_events() -> None:
 def test_reward_rates_are_those_published(n: int, random: float, scripted: float) -> None:
     """Of random play, and of pipes n - 1, n - 2, ..., 0 over and over; theirs are of as many rollouts as ours."""
     script = (n - 1 - torch.arange(100) % n)[:, None].expand(-1, ROLLOUTS)
-    paid = (100 - 1) // n
+    reward_count = (100 - 1) // n
     # Step t pays for an event at step t - 1, else for the right n notes, from the (n + 1)-th step on.
     by_chance, by_notes = 99 / n**2, (100 - n) * (1 - n**-2) * n**-n
     for actions, published, exact in (
         (random_actions(PanFlute(n), 100, ROLLOUTS), random, by_chance + by_notes),
-        (script, scripted, by_chance + paid * (1 - n**-2)),
+        (script, scripted, by_chance + reward_count * (1 - n**-2)),
     ):
         rate, error = reward_rate(PanFlute(n), actions)
         assert abs(rate - published) < 3 * 2**0.5 * error and abs(rate - exact / 100) < 3 * error
-    assert reward_rate(PanFlute(n, spontaneous_reward=False), script[:, :2])[0] == pytest.approx(paid / 100)
+    assert reward_rate(PanFlute(n, spontaneous_reward=False), script[:, :2])[0] == pytest.approx(reward_count / 100)
 
 
 def plain_step(

@@ -57,7 +57,7 @@ MEASURE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("script", "flags", "said"), [
+@pytest.mark.parametrize(("script", "flags", "message"), [
     *((script, f"measure {first} --json {OTHER}", "holds no numbers of this script; allowed: a new file, or one of")
       for script, first in MEASURE.items()),
     *((script, f"draw {OTHER} --out x.png", "which holds no numbers of this script") for script in MEASURE),
@@ -73,12 +73,12 @@ MEASURE = {
     (rewards, "curves a.json b.json --out x.png", "source is 'a.json b.json'; allowed for curves: one file"),
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(
-    script: ModuleType, flags: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    script: ModuleType, flags: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before = OTHER.read_bytes()
-    refused(script.main, flags.split(), said, capsys)
-    assert OTHER.read_bytes() == before and not list(tmp_path.glob("*.png"))
+    previous_bytes = OTHER.read_bytes()
+    refused(script.main, flags.split(), message, capsys)
+    assert OTHER.read_bytes() == previous_bytes and not list(tmp_path.glob("*.png"))
 
 
 def test_a_density_is_that_of_scipy() -> None:
@@ -127,7 +127,7 @@ def test_entered_cells_are_counted() -> None:
 
 def test_histograms_are_shares_of_samples() -> None:
     generator = np.random.default_rng(0)
-    data = {what: generator.normal(size=(500, 5)) for what in behaviour.LABELS}
+    data = {label: generator.normal(size=(500, 5)) for label in behaviour.LABELS}
     panels = behaviour.histograms(data, "cartpole", bandit=True)
     assert [set(panel) - {"name", "edges"} for panel in panels[:-1]] == [{"synthetic", "real"}] * 4
     assert set(panels[-1]) == {"name", "edges", *behaviour.LABELS} and panels[-1]["name"] == "reward"
@@ -135,25 +135,27 @@ def test_histograms_are_shares_of_samples() -> None:
         edges = np.array(panel["edges"])
         assert len(edges) == 61 and (np.diff(edges) > 0).all()
         # 0.2 % at either side may lie outside.
-        assert all(0.995 <= sum(panel[what]) <= 1.0001 for what in panel.keys() - {"name", "edges"})
+        assert all(0.995 <= sum(panel[label]) <= 1.0001 for label in panel.keys() - {"name", "edges"})
 
 
 def test_draws_of_the_random_search_cover_their_ranges() -> None:
     settings = [step_sizes.random_settings(number) for number in range(400)]
-    sizes = np.log10([each["step_size"] for each in settings])
+    sizes = np.log10([config["step_size"] for config in settings])
     assert -2 <= sizes.min() < -1.9 and 1.9 < sizes.max() <= 2 and abs(sizes.mean()) < 0.23  # four standard errors
-    assert {each["score_transform"] for each in settings} == set(range(8))
-    assert {(each["mirrored"], each["nes_step_size"]) for each in settings} == {(a, b) for a in (0, 1) for b in (0, 1)}
+    assert {config["score_transform"] for config in settings} == set(range(8))
+    assert {(config["mirrored"], config["nes_step_size"]) for config in settings} == {
+        (a, b) for a in (0, 1) for b in (0, 1)
+    }
     assert step_sizes.random_settings(7) == settings[7]
 
 
 def test_the_best_half_is_of_synthetic_environments() -> None:
     cell = {"returns": [[1, 2], [9, 9], [5, 6]], "steps": [[1], [2], [3]], "episodes": [[1], [1], [1]]}
-    found = arms.groups({"real": {"returns": [[4]], "steps": [[7]], "episodes": [[1]]}, "varied": cell, "fixed": cell})
-    assert [(arm, label) for arm, label, _ in found] == [
+    groups = arms.groups({"real": {"returns": [[4]], "steps": [[7]], "episodes": [[1]]}, "varied": cell, "fixed": cell})
+    assert [(arm, label) for arm, label, _ in groups] == [
         ("real", "all"), ("fixed", "all"), ("varied", "all"), ("varied", "best 2"),
     ]  # fmt: skip
-    assert found[-1][2]["returns"].tolist() == [9, 9, 5, 6] and found[-1][2]["steps"].tolist() == [2, 3]
+    assert groups[-1][2]["returns"].tolist() == [9, 9, 5, 6] and groups[-1][2]["steps"].tolist() == [2, 3]
 
 
 def test_the_mean_of_curves_ends_with_the_shortest() -> None:

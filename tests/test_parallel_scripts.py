@@ -71,7 +71,7 @@ def called(*words: str) -> str:
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "flags", "variables", "said"), [
+@pytest.mark.parametrize(("path", "flags", "variables", "message"), [
     (SEEDS, "--lrr 1", {}, "error: --lrr is unknown; did you mean '--lr'?\n"),
     (SEEDS, "", {"SEEDS": "1 99999999999999999999"}, "error: seed is 99999999999999999999; allowed: integer"),
     (SEEDS, "--seed=3", {}, "--seed=3 is not for here; give seeds as SEEDS"),
@@ -102,20 +102,20 @@ def called(*words: str) -> str:
       for path in (GRADIENTS, CELLS)),
 ])  # fmt: skip
 def test_a_call_that_cannot_work_is_one_line(
-    path: str, flags: str, variables: dict, said: str, tmp_path: Path, starter: str
+    path: str, flags: str, variables: dict, message: str, tmp_path: Path, starter: str
 ) -> None:
-    script(path, tmp_path, starter).refuses(said, *flags.split(), **variables)
+    script(path, tmp_path, starter).refuses(message, *flags.split(), **variables)
 
 
 @pytest.mark.parametrize(("path", "word"), [(SEEDS, "SEEDS"), (GRADIENTS, "EPISODES"), (CELLS, "NUM_SEEDS")])
 def test_help_and_a_machine_without_both_starters(path: str, word: str, tmp_path: Path) -> None:
-    ours, folder = script(path, tmp_path, "xargs"), tmp_path / "bin"
-    code, out, err = ours("--help")
+    launcher, folder = script(path, tmp_path, "xargs"), tmp_path / "bin"
+    code, out, err = launcher("--help")
     assert code == 0 and word in out and err == ""
     for tool in ("bash", "tr", "sed", "sort", "uniq", "grep"):
         (folder / tool).symlink_to(str(shutil.which(tool)))
-    ours.refuses("GNU parallel and xargs are missing; apt-get install parallel", PATH=str(folder))
-    assert "brew" in ours(PATH=str(folder))[2]
+    launcher.refuses("GNU parallel and xargs are missing; apt-get install parallel", PATH=str(folder))
+    assert "brew" in launcher(PATH=str(folder))[2]
 
 
 @pytest.mark.parametrize(("path", "variables"), [
@@ -123,15 +123,15 @@ def test_help_and_a_machine_without_both_starters(path: str, word: str, tmp_path
     pytest.param(GRADIENTS, {"SEEDS": "1 2"}, marks=pytest.mark.slow), pytest.param(CELLS, {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, variables: dict, tmp_path: Path, starter: str) -> None:
-    ours = script(path, tmp_path, starter)
-    process, _ = ours.waiting(2, JOBS="2", **variables)
+    launcher = script(path, tmp_path, starter)
+    process, _ = launcher.waiting(2, JOBS="2", **variables)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=90)
     assert process.returncode == 130, (out, err)
     assert err.count("checkpoint written") == 2 and "figure" not in out
     assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
-    code, out, err = ours(*["--resume"] * (path != GRADIENTS), **variables)
-    assert (code, err) == (0, "") and set(ours.finished().values()) == {1}
+    code, out, err = launcher(*["--resume"] * (path != GRADIENTS), **variables)
+    assert (code, err) == (0, "") and set(launcher.finished().values()) == {1}
 
 
 # -- bash_train.sh -----------------------------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path)
     assert "Finished earlier and skipped: 1 3" in out and seeds.finished() == {"1": 1, "2": 1, "3": 1}
     assert "'--resume', '--seed', '2'" in log_of(tmp_path, 2)
     # Nothing is skipped in another call, nor without --resume.
-    for flags, chosen in ("--epochs 4 --resume", "1"), ("--epochs 3 --resume", "1 2"), ("--epochs 3", "1 2 3"):
-        assert seeds(*flags.split(), SEEDS=chosen)[0] == 0
+    for flags, seed_list in ("--epochs 4 --resume", "1"), ("--epochs 3 --resume", "1 2"), ("--epochs 3", "1 2 3"):
+        assert seeds(*flags.split(), SEEDS=seed_list)[0] == 0
     assert seeds.finished() == {"1": 4, "2": 3, "3": 2}
 
 
@@ -226,8 +226,13 @@ def test_every_arm_is_trained_and_then_drawn(gradients: Script, tmp_path: Path) 
         "--logdir", "my runs", *"--resume --seed 5 --num_seeds 2 --eval_every 5".split(),
     )  # fmt: skip
     published = [f"my runs/beresheet/published/{name}/seed_5-6" for name in ("AAC", "BPG", "CPG", "EPG", "VPG")]
-    drawn = [*published, "my runs/beresheet/aac_tuned/AAC/seed_5-6", "--out", "my runs/policy_gradients/comparison.png"]
-    assert out.splitlines()[-1] == f"figure {drawn}"
+    figure_args = [
+        *published,
+        "my runs/beresheet/aac_tuned/AAC/seed_5-6",
+        "--out",
+        "my runs/policy_gradients/comparison.png",
+    ]
+    assert out.splitlines()[-1] == f"figure {figure_args}"
 
 
 def test_an_arm_that_failed_is_named_and_tried_again(gradients: Script) -> None:
@@ -252,9 +257,12 @@ def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> 
         "--logdir", "my runs", *"--seed 7 --num_seeds 2 --buffer_size 50".split(),
     ))  # fmt: skip
     assert "'--exp_name', 'short_high', '--total_steps', '2005'" in logs["ER_panflute_high"]
-    drawn = out.splitlines()[-1]
-    assert drawn.startswith("figure [") and "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in drawn
-    assert drawn.endswith("'--out', 'my runs/short/comparison.png']")
+    figure_line = out.splitlines()[-1]
+    assert (
+        figure_line.startswith("figure [")
+        and "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in figure_line
+    )
+    assert figure_line.endswith("'--out', 'my runs/short/comparison.png']")
 
 
 def test_resume_passes_over_what_finished(cells: Script, tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
     game = GAMES[name]
     module, _, of_class = game.dynamics.partition(":")
     signature = inspect.signature(getattr(importlib.import_module(module), of_class)).parameters
-    taken = {key: value.default for key, value in signature.items() if key not in ("max_episode_steps", "physics")}
+    defaults = {key: value.default for key, value in signature.items() if key not in ("max_episode_steps", "physics")}
     if "physics" in signature:  # which are these parameters
-        taken |= dataclasses.asdict(getattr(importlib.import_module(module), of_class)().physics)
-    assert game.parameters is not None and taken == dataclasses.asdict(game.parameters())
+        defaults |= dataclasses.asdict(getattr(importlib.import_module(module), of_class)().physics)
+    assert game.parameters is not None and defaults == dataclasses.asdict(game.parameters())
 
 
 NAMES = [  # what a file says, what is typed, and the environment that is played
@@ -69,9 +69,9 @@ def test_help_lists_parameters_with_the_games_values(capsys: pytest.CaptureFixtu
     for name, size in (("procmaze", 4), (FIVE, 5), ("opengrid", 10)):
         with pytest.raises(SystemExit):
             parse(["--gamename", name, "--help"])
-        shown = " ".join(capsys.readouterr().out.split())
-        assert f"cells along a side of the grid (default: {size}; allowed: integer, at least 2, at most 100)" in shown
-        assert "--num_pipes" not in shown
+        output = " ".join(capsys.readouterr().out.split())
+        assert f"cells along a side of the grid (default: {size}; allowed: integer, at least 2, at most 100)" in output
+        assert "--num_pipes" not in output
     with pytest.raises(SystemExit):
         parse(["--help"])
     assert "--grid_size" not in capsys.readouterr().out
@@ -90,13 +90,13 @@ def test_settings_of_such_a_game_survive_files_and_have_a_plain_folder(tmp_path:
 def test_what_is_played_is_what_is_drawn() -> None:
     dynamics: Any = make_dynamics(FIVE)
     assert (dynamics.grid_size, dynamics.teleports) == (5, False)
-    played, drawn = make_environment(FIVE, 1, 1), make_environment(FIVE, 1, 1, render=True)
-    for environment in (played, drawn):
+    played_env, rendered_env = make_environment(FIVE, 1, 1), make_environment(FIVE, 1, 1, render=True)
+    for environment in (played_env, rendered_env):
         assert environment.spaces.obs_shape == (100,)
         assert environment.spaces.max_episode_steps == 100 and environment.spaces.max_return == -1
         environment.reset(torch.tensor([[3]]))
-    assert drawn.frame(0, 0).shape == (5 * 24, 5 * 24, 3)  # type: ignore[attr-defined]
-    drawn.close()
+    assert rendered_env.frame(0, 0).shape == (5 * 24, 5 * 24, 3)  # type: ignore[attr-defined]
+    rendered_env.close()
     assert isinstance(make_dynamics("buttongrid,num_buttons=1", 7), ButtonGrid)
     assert make_environment("panflute,num_pipes=1", 1, 1, render=True).spaces.max_return == 100
     for name in ("procmaze", "opengrid", "buttongrid", "panflute"):
@@ -115,11 +115,13 @@ def test_a_checkpoint_is_evaluated_elsewhere(words: str, game: str, finished: An
     run = trainer.load(finished(implementation="DDQN")[0])
     argv = ["--eval_agent", str(run.path), "--num_eval_episodes", "7", *words.split()]
     assert trainer.main(argv) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     trained_on = "" if game == "cartpole" else " (trained on cartpole)"
-    assert shown.startswith(f"DDQN on {game}{trained_on}, epoch ")
-    played, here = run.evaluate(7, gamename=game), run.evaluate(7)
-    assert f" {played.mean:.1f} " in shown and np.array_equal(played.returns, here.returns) == ("," not in game)
+    assert output.startswith(f"DDQN on {game}{trained_on}, epoch ")
+    evaluation, default_evaluation = run.evaluate(7, gamename=game), run.evaluate(7)
+    assert f" {evaluation.mean:.1f} " in output and np.array_equal(evaluation.returns, default_evaluation.returns) == (
+        "," not in game
+    )
 
 
 @pytest.mark.parametrize(("words", "line"), [

@@ -26,7 +26,7 @@ from models.settings import SettingError
 EPOCHS = 40
 
 
-def write_run(logdir: Path, implementation: str = "UDRL", top: float = 100.0, **more: Any) -> Path:
+def write_run(logdir: Path, implementation: str = "UDRL", top: float = 100.0, **kwargs: Any) -> Path:
     """A run whose training return rises to ``top + seed`` in a straight line over its 40 epochs of 1,000 steps."""
 
     def numbers(epoch: int, seed: int) -> dict[str, float]:
@@ -34,7 +34,7 @@ def write_run(logdir: Path, implementation: str = "UDRL", top: float = 100.0, **
         row = {"train/policy_loss": math.exp(-epoch / 9), "rollout/return_mean": value, "command/return": value + 5}
         return row | ({"eval/return_greedy": value + 10} if epoch % 10 == 0 else {})
 
-    return fake_runs.write_run(logdir, implementation, numbers, epochs=EPOCHS, **more)
+    return fake_runs.write_run(logdir, implementation, numbers, epochs=EPOCHS, **kwargs)
 
 
 def write_policy_gradients(logdir: Path, seeds: Sequence[int] = (25,)) -> Path:
@@ -54,12 +54,12 @@ def write_policy_gradients(logdir: Path, seeds: Sequence[int] = (25,)) -> Path:
 
 def test_which_returns_count(logdir: Path) -> None:
     """A running mean replaces the returns it is over, the reward rate the return, where all runs have it."""
-    ours = read_runs(write_policy_gradients(logdir) / "metrics.csv")
-    theirs = read_runs(write_run(logdir) / "metrics.csv")
-    assert return_tags(ours) == ["rollout/return_running_mean", "eval/return_greedy"]
-    assert return_tags(theirs) == ["rollout/return_mean", "eval/return_greedy"]
+    gradient_runs = read_runs(write_policy_gradients(logdir) / "metrics.csv")
+    command_runs = read_runs(write_run(logdir) / "metrics.csv")
+    assert return_tags(gradient_runs) == ["rollout/return_running_mean", "eval/return_greedy"]
+    assert return_tags(command_runs) == ["rollout/return_mean", "eval/return_greedy"]
     shared = ["rollout/return_mean", "eval/return_sampled", "eval/return_greedy"]
-    assert return_tags(ours + theirs) == shared, "in one figure what can be compared"
+    assert return_tags(gradient_runs + command_runs) == shared, "in one figure what can be compared"
     numbers = {name: np.arange(3.0) for name in ("epoch", "env_steps", "eval/return_greedy", "eval/reward_rate")}
     flute = Run(0, Path(), numbers)
     maze = Run(0, Path(), {name: column for name, column in numbers.items() if "rate" not in name})
@@ -87,10 +87,10 @@ def test_versions_that_do_not_count_are_said_once(logdir: Path, capsys: Shown) -
     newest = write_run(logdir, seeds=(30,), version=2)
     write_run(logdir, "RCP-A", seeds=(30,))
     plot([logdir], out=logdir)
-    named = shlex.join([str(logdir), str(newest.with_name("version_1"))])
+    plot_args = shlex.join([str(logdir), str(newest.with_name("version_1"))])
     assert capsys.readouterr().out.splitlines()[0] == (
         "note: the newest version of a run counts: version_2 of seed_30 (not version_1, version_0), and the newest of "
-        f"5 runs more; to take another, name it: --plot {named}"
+        f"5 runs more; to take another, name it: --plot {plot_args}"
     )
     for folders in ([newest], [logdir / "lunarlander" / "debug" / "RCP-A"], [older.parent, older]):
         plot(folders, out=logdir)
@@ -121,17 +121,19 @@ def test_last_tenth_averages_late_epochs_only_and_a_cut_line_is_left_out(logdir:
     assert math.isnan(run.last("eval/return_sampled")) and math.isnan(run.best("eval/return_sampled"))
 
 
-@pytest.mark.parametrize(("arms", "seeds", "said"), [
+@pytest.mark.parametrize(("arms", "seeds", "expected_words"), [
     (1, 2, {"fewer"}), (1, 3, {"line", "band", "thin"}), (1, 4, {"line", "band", "dashed", "thin"}),
     (2, 4, {"line", "band", "dashed"}),
 ])  # fmt: skip
-def test_the_note_is_about_what_is_drawn(arms: int, seeds: int, said: set[str], logdir: Path, drawn: list[Any]) -> None:
+def test_the_note_is_about_what_is_drawn(
+    arms: int, seeds: int, expected_words: set[str], logdir: Path, figures: list[Any]
+) -> None:
     for name in ("UDRL", "RCP-R")[:arms]:
         write_run(logdir, name, seeds=range(25, 25 + seeds))
     plot([logdir], out=logdir)
-    (note,) = (text.get_text() for text in drawn[0].texts if "moving averages" in text.get_text())
+    (note,) = (text.get_text() for text in figures[0].texts if "moving averages" in text.get_text())
     assert {word for word in ("line", "band", "dashed", "thin", "fewer") if note.startswith(word) or f"; {word}" in note
-            } == said  # fmt: skip
+            } == expected_words  # fmt: skip
 
 
 def test_a_file_stands_for_its_run_or_is_refused(logdir: Path) -> None:
@@ -172,13 +174,13 @@ def test_grid_covers_what_all_runs_share(logdir: Path) -> None:
 def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: float | None, tmp_path: Path) -> None:
     with sheet(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
         axis.plot(values)
-        before = axis.get_ylim()
+        previous_limits = axis.get_ylim()
         clip_below(axis, np.array(values))
         say_hidden(axis, np.array(values))
         low, high = axis.get_ylim()
         texts = [text.get_text() for text in axis.texts]
     if floor is None:
-        assert (low, high) == before and not texts
+        assert (low, high) == previous_limits and not texts
     else:
         assert floor - 50 < low < floor and high > 250
         assert texts == ["not shown: values down to -1936"]
@@ -192,10 +194,10 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
 def test_groups_of_one_environment_differ_in_colour() -> None:
     games = [*"aaaa", *"bbbbbb", "a", "a", "b", *(5 * "a")]
     arms = [Arm(f"{i:02}", (game,), 3, game=game) for i, game in enumerate(games)]
-    found = _colours([arm.label for arm in arms], arms)
+    colours = _colours([arm.label for arm in arms], arms)
     for game in "ab":
-        here = [found[arm.label] for arm in arms if arm.game == game]
-        assert len(set(here)) == len(here)
+        game_colours = [colours[arm.label] for arm in arms if arm.game == game]
+        assert len(set(game_colours)) == len(game_colours)
 
 
 # -- the figure of groups ----------------------------------------------------------------------------------------------
@@ -215,8 +217,8 @@ def test_seeds_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) 
     assert greedy["mean"] == pytest.approx(136) and greedy["n"] == 3
     assert 135 <= greedy["iqm_interval"][0] <= 136 <= greedy["iqm_interval"][1] <= 137
     assert numbers["RCP-A"]["seeds"]["26"]["rollout/return_mean"]["best"] == pytest.approx(126)
-    shown = capsys.readouterr().out
-    assert "136.0" in shown and "IQM" in shown and "seed 27" in shown and str(figure) in shown
+    output = capsys.readouterr().out
+    assert "136.0" in output and "IQM" in output and "seed 27" in output and str(figure) in output
 
 
 def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) -> None:
@@ -229,28 +231,30 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
     assert "running mean" in rows["AAC"] and "20.0 (40.0)" in rows["seed 40"] and "15.0 (30.0)" in rows["mean"]
 
 
-def test_names_are_drawn_as_they_are(tmp_path: Path, drawn: list[Any]) -> None:
+def test_names_are_drawn_as_they_are(tmp_path: Path, figures: list[Any]) -> None:
     with sheet(tmp_path / "named.png", [[0]], (4, 3), title="$") as (axis,):
         for name in ("_Ω", "a$b$c", "日\x01\udcff"):
             panels.draw_aggregate(axis, np.arange(2.0), np.ones((1, 2)), "k", name)
-    texts = drawn[0].legends[0].get_texts()
+    texts = figures[0].legends[0].get_texts()
     assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff"]
-    assert not texts[1].get_parse_math() and not drawn[0]._suptitle.get_parse_math()
+    assert not texts[1].get_parse_math() and not figures[0]._suptitle.get_parse_math()
 
 
-def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, drawn: list[Any]) -> None:
+def test_losses_of_different_kinds_have_panels_of_their_own(logdir: Path, figures: list[Any]) -> None:
     write_policy_gradients(logdir)
     plot([logdir])
     write_run(logdir)
     plot([logdir])
-    one, both = ([axis.get_title("left") for axis in figure.axes] for figure in drawn)
-    one, both = ([title.replace("\n", " ") for title in titles] for titles in (one, both))
-    assert one == [
+    gradient_titles, all_titles = ([axis.get_title("left") for axis in figure.axes] for figure in figures)
+    gradient_titles, all_titles = (
+        [title.replace("\n", " ") for title in titles] for titles in (gradient_titles, all_titles)
+    )
+    assert gradient_titles == [
         "Mean return of the latest training episodes", "Evaluation return, greedy actions", "Policy-gradient loss",
         "Squared error of the value", "Entropy loss", "Baseline",
     ]  # fmt: skip
-    assert {"Cross-entropy of actions", "Policy-gradient loss", "Entropy loss"} <= set(both)
-    legend = [text.get_text() for text in drawn[1].legends[0].get_texts()]
+    assert {"Cross-entropy of actions", "Policy-gradient loss", "Entropy loss"} <= set(all_titles)
+    legend = [text.get_text() for text in figures[1].legends[0].get_texts()]
     assert legend == ["AAC", "UDRL", "solved: 200", "UDRL, published: 140"]
 
 
@@ -278,7 +282,7 @@ def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str,
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("content", "said"), [
+@pytest.mark.parametrize(("content", "message"), [
     ("epoch,env_steps,seed,rollout/return_mean\n0,100,25,soon\n", "soon"),
     ("step,loss\n1,2\n", "its first line must be epoch"),
     ("", "it is empty"),
@@ -287,10 +291,10 @@ def test_formats_and_folders_of_the_figure(logdir: Path, out: str, written: str,
     ("epoch,env_steps,seed\n0,100,25\n", "neither returns nor losses"),
     (None, "holds no metrics.csv"),
 ])  # fmt: skip
-def test_broken_files_are_one_clear_line(tmp_path: Path, content: str | None, said: str) -> None:
+def test_broken_files_are_one_clear_line(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / "metrics.csv").write_text(content)
-    with pytest.raises(SettingError, match=said) as caught:
+    with pytest.raises(SettingError, match=message) as caught:
         plot([tmp_path])
     assert "\n" not in str(caught.value)
 
@@ -300,7 +304,7 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
     (logdir / "file").write_text("")
     (logdir / "folder.png" / "plot.json").mkdir(parents=True)
     (other := logdir / "mine.json").write_text('{"name": "mine"}')
-    for arguments, said in (
+    for arguments, message in (
         (([logdir / "nowhere"],), "is not there"),
         (([run], Path("a.jpg")), r"plot_out is 'a.jpg'; allowed: a folder, or a file ending in .png, .pdf"),
         (([run], logdir / "file"), "plot_out is '.*/file'; allowed: a folder, or a file ending in .png"),
@@ -308,7 +312,7 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
         (([run], logdir / "folder.png/plot.json/../plot.png"), "plot_out is .*cannot be written"),
         (([run], logdir / "mine.png"), "plot_out is .* would replace mine.json, a file of something else; allowed: a"),
     ):
-        with pytest.raises(SettingError, match=said):
+        with pytest.raises(SettingError, match=message):
             plot(*arguments)
     assert capsys.readouterr().out == "" and not (logdir / "folder.png" / "plot.png").exists()
     assert other.read_text() == '{"name": "mine"}' and not other.with_suffix(".png").exists()
@@ -318,30 +322,30 @@ def test_bad_arguments_are_said_before_the_table(logdir: Path, capsys: Shown) ->
 
 
 @pytest.mark.draws
-def test_learning_curve_of_several_seeds(logdir: Path, drawn: list[Any]) -> None:
+def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> None:
     folder = write_run(logdir, seeds=(30, 31))
     assert learning_curve(folder) == folder / "curve.png" and is_png(folder / "curve.png")
-    titles = [axis.get_title("left").replace("\n", " ") for axis in drawn[0].axes]
+    titles = [axis.get_title("left").replace("\n", " ") for axis in figures[0].axes]
     assert titles[:3] == ["Return", "Cross-entropy of actions", "Obtained against commanded return"]
-    assert [axis.get_ylabel() for axis in drawn[0].axes[:2]] == ["return (sum of rewards)", "loss (nats)"]
-    (legend,) = drawn[0].legends
+    assert [axis.get_ylabel() for axis in figures[0].axes[:2]] == ["return (sum of rewards)", "loss (nats)"]
+    (legend,) = figures[0].legends
     texts = [text.get_text() for text in legend.get_texts()]
     assert texts == ["training", "greedy", "solved: 200", "UDRL, published: 140"]
-    assert any("thin: as logged; thick: centred moving average" in text.get_text() for text in drawn[0].texts)
+    assert any("thin: as logged; thick: centred moving average" in text.get_text() for text in figures[0].texts)
     assert learning_curve(folder, Look(formats=("svg", "pdf"))) == folder / "curve.pdf"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: Path, drawn: list[Any]) -> None:
+def test_learning_curves_with_many_losses_and_after_one_epoch_with_few(logdir: Path, figures: list[Any]) -> None:
     folders = [write_run(logdir), write_policy_gradients(logdir, seeds=(25, 26))]
     for name, *tags in ("one", "rollout/return_mean", "command/return"), ("two", "train/value_loss"), ("three",):
         row = dict.fromkeys(tags, -120.5)
         folders.append(fake_runs.write_run(logdir, "UDRL", lambda epoch, seed, row=row: row, epochs=1, name=name))
     assert all(learning_curve(folder).read_bytes().startswith(b"\x89PNG") for folder in folders)
-    notes = [figure.texts[-1].get_text() for figure in drawn]
+    notes = [figure.texts[-1].get_text() for figure in figures]
     assert "over seeds" not in notes[0] and "2 % of the points, mean over seeds" in notes[1]
     assert notes[2].startswith("dots: as logged; solved")
-    labels = [[axis.get_ylabel() for axis in figure.axes] for figure in drawn]
+    labels = [[axis.get_ylabel() for axis in figure.axes] for figure in figures]
     assert labels[0][-1] == "epoch" and labels[2] == ["return (sum of rewards)", "obtained return"], (
         "no bar of one epoch"
     )

@@ -12,7 +12,7 @@ from helpers import build, same_numbers
 from models.agents.policy_gradients.agent import Agent
 from models.spaces import Discrete, Spaces
 from models.trajectory import Trajectory
-from test_policy_gradients import LANDER, OURS, agent_of, played, to_go
+from test_policy_gradients import LANDER, OURS, agent_of, make_trajectory, to_go
 
 IMAGES = Spaces((2, 11, 9), Discrete(3), torch.uint8)
 
@@ -61,28 +61,28 @@ class Plain:
                 value = self.values(steps).tolist() if config.baseline == "value" else [0.0] * length
             q = to_go(rewards, config.discount, behind)
             if config.gae_lambda is not None:
-                errors = [r + config.discount * after - now
-                          for r, after, now in zip(rewards, [*value[1:], behind], value, strict=True)]  # fmt: skip
+                errors = [r + config.discount * next_value - now
+                          for r, next_value, now in zip(rewards, [*value[1:], behind], value, strict=True)]  # fmt: skip
                 q = [a + v for a, v in zip(to_go(errors, config.discount * config.gae_lambda), value, strict=True)]
             obs.append(steps)
             action.append(trajectory.action[:length, m, e])
             returns += q
-            weights += [each - v for each, v in zip(q, value, strict=True)]
-        states, chosen, target = torch.cat(obs), torch.cat(action), torch.tensor(returns)
+            weights += [q_value - v for q_value, v in zip(q, value, strict=True)]
+        states, actions, target = torch.cat(obs), torch.cat(action), torch.tensor(returns)
         weight = torch.tensor(weights)
         if config.baseline == "batch_mean":
             weight = weight - weight.mean()
         if config.normalize_advantage:
             weight = (weight - weight.mean()) / weight.std(correction=0)
-        return self._descend(states, chosen, target, weight)
+        return self._descend(states, actions, target, weight)
 
-    def _descend(self, states: Tensor, chosen: Tensor, target: Tensor, weight: Tensor) -> dict[str, float]:
+    def _descend(self, states: Tensor, actions: Tensor, target: Tensor, weight: Tensor) -> dict[str, float]:
         config = self.config
         if config.anneal_lr:
             for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
                 optimizer.param_groups[0]["lr"] = rate * max(0.0, 1 - self.updates / config.epochs)
         policy = torch.distributions.Categorical(logits=self.policy(states)[:, :4])
-        losses = {"policy_loss": -(weight * policy.log_prob(chosen)).mean()}
+        losses = {"policy_loss": -(weight * policy.log_prob(actions)).mean()}
         entropy = policy.entropy().mean() / math.log(4)
         if config.beta:
             losses["entropy_loss"] = -config.beta * entropy
@@ -104,8 +104,8 @@ class Plain:
             optimizer.zero_grad()
         loss.backward()
         for optimizer in optimizers:
-            most = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-            norms.append(nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], most))
+            max_norm = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
+            norms.append(nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm))
             optimizer.step()
         return norms
 
@@ -114,12 +114,14 @@ class Plain:
 def test_updates_are_those_of_plain_torch(case: str) -> None:
     """Three of them, each by two members on 700 and 60 experiences; a large epsilon, for Adam blows rounding up where
     gradients are next to nothing."""
-    more = {"value_steps": 3} if case == "AAC-more-value-steps" else {}
-    case = "AAC-improved" if more else case
-    agent = agent_of(case, members=2, adam_eps=1e-3, lr=1e-2, max_episodes=5, batch_episodes=1, discount=0.97, **more)
+    changes = {"value_steps": 3} if case == "AAC-more-value-steps" else {}
+    case = "AAC-improved" if changes else case
+    agent = agent_of(
+        case, members=2, adam_eps=1e-3, lr=1e-2, max_episodes=5, batch_episodes=1, discount=0.97, **changes
+    )
     plain = [Plain(agent, m) for m in range(2)]
     for i in range(3):
-        trajectory = played([[250, 250, 200], [10, 20, 30]], seed=i)
+        trajectory = make_trajectory([[250, 250, 200], [10, 20, 30]], seed=i)
         agent.observe(trajectory)
         losses = agent.learn()
         for m in range(2):
@@ -129,8 +131,8 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
             )
             torch.testing.assert_close(agent.network.policy.flat[m], plain[m].flat(plain[m].policy), rtol=0, atol=1e-5)
             if agent.network.critic:
-                found, wanted = agent.network.critic.flat[m], plain[m].flat(plain[m].critic)
-                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+                actual, expected_weights = agent.network.critic.flat[m], plain[m].flat(plain[m].critic)
+                torch.testing.assert_close(actual, expected_weights, rtol=0, atol=1e-5)
 
 
 def of_member(trajectory: Trajectory, m: int) -> Trajectory:
@@ -160,21 +162,21 @@ def test_members_with_more_or_fewer_chunks_are_each_alone(case: str, spaces: Spa
     lengths = [[9, 3, 1, 4], [380, 300, 340, 300], [510, 490, 500, 530]]
     if spaces.is_image:
         lengths = [[9, 3, 1, 4], [70, 80, 60, 61], [140, 150, 130, 131]]
-    together, sick = (agent_of(case, spaces, members=3) for _ in range(2))
-    alone = [build(case, spaces, [m], together.config) for m in range(3)]
+    joint_agent, sick = (agent_of(case, spaces, members=3) for _ in range(2))
+    alone = [build(case, spaces, [m], joint_agent.config) for m in range(3)]
     for i in range(2):
-        trajectory = played(lengths, spaces, seed=i)
-        numbers = step(together, trajectory)
+        trajectory = make_trajectory(lengths, spaces, seed=i)
+        numbers = step(joint_agent, trajectory)
         for m in range(3):
             same_numbers(step(alone[m], of_member(trajectory, m)), {k: v[m : m + 1] for k, v in numbers.items()})
         trajectory.reward[0, 1, 2] = math.nan
-        others = {name: value[[0, 2]] for name, value in step(sick, trajectory).items()}
-        same_numbers(others, {name: value[[0, 2]] for name, value in numbers.items()})
+        healthy = {name: value[[0, 2]] for name, value in step(sick, trajectory).items()}
+        same_numbers(healthy, {name: value[[0, 2]] for name, value in numbers.items()})
     assert all(value.isfinite().all() for value in numbers.values())
 
 
 def step(agent: Agent, trajectory: Trajectory) -> dict[str, Tensor]:
     """Everything that comes of an update."""
-    seen = agent.observe(trajectory)
+    logged = agent.observe(trajectory)
     weights = {name: value.detach().clone() for name, value in agent.learn().items() | agent.state_dict().items()}
-    return seen | weights
+    return logged | weights

@@ -29,7 +29,7 @@ def agent_of(case: str, spaces: Spaces = LANDER, members: int = 1, **changes: An
     return build(case, spaces, list(range(members)), config_of(case, **SMALL | changes))
 
 
-def played(lengths: list[list[int]], spaces: Spaces = LANDER, seed: int = 0) -> Trajectory:
+def make_trajectory(lengths: list[list[int]], spaces: Spaces = LANDER, seed: int = 0) -> Trajectory:
     """Made up episodes of these ``lengths [M][E]``; every other one is truncated. What lies behind an end is no
     number."""
     steps = torch.tensor(lengths)
@@ -81,25 +81,25 @@ def test_returns_of_the_published_sequence() -> None:
 def test_losses_of_the_published_batch() -> None:
     """Four episodes of the lander (450 experiences, discount 0.9) with made up scores, and the notebook's values for
     them: vanilla, with baseline, entropy, and actor-critic where every value is 1."""
-    kept = np.load(FIXTURE)
-    lengths = kept["lengths"].tolist()
+    fixture = np.load(FIXTURE)
+    lengths = fixture["lengths"].tolist()
     T, ends = max(lengths), np.cumsum(lengths)
     reward, obs = torch.zeros(T, 1, 4, dtype=torch.float64), torch.zeros(T, 1, 4, 8)
     action, valid = torch.zeros(T, 1, 4, dtype=torch.int64), torch.zeros(T, 1, 4, dtype=torch.bool)
     for e, (end, length) in enumerate(zip(ends, lengths, strict=True)):
         part = slice(end - length, end)
-        reward[:length, 0, e] = torch.tensor(kept["rewards"][part])
-        obs[:length, 0, e] = torch.tensor(kept["states"][part])
-        action[:length, 0, e] = torch.tensor(kept["actions"][part])
+        reward[:length, 0, e] = torch.tensor(fixture["rewards"][part])
+        obs[:length, 0, e] = torch.tensor(fixture["states"][part])
+        action[:length, 0, e] = torch.tensor(fixture["actions"][part])
         valid[:length, 0, e] = True
-    never = torch.zeros_like(valid)
-    trajectory = Trajectory(obs, action, reward, never, never, valid, obs[-1], reward.sum(0))
+    no_ends = torch.zeros_like(valid)
+    trajectory = Trajectory(obs, action, reward, no_ends, no_ends, valid, obs[-1], reward.sum(0))
     batch = pack(trajectory)
     batch.returns = table(discounted_returns(reward, valid, 0.9), valid, batch.obs.shape[1])
-    assert batch.counts == [450] and torch.equal(batch.obs[0, :450], torch.tensor(kept["states"]))
+    assert batch.counts == [450] and torch.equal(batch.obs[0, :450], torch.tensor(fixture["states"]))
 
     scores = torch.zeros(1, 512, 4, dtype=torch.float64)
-    scores[0, :450] = torch.tensor(kept["scores"])
+    scores[0, :450] = torch.tensor(fixture["scores"])
     baseline = batch.returns[:, :450].mean()
     ones = torch.ones_like(batch.returns)
 
@@ -126,7 +126,7 @@ def test_losses_of_the_published_batch() -> None:
 
 def two_episodes() -> Trajectory:
     """Rewards 1, 2, 4 and then 8; at discount 0.5 the returns to come are 3, 4, 4 and 8."""
-    trajectory = played([[3, 1]])
+    trajectory = make_trajectory([[3, 1]])
     trajectory.reward[:, 0] = torch.tensor([[1.0, 8.0], [2.0, math.nan], [4.0, math.nan]])
     return trajectory
 
@@ -154,20 +154,20 @@ def test_an_action_is_weighted_by_what_comes_after_it(case: str, changes: dict[s
         with torch.no_grad():
             agent.network.critic.flat.zero_()
             agent.network.critic.layers()[-1][1].fill_(10.0)
-    seen = agent.observe(two_episodes())
+    logged = agent.observe(two_episodes())
     assert agent.batch is not None and agent.batch.weights[0, :4].tolist() == weights
     assert agent.batch.share[0, :5].tolist() == [0.25] * 4 + [0.0]
     if case == "AAC":  # what the values are fitted to
-        assert agent.batch.returns[0, :4].tolist() == [each + 10 for each in weights]
+        assert agent.batch.returns[0, :4].tolist() == [advantage + 10 for advantage in weights]
     baseline = {"BPG": 4.75, "CPG": 4.75, "AAC": 10.0}.get(case)
     expected = {} if baseline is None else {"baseline": baseline, "advantage_mean": sum(weights) / 4}
     if case == "AAC":  # of values that are all the same
         expected["explained_variance"] = 0.0
-    assert {name: value.item() for name, value in seen.items()} == pytest.approx(expected)
+    assert {name: value.item() for name, value in logged.items()} == pytest.approx(expected)
 
 
 def test_equal_advantages_are_normalised_to_nothing() -> None:
-    same = played([[3, 5]])
+    same = make_trajectory([[3, 5]])
     same.reward.fill_(2.0)
     agent = agent_of("VPG", discount=0.0, normalize_advantage=True)
     agent.observe(same)
@@ -180,7 +180,7 @@ def test_equal_advantages_are_normalised_to_nothing() -> None:
 @given(st.integers(1, 3).flatmap(lambda envs: st.lists(
     st.lists(st.integers(1, 300), min_size=envs, max_size=envs), min_size=1, max_size=3)))  # fmt: skip
 def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> None:
-    trajectory = played(lengths, Spaces((2,), Discrete(3)))
+    trajectory = make_trajectory(lengths, Spaces((2,), Discrete(3)))
     batch = pack(trajectory)
     batch.returns = table(trajectory.reward, trajectory.valid, batch.obs.shape[1])
     assert batch.counts == [sum(row) for row in lengths]
@@ -189,10 +189,10 @@ def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> No
         flat = [trajectory.reward[t, m, e].item() for e, length in enumerate(row) for t in range(length)]
         assert batch.returns[m].tolist() == flat + [0.0] * (batch.returns.shape[1] - len(flat))
         assert batch.obs[m].isfinite().all() and batch.share[m].sum().item() == pytest.approx(1)
-    back = unpack(batch.returns, trajectory.valid)
-    assert torch.equal(back, torch.where(trajectory.valid, trajectory.reward, 0.0))
-    whole = torch.cat([chunk.action for chunk in batch.chunks()], 1)
-    assert torch.equal(whole, batch.action)
+    unpacked = unpack(batch.returns, trajectory.valid)
+    assert torch.equal(unpacked, torch.where(trajectory.valid, trajectory.reward, 0.0))
+    all_actions = torch.cat([chunk.action for chunk in batch.chunks()], 1)
+    assert torch.equal(all_actions, batch.action)
     averages = sum(mean(chunk.returns, chunk.share) for chunk in batch.chunks())
     torch.testing.assert_close(averages, batch.by_member(torch.mean, batch.returns), rtol=0, atol=1e-6)
 
@@ -208,9 +208,9 @@ def test_actions_are_drawn_as_the_policy_says_and_greedy_ones_are_its_best() -> 
         for part in agent.network.policy.layers()[-1]:
             part.mul_(3)
     actor = agent.begin(envs, Streams([1, 2]), sample=True)
-    drawn = torch.cat([actor.act(obs.expand(-1, envs, -1)) for _ in range(times)], 1)
+    actions = torch.cat([actor.act(obs.expand(-1, envs, -1)) for _ in range(times)], 1)
     for m in range(2):
-        share = drawn[m].bincount(minlength=4) / (envs * times)
+        share = actions[m].bincount(minlength=4) / (envs * times)
         deviation = (probability[m] * (1 - probability[m]) / (envs * times)).sqrt()
         assert ((share - probability[m]).abs() < 4 * deviation).all()
     greedy = agent.begin(3, Streams([1, 2]), sample=False).act(obs.expand(-1, 3, -1))

@@ -56,10 +56,10 @@ def proxies(local: InnerLoop) -> torch.Tensor:
     return local.stages.parameters.initial(Streams(list(range(len(SEEDS)))))
 
 
-def same(one: Outcome, other: Outcome) -> None:
+def same(outcome: Outcome, other: Outcome) -> None:
     for name in ("returns", "steps", "episodes"):
-        assert torch.equal(getattr(one, name), getattr(other, name))
-    assert one.test_steps == other.test_steps
+        assert torch.equal(getattr(outcome, name), getattr(other, name))
+    assert outcome.test_steps == other.test_steps
 
 
 def worker_pids(driver: int, busy: bool = False) -> list[int]:
@@ -70,8 +70,8 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             names[int(folder.name)] = (folder / "cmdline").read_bytes()
     titles = (b"ray::_work",) if busy else (b"ray::_work", b"ray::IDLE")
-    found = [pid for pid, name in names.items() if name.startswith(titles)]
-    return sorted(pid for pid in found if parents.get(parents[pid]) == driver)
+    pids = [pid for pid, name in names.items() if name.startswith(titles)]
+    return sorted(pid for pid in pids if parents.get(parents[pid]) == driver)
 
 
 @pytest.mark.slow
@@ -83,8 +83,8 @@ def test_two_workers_do_what_one_process_does(
     shared = two.run(proxies, SEEDS)
     same(alone, shared)
     assert shared.train_seconds > 0 and shared.test_seconds > 0
-    more = {"inner_steps": 30, "test_limit": 7, "inner_rule": "plateau"}
-    same(local.run(proxies[:3], SEEDS[:3], **more), two.run(proxies[:3], SEEDS[:3], **more))  # type: ignore[arg-type]
+    overrides = {"inner_steps": 30, "test_limit": 7, "inner_rule": "plateau"}
+    same(local.run(proxies[:3], SEEDS[:3], **overrides), two.run(proxies[:3], SEEDS[:3], **overrides))  # type: ignore[arg-type]
     same(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
     cancelled: list[Any] = []
     monkeypatch.setattr("ray.cancel", lambda task, force: cancelled.append(task))
@@ -101,9 +101,9 @@ def test_agents_of_two_families_are_shared_out_too(two: RayWorkers) -> None:
     job = settings.proxy, settings.run.agent, settings.agent, GAME
     alone, workers = InnerLoop(*job), RayWorkers(*job, 2, None)  # in the Ray of `two`
     proxies = alone.stages.parameters.initial(Streams([0, 1, 2, 3]))
-    one = alone.run(proxies, [11, 12, 14, 17])
-    same(one, workers.run(proxies, [11, 12, 14, 17]))
-    assert len(one.returns.unique()) > 2
+    outcome = alone.run(proxies, [11, 12, 14, 17])
+    same(outcome, workers.run(proxies, [11, 12, 14, 17]))
+    assert len(outcome.returns.unique()) > 2
     workers.close()
 
 
@@ -134,11 +134,11 @@ def test_a_killed_worker_changes_nothing(
 
 @pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies: torch.Tensor) -> None:
-    ended, spared = threading.Event(), worker_pids(os.getpid())[0]
+    stop_event, spared = threading.Event(), worker_pids(os.getpid())[0]
     killed: set[int] = set()
 
     def kill() -> None:
-        while not ended.wait(0.1):
+        while not stop_event.wait(0.1):
             for pid in set(worker_pids(os.getpid(), busy=True)) - killed - {spared}:
                 killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
         with pytest.raises(UserError, match="^worker [12] of 2 died 3 times over the same agents.*memory.*buffer_size"):
             two.run(proxies, SEEDS, inner_steps=5_000_000, inner_rule="budget")
     finally:
-        ended.set()
+        stop_event.set()
         killer.join()
     assert len(killed) >= 3
 
@@ -191,7 +191,7 @@ def script(code: str, **environment: str) -> "subprocess.Popen[str]":
 
 
 def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(**how: object) -> None:
+    def late(**kwargs: object) -> None:
         raise Exception("The current node timed out during startup.\nMore.")
 
     monkeypatch.setattr("ray.init", late)
@@ -258,13 +258,13 @@ def test_ctrl_c_is_the_parents_and_nothing_is_printed_or_left() -> None:
         assert process.stdout.readline() == "started\n"
         pids = worker_pids(process.pid)
         assert len(pids) == 2
-        for after in ("asked\nfinished 2\n", "asked\n"):
+        for expected in ("asked\nfinished 2\n", "asked\n"):
             time.sleep(0.1)
             os.killpg(process.pid, signal.SIGINT)
             os.kill(pids[0], signal.SIGINT)
-            if "finished" in after:
+            if "finished" in expected:
                 os.kill(pids[1], signal.SIGKILL)
-            assert "".join(process.stdout.readline() for _ in after.splitlines()) == after
+            assert "".join(process.stdout.readline() for _ in expected.splitlines()) == expected
         assert process.communicate(timeout=60) == ("", "")
         assert (process.returncode, os.listdir(temporary)) == (130, [])
         assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
@@ -295,8 +295,8 @@ def test_a_search_on_two_nodes_of_which_one_dies_gives_the_numbers_of_one_proces
     from ray.cluster_utils import Cluster
 
     alone = search(tmp_path / "alone")
-    said = alone.communicate(timeout=600)[0]
-    assert alone.returncode == 0, said
+    output = alone.communicate(timeout=600)[0]
+    assert alone.returncode == 0, output
     monkeypatch.setenv("RAY_worker_niceness", "0")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     session = cluster.head_node.get_session_dir_path()
@@ -304,16 +304,16 @@ def test_a_search_on_two_nodes_of_which_one_dies_gives_the_numbers_of_one_proces
         second = cluster.add_node(num_cpus=1)
         process = search(tmp_path / "cluster", "--num_workers", "2", "--ray_address", cluster.address)
         assert process.stdout
-        said = ""
-        while "generation 1/5" not in said:
-            said += (line := process.stdout.readline())
-            assert line, said
+        output = ""
+        while "generation 1/5" not in output:
+            output += (line := process.stdout.readline())
+            assert line, output
         cluster.remove_node(second, allow_graceful=False)
-        said += process.communicate(timeout=600)[0]
-        assert process.returncode == 0 and "generation 5/5" in said, said
+        output += process.communicate(timeout=600)[0]
+        assert process.returncode == 0 and "generation 5/5" in output, output
     finally:
         cluster.shutdown()
         shutil.rmtree(session, ignore_errors=True)
-    one, other = (next((tmp_path / name).rglob("metrics.csv")).parent for name in ("alone", "cluster"))
-    np.testing.assert_equal(learned(other), learned(one))
-    assert (other / "proxy.safetensors").read_bytes() == (one / "proxy.safetensors").read_bytes()
+    alone_folder, other = (next((tmp_path / name).rglob("metrics.csv")).parent for name in ("alone", "cluster"))
+    np.testing.assert_equal(learned(other), learned(alone_folder))
+    assert (other / "proxy.safetensors").read_bytes() == (alone_folder / "proxy.safetensors").read_bytes()

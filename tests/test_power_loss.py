@@ -59,12 +59,12 @@ class Disk:
         if now != self.names[-1]:
             self.names.append(now)
         for names in self.names:
-            for kept in ("synced", "written", "zeros"):
-                self.note({name: None if file < 0 else self.content(file, kept) for name, file in names.items()})
+            for durability in ("synced", "written", "zeros"):
+                self.note({name: None if file < 0 else self.content(file, durability) for name, file in names.items()})
 
-    def content(self, file: int, kept: str) -> bytes:
+    def content(self, file: int, durability: str) -> bytes:
         synced, written = self.synced.get(file, b""), self.written[file]
-        return {"synced": synced, "written": written, "zeros": synced.ljust(len(written), b"\0")}[kept]
+        return {"synced": synced, "written": written, "zeros": synced.ljust(len(written), b"\0")}[durability]
 
     def note(self, state: State) -> None:
         matters = [
@@ -86,9 +86,9 @@ class Disk:
             self.look()
 
         def around(call: Callable[..., None]) -> Callable[..., None]:
-            def looking(*args: Any, **more: Any) -> None:
+            def looking(*args: Any, **kwargs: Any) -> None:
                 self.look()
-                call(*args, **more)
+                call(*args, **kwargs)
                 self.look()
 
             return looking
@@ -118,13 +118,13 @@ def test_a_run_goes_on_from_whatever_a_power_cut_leaves(
     changes = {"implementation": implementation, "checkpoint_every": 2}
     disk = Disk(tmp_path / "exp_dir")
     with disk.watched(monkeypatch):
-        whole = trained(tmp_path / "exp_dir", **changes)
+        full_run = trained(tmp_path / "exp_dir", **changes)
     assert len(disk.states) >= 20, "nothing was watched"
     wrong = []
     for number, state in enumerate(disk.states.values()):
         disk.restore(state, root := tmp_path / f"cut_{number}")
         try:
-            same_runs(whole, trained(root, "--resume", **changes))
+            same_runs(full_run, trained(root, "--resume", **changes))
         except Exception as error:
             wrong.append(f"{root}: {str(error)[:300]}")
     assert wrong == [], f"{len(wrong)} of {len(disk.states)}"
@@ -133,7 +133,7 @@ def test_a_run_goes_on_from_whatever_a_power_cut_leaves(
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 
-def shown(folder: Path) -> list[tuple[int, float]]:
+def logged_scalars(folder: Path) -> list[tuple[int, float]]:
     """Steps and values of a tag as TensorBoard shows them."""
     events = EventAccumulator(str(folder))
     events.Reload()
@@ -148,8 +148,8 @@ def test_a_clock_that_is_set_back(
     today, looks, log = time.time(), itertools.count(), RunLog.on_train_epoch_end
 
     def clock(start: float) -> Callable[[], float]:
-        begun = next(looks)
-        return lambda: start - 3600 * (next(looks) > begun + 9)
+        first_look = next(looks)
+        return lambda: start - 3600 * (next(looks) > first_look + 9)
 
     def dies(self: Any, lightning: Any, module: Any) -> None:
         log(self, lightning, module)
@@ -165,6 +165,6 @@ def test_a_clock_that_is_set_back(
     folder = trained(logdir, "--resume")
     same_runs(finished(implementation="UDRL")[0], folder)
     metrics = read_metrics(folder / "metrics.csv")
-    assert shown(folder) == list(zip(metrics["env_steps"], metrics["epoch"], strict=True))
+    assert logged_scalars(folder) == list(zip(metrics["env_steps"], metrics["epoch"], strict=True))
     assert all(value >= 0 for name in metrics if name.startswith("time/") for value in metrics[name] if value == value)
     assert not re.search(r"-\d[\d,]* steps/s|-\d+:\d\d left", capsys.readouterr().out)

@@ -15,7 +15,7 @@ from models.losses import clipped_surrogate, clipped_value_error
 from models.moments import Moments
 from models.spaces import Continuous, Discrete, Spaces
 from models.trajectory import discounted_returns, generalised_advantages, lambda_returns
-from rounding import backpropagated, gamma, near
+from rounding import assert_near, backpropagated, gamma
 
 SPACES = {
     "discrete": Spaces((4,), Discrete(3), max_episode_steps=10),
@@ -49,31 +49,31 @@ def test_advantages_by_hand() -> None:
     """
     reward = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
     value = torch.tensor([[3.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
-    following = torch.tensor([[1.0, 1.0], [10.0, 10.0], [8.0, 8.0]])
+    next_value = torch.tensor([[1.0, 1.0], [10.0, 10.0], [8.0, 8.0]])
     discount = torch.tensor([[0.5, 0.5], [0.0, 0.5], [0.5, 0.5]])
     done = torch.tensor([[False, False], [True, True], [False, False]])
-    found = generalised_advantages(reward, value, following, discount, done, 0.5)
-    assert found.tolist() == [[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]
+    advantages = generalised_advantages(reward, value, next_value, discount, done, 0.5)
+    assert advantages.tolist() == [[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]
 
 
 @pytest.mark.parametrize("trace", [0.0, 0.7, 1.0])
 def test_advantages_are_lambda_returns_less_values(trace: float) -> None:
     g = torch.Generator().manual_seed(1)
-    reward, value, following = torch.randn(3, 9, 4, generator=g)
-    following[:-1] = value[1:]
-    whole, never = torch.ones(9, 4, dtype=torch.bool), torch.zeros(9, 4, dtype=torch.bool)
-    found = generalised_advantages(reward, value, following, torch.full((9, 4), 0.9), never, trace)
-    torch.testing.assert_close(found + value, lambda_returns(reward, following, whole, 0.9, trace))
+    reward, value, next_value = torch.randn(3, 9, 4, generator=g)
+    next_value[:-1] = value[1:]
+    all_valid, no_ends = torch.ones(9, 4, dtype=torch.bool), torch.zeros(9, 4, dtype=torch.bool)
+    advantages = generalised_advantages(reward, value, next_value, torch.full((9, 4), 0.9), no_ends, trace)
+    torch.testing.assert_close(advantages + value, lambda_returns(reward, next_value, all_valid, 0.9, trace))
 
 
 def test_without_values_they_are_returns_of_each_episode() -> None:
     g, zero = torch.Generator().manual_seed(2), torch.zeros(7, 3)
     reward, done = torch.randn(7, 3, generator=g), torch.zeros(7, 3, dtype=torch.bool)
     done[3] = True
-    found = generalised_advantages(reward, zero, zero, torch.full((7, 3), 0.9), done, 1.0)
+    advantages = generalised_advantages(reward, zero, zero, torch.full((7, 3), 0.9), done, 1.0)
     for part in (slice(0, 4), slice(4, 7)):
         all_valid = torch.ones_like(reward[part], dtype=torch.bool)
-        torch.testing.assert_close(found[part], discounted_returns(reward[part], all_valid, 0.9))
+        torch.testing.assert_close(advantages[part], discounted_returns(reward[part], all_valid, 0.9))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_log_probabilities_and_entropies_are_those_of_torch(kind: str) -> None:
     judged = actions.judge(outputs, scales, action.float())
     for m in range(2):
         oracle = distribution(agent, outputs[m], scales[m])
-        taken = action[m, 0] if kind == "discrete" else action[m].T
-        torch.testing.assert_close(judged.log_prob[m], summed(oracle.log_prob(taken)))
+        oracle_action = action[m, 0] if kind == "discrete" else action[m].T
+        torch.testing.assert_close(judged.log_prob[m], summed(oracle.log_prob(oracle_action)))
         torch.testing.assert_close(judged.entropy[m].expand(6), summed(oracle.entropy()))
 
 
@@ -130,10 +130,10 @@ def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
     config, network = agent.config, agent.network
     actor, critic, scales = flat.split(network.counts[:3])
     obs, action, rest = part.split([4, network.actions.width, 4])
-    before, advantage, goal, then = rest
+    old_log_prob, advantage, goal, old_value = rest
 
-    def forward(mlp: Any, own: Tensor) -> Tensor:
-        x, layers = obs, mlp.layers(own[None])
+    def forward(mlp: Any, parameters: Tensor) -> Tensor:
+        x, layers = obs, mlp.layers(parameters[None])
         for i, (weight, bias) in enumerate(layers[: mlp.depth]):
             x = weight[0] @ x + bias[0]
             x = x.tanh() if i < mlp.depth - 1 else x
@@ -145,8 +145,8 @@ def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
     error = (values - goal).square()
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     if limit is not None:
-        error = torch.maximum(error, (then + (values - then).clamp(-limit, limit) - goal).square())
-    ratio, clip = (log_prob - before).exp(), config.clip_range
+        error = torch.maximum(error, (old_value + (values - old_value).clamp(-limit, limit) - goal).square())
+    ratio, clip = (log_prob - old_log_prob).exp(), config.clip_range
     gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
     entropy = summed(policy.entropy()).mean()
     return -gain.mean() + config.vf_coef * error.mean() - config.ent_coef * entropy
@@ -163,15 +163,15 @@ def test_the_gradient_is_that_of_the_whole_loss(kind: str, changes: dict[str, An
     agent.online[:, : agent.network.trained] += 0.1 * torch.randn(2, agent.network.trained, generator=g)
     flats = [agent.online.data[m].clone().requires_grad_() for m in range(2)]
     losses = [oracle_loss(agent, m, flats[m][: agent.network.trained], table[m]) for m in range(2)]
-    measured = agent.measure(*agent.descend(table))
+    metrics = agent.measure(*agent.descend(table))
     for m in range(2):
         losses[m].backward()
-        ours = measured[m, 0] + config.vf_coef * measured[m, 1] - config.ent_coef * measured[m, 2]
-        assert ours.item() == pytest.approx(losses[m].item(), rel=1e-4)
-        assert 0 < measured[m, 4] < 1 and measured[m, 3] > 0
+        loss = metrics[m, 0] + config.vf_coef * metrics[m, 1] - config.ent_coef * metrics[m, 2]
+        assert loss.item() == pytest.approx(losses[m].item(), rel=1e-4)
+        assert 0 < metrics[m, 4] < 1 and metrics[m, 3] > 0
         widths = [*agent.network.actor.sizes, *agent.network.critic.sizes]
         bound = backpropagated(widths, table.shape[-1]) * flats[m].grad.abs().max()
-        near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound)
+        assert_near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound)
 
 
 def test_the_largest_norm_is_of_both_networks_and_of_each_member() -> None:
@@ -182,15 +182,17 @@ def test_the_largest_norm_is_of_both_networks_and_of_each_member() -> None:
     assert (free.norm(dim=1) > 0.02).all()
     torch.testing.assert_close(bound.norm(dim=1), torch.full((2,), 0.01), rtol=1e-3, atol=0)
     expected = 0.01 * free / free.norm(dim=1, keepdim=True)
-    near(bound, expected, (gamma(free.shape[1] + 8) + 1e-6 / free.norm(dim=1, keepdim=True)) * expected.abs())
+    assert_near(bound, expected, (gamma(free.shape[1] + 8) + 1e-6 / free.norm(dim=1, keepdim=True)) * expected.abs())
 
 
 def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
     """By the update of an agent of one member: whether it goes on is asked of plain operations, minibatch by minibatch.
     Adam corrects its bias by the updates that were made."""
     config = dataclasses.replace(SMALL, ppo_epochs=4, lr=0.01, max_grad_norm=None, target_kl=0.004)
-    agent, plain = (lived(each, "discrete", 12, (0,)) for each in (config, dataclasses.replace(config, target_kl=None)))
-    table, made, kl = plain._judged(), 0, 0.0
+    agent, plain = (
+        lived(variant, "discrete", 12, (0,)) for variant in (config, dataclasses.replace(config, target_kl=None))
+    )
+    table, update_count, kl = plain._judged(), 0, 0.0
     parts = (part for _ in range(4) for part in plain._minibatches(table))
     for part in parts:
         logits = plain.network.actor.forward(plain.parts.actor, part[:, :4])[-1][0].T
@@ -199,11 +201,13 @@ def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
         if kl > 1.5 * 0.004:
             break
         plain.descend(part)
-        made += 1
-    assert 4 < made < 16, "in the midst of a later pass"
+        update_count += 1
+    assert 4 < update_count < 16, "in the midst of a later pass"
     agent.learn()
     torch.testing.assert_close(agent.online, plain.online, rtol=1e-5, atol=1e-6)
-    assert agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [made] == agent.optimizer.count.tolist()
+    assert (
+        agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [update_count] == agent.optimizer.count.tolist()
+    )
     assert kl > 0.006 and agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [16], "since the last call"
 
 
@@ -220,23 +224,23 @@ def test_a_member_ends_its_passes_alone_as_in_company(kind: str) -> None:
             agent.learn()
         return agent
 
-    whole = learned((0, 1, 2), [0, 1, 2])
-    assert len(set(whole.optimizer.count.tolist())) > 1 and int(whole.optimizer.count.max()) < 3 * 5 * 4
-    updates = whole.updates(36, torch.ones(3, dtype=torch.int64))
-    assert torch.equal(updates, whole.optimizer.count)
+    joint_agent = learned((0, 1, 2), [0, 1, 2])
+    assert len(set(joint_agent.optimizer.count.tolist())) > 1 and int(joint_agent.optimizer.count.max()) < 3 * 5 * 4
+    updates = joint_agent.updates(36, torch.ones(3, dtype=torch.int64))
+    assert torch.equal(updates, joint_agent.optimizer.count)
     for m in range(3):
         alone = learned((m,), [m])
-        assert torch.equal(alone.online[0], whole.online[m]) and torch.equal(alone.loss[0], whole.loss[m])
-        assert all(torch.equal(alone.numbers[name][0], values[m]) for name, values in whole.numbers.items())
+        assert torch.equal(alone.online[0], joint_agent.online[m]) and torch.equal(alone.loss[0], joint_agent.loss[m])
+        assert all(torch.equal(alone.numbers[name][0], values[m]) for name, values in joint_agent.numbers.items())
 
 
 def test_a_target_that_is_never_met_changes_nothing() -> None:
-    far, none = (lived(dataclasses.replace(SMALL, ppo_epochs=3, target_kl=kl), "continuous", 24, learns=True)
+    limited, unlimited = (lived(dataclasses.replace(SMALL, ppo_epochs=3, target_kl=kl), "continuous", 24, learns=True)
                  for kl in (1e6, None))  # fmt: skip
-    torch.testing.assert_close(far.online, none.online, rtol=1e-6, atol=1e-7)
-    assert far.optimizer.count.tolist() == [none.optimizer.count] * 2
-    for name, values in none.numbers.items():
-        torch.testing.assert_close(far.numbers[name], values, rtol=1e-4, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(limited.online, unlimited.online, rtol=1e-6, atol=1e-7)
+    assert limited.optimizer.count.tolist() == [unlimited.optimizer.count] * 2
+    for name, values in unlimited.numbers.items():
+        torch.testing.assert_close(limited.numbers[name], values, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 # -- the rollout -------------------------------------------------------------------------------------------------------
@@ -258,19 +262,19 @@ def test_actions_are_clipped_when_executed_and_remembered_as_drawn() -> None:
     obs = torch.randn(1, 2, 4)
     action = agent.act(obs)
     agent.observe(obs, action, obs, torch.zeros(1, 2), torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool))
-    drawn = agent.rollout.rows()["action"].transpose(0, 1)
-    assert torch.equal(action, drawn.clamp(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 2.0])))
-    assert not torch.equal(action, drawn)
+    raw_actions = agent.rollout.rows()["action"].transpose(0, 1)
+    assert torch.equal(action, raw_actions.clamp(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 2.0])))
+    assert not torch.equal(action, raw_actions)
 
 
 def test_the_learning_rate_falls_over_the_run() -> None:
-    found = []
+    lr_factors = []
     for steps in (12, 24, 36):
         agent = lived(dataclasses.replace(SMALL, anneal_lr=True, lr=0.3), "discrete", steps)
         agent.budget = 96
         agent.learn()
-        found.append(agent.share)
-    assert found == [1.0, 0.75, 0.5]
+        lr_factors.append(agent.lr_factor)
+    assert lr_factors == [1.0, 0.75, 0.5]
 
 
 def test_gradient_steps_are_counted_when_they_are_made() -> None:
@@ -283,18 +287,18 @@ def test_gradient_steps_are_counted_when_they_are_made() -> None:
 
 def test_select_goes_on_in_the_midst_of_a_rollout() -> None:
     for changes in ({}, {"normalize_obs": True, "normalize_reward": True, "vary_hp": True, "vary": ("lr",)}):
-        whole, part = (step_loop("PPO", "cartpole", 3, rollout_steps=8, **changes) for _ in range(2))
-        for loop in (whole, part):
+        full_loop, part = (step_loop("PPO", "cartpole", 3, rollout_steps=8, **changes) for _ in range(2))
+        for loop in (full_loop, part):
             for _ in range(13):
                 loop.step()
         part.select(torch.tensor([2, 0]))
         for _ in range(12):
-            whole.step(), part.step()
-        assert part.agent.seeds == [whole.agent.seeds[2], whole.agent.seeds[0]]
-        assert torch.equal(part.agent.online, whole.agent.online[[2, 0]])
-        assert torch.equal(part.agent.loss, whole.agent.loss[[2, 0]]) and whole.agent.loss.isfinite().all()
+            full_loop.step(), part.step()
+        assert part.agent.seeds == [full_loop.agent.seeds[2], full_loop.agent.seeds[0]]
+        assert torch.equal(part.agent.online, full_loop.agent.online[[2, 0]])
+        assert torch.equal(part.agent.loss, full_loop.agent.loss[[2, 0]]) and full_loop.agent.loss.isfinite().all()
         obs = torch.randn(2, 5, 4)
-        assert torch.equal(part.agent.values(obs), whole.agent.values(obs[[1, 0, 0]])[[2, 0]])
+        assert torch.equal(part.agent.values(obs), full_loop.agent.values(obs[[1, 0, 0]])[[2, 0]])
 
 
 def test_noise_in_tests_is_a_switch() -> None:
@@ -302,9 +306,9 @@ def test_noise_in_tests_is_a_switch() -> None:
     for noisy in (False, True):
         agent = lived(dataclasses.replace(SMALL, test_noise=noisy), "continuous", 1)
         first, second = agent.with_weights(agent.online), agent.with_weights(agent.online[1:])
-        played = first.act(obs)
-        assert torch.equal(played[1:], second.act(obs[1:]))
-        assert torch.equal(played, first.act(obs)) != noisy
+        actions = first.act(obs)
+        assert torch.equal(actions[1:], second.act(obs[1:]))
+        assert torch.equal(actions, first.act(obs)) != noisy
 
 
 # -- normalisation -----------------------------------------------------------------------------------------------------
@@ -321,24 +325,24 @@ def test_moments_are_those_of_all_numbers() -> None:
 def test_normalised_observations_and_rewards_are_remembered() -> None:
     """And play by weights alone normalises as the agent does."""
     agent = lived(dataclasses.replace(SMALL, normalize_obs=True, normalize_reward=True), "discrete", 200, learns=True)
-    assert agent.seen is not None and agent.gained is not None
+    assert agent.obs_moments is not None and agent.return_moments is not None
     obs = 100 + torch.randn(2, 2, 4)
     agent.act(obs)
     agent.observe(
         obs, torch.zeros(2, 2), obs, torch.full((2, 2), 3.0), torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool)
     )
-    mean, scale = agent.seen.mean.float(), agent.seen.scale()
+    mean, scale = agent.obs_moments.mean.float(), agent.obs_moments.scale()
     last = agent.rollout.position - 2
-    shown = agent.rollout.rows()["obs"][last : last + 2].transpose(0, 1)
-    torch.testing.assert_close(shown, ((obs - mean[:, None]) * scale[:, None]).clamp(-10, 10))
+    normalized = agent.rollout.rows()["obs"][last : last + 2].transpose(0, 1)
+    torch.testing.assert_close(normalized, ((obs - mean[:, None]) * scale[:, None]).clamp(-10, 10))
     reward = agent.rollout.rows()["reward"][last : last + 2].T
-    torch.testing.assert_close(reward, (3 * agent.gained.scale())[:, None].expand(2, 2).clamp(max=10))
+    torch.testing.assert_close(reward, (3 * agent.return_moments.scale())[:, None].expand(2, 2).clamp(max=10))
     trained = agent.network.trained
     torch.testing.assert_close(agent.online[:, trained : trained + 8], torch.cat([mean, scale], 1))
     weights = agent.online.clone()
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)
-    far = torch.randn(2, 40, 4) * 100
-    assert not torch.equal(agent.with_weights(agent.online).act(far), agent.with_weights(weights).act(far))
+    far_obs = torch.randn(2, 40, 4) * 100
+    assert not torch.equal(agent.with_weights(agent.online).act(far_obs), agent.with_weights(weights).act(far_obs))
 
 
 def test_the_discounted_sum_of_rewards_begins_anew_with_an_episode() -> None:
@@ -356,10 +360,10 @@ def test_the_discounted_sum_of_rewards_begins_anew_with_an_episode() -> None:
 
 def test_normalised_rewards_lie_between_minus_10_and_10() -> None:
     agent = Agent(dataclasses.replace(SMALL, normalize_reward=True), SPACES["discrete"], (0,))
-    obs, none = torch.zeros(1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)
+    obs, no_ends = torch.zeros(1, 2, 4), torch.zeros(1, 2, dtype=torch.bool)
     for reward in [0.0] * 400 + [1e3, -1e3, 1.0]:
         agent.act(obs)
-        agent.observe(obs, torch.zeros(1, 2), obs, torch.full((1, 2), reward), torch.ones(1, 2), none)
+        agent.observe(obs, torch.zeros(1, 2), obs, torch.full((1, 2), reward), torch.ones(1, 2), no_ends)
         if abs(reward) > 1:
             last = agent.rollout.rows()["reward"][agent.rollout.position - 2]
             assert last.item() == (10 if reward > 0 else -10)
@@ -374,5 +378,5 @@ def test_a_longer_run_is_told_that_its_learning_rate_has_come_to_0(capsys: pytes
         first = loop(anneal, 1)
         first.epoch()
         loop(anneal, epochs).load_state_dict(first.state_dict())
-        told = "anneal_lr lowers the learning rate to 0" in capsys.readouterr().out
-        assert told == (anneal and epochs == 2)
+        warned = "anneal_lr lowers the learning rate to 0" in capsys.readouterr().out
+        assert warned == (anneal and epochs == 2)

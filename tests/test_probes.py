@@ -30,14 +30,14 @@ def random_actions(environment, generator):
 def play(environment, choose, first_seed=0):
     """Returns the observations before each step and the rewards, both ``[T, M, E]``, and the last step."""
     obs = environment.reset(seeds(environment.members, environment.envs, first_seed))
-    seen, rewards = [], []
+    observations, rewards = [], []
     while True:
-        seen.append(obs[..., 0])
+        observations.append(obs[..., 0])
         step = environment.step(choose(obs))
         rewards.append(step.reward)
         obs = step.obs
         if step.done.all():
-            return torch.stack(seen), torch.stack(rewards), step
+            return torch.stack(observations), torch.stack(rewards), step
         assert not step.done.any()
 
 
@@ -65,9 +65,9 @@ def test_best_and_random_returns_are_as_stated(name):
 @pytest.mark.parametrize("name", PROBES)
 def test_true_values_solve_the_bellman_equation(name):
     environment, discount = ProbeEnvironment(name, 1, 8), 0.9
-    seen, rewards, step = play(environment, lambda obs: best_actions(environment, obs))
+    observations, rewards, step = play(environment, lambda obs: best_actions(environment, obs))
     value = environment.probe.value(step.obs[..., 0], discount) if environment.probe.truncates else torch.zeros(1, 8)
-    for obs, reward in zip(seen.flip(0), rewards.flip(0), strict=True):
+    for obs, reward in zip(observations.flip(0), rewards.flip(0), strict=True):
         value = reward + discount * value
         assert torch.allclose(value, environment.probe.value(obs, discount))
 
@@ -85,5 +85,5 @@ def test_signs_stay_what_they_were():
     """Of the first form of this hash, before it was shared with the other draws from a seed."""
     seeds = torch.tensor([0, 1, 2, 3, 7, -1, -2, 2**62 + 5, 2**63 - 1, -(2**63), 123456789])
     assert sign(seeds).tolist() == [1, 1, 1, -1, -1, 1, 1, -1, -1, -1, -1]
-    found = "".join("-+"[int(each > 0)] for each in sign(torch.arange(32)))
-    assert found == "+++---+-++--++-+-+-+--++++++++++"
+    sign_text = "".join("-+"[int(value > 0)] for value in sign(torch.arange(32)))
+    assert sign_text == "+++---+-++--++-+-+-+--++++++++++"

@@ -23,8 +23,8 @@ Place = tuple[int, int]
 
 def around(cell: Place, size: int) -> list[Place]:
     row, column = cell
-    beside = [(row - 1, column), (row, column - 1), (row + 1, column), (row, column + 1)]
-    return [(r, c) for r, c in beside if 0 <= r < size and 0 <= c < size]
+    neighbours = [(row - 1, column), (row, column - 1), (row + 1, column), (row, column + 1)]
+    return [(r, c) for r, c in neighbours if 0 <= r < size and 0 <= c < size]
 
 
 def searched(seed: int, size: int) -> list[Place]:
@@ -38,9 +38,9 @@ def searched(seed: int, size: int) -> list[Place]:
         fresh = [n for n in around(cell, size) if n not in visited]
         expandable = [n for n in fresh if sum(m in visited for m in around(n, size)) == 1]
         if expandable:
-            chosen = expandable[int(numbers[pops] * len(expandable))]
-            visited.add(chosen)
-            stack += [cell, chosen]
+            next_cell = expandable[int(numbers[pops] * len(expandable))]
+            visited.add(next_cell)
+            stack += [cell, next_cell]
         pops += 1
     return sorted(visited)
 
@@ -65,17 +65,17 @@ def test_any_seed_alone_has_the_maze_it_has_in_company(seed: int, size: int) -> 
 
 
 @cache
-def drawn(size: int) -> tuple[Tensor, Tensor]:
+def sample_mazes(size: int) -> tuple[Tensor, Tensor]:
     """Initial states of 20 000 episodes, and the open cells ``[20 000, size, size]``."""
     state = ProcMaze(size).initial(torch.arange(MAZES).view(1, MAZES))[0]
     return state, state[:, OWN:].view(-1, size, size).bool()
 
 
-def near(values: Tensor, theirs: float, theirs_n: int = MAZES, rounding: float = 0.0) -> bool:
+def is_near(values: Tensor, expected: float, theirs_n: int = MAZES, rounding: float = 0.0) -> bool:
     """Whether the mean of ``values`` is within three standard errors of both samples, and the other's rounding."""
-    ours = values.double()
-    error = 3 * (ours.var().item() * (1 / len(ours) + 1 / theirs_n)) ** 0.5
-    return abs(ours.mean().item() - theirs) <= error + rounding
+    samples = values.double()
+    error = 3 * (samples.var().item() * (1 / len(samples) + 1 / theirs_n)) ** 0.5
+    return abs(samples.mean().item() - expected) <= error + rounding
 
 
 # Of 20 000 mazes of the published code; rounding is half of the last digit known.
@@ -93,29 +93,29 @@ WAY_SHARES = (0.097, 0.152, 0.159, 0.136, 0.141, 0.107, 0.081, 0.056, 0.035, 0.0
 
 @pytest.mark.parametrize("size", [4, 5])
 def test_open_cells_and_places_are_distributed_as_published(size: int) -> None:
-    state, is_open = drawn(size)
+    state, is_open = sample_mazes(size)
     count = is_open.sum((1, 2))
-    assert near(count, OPEN_MEANS[size], rounding=0.0005)
+    assert is_near(count, OPEN_MEANS[size], rounding=0.0005)
     assert set(count.tolist()) == set(OPEN_SHARES[size])
     for cells, share in OPEN_SHARES[size].items():
-        assert near(count == cells, share, rounding=0.0005), cells
+        assert is_near(count == cells, share, rounding=0.0005), cells
     position, goal = state[:, POSITION], state[:, GOAL]
-    assert near(position == goal, SAME_PLACE[size], rounding=0.0005)
+    assert is_near(position == goal, SAME_PLACE[size], rounding=0.0005)
     for place in (position, goal):
         assert state.gather(1, OWN + place[:, None]).all()
         rank = (state[:, OWN:].cumsum(1).gather(1, place[:, None])[:, 0] - 0.5) / count
-        assert near(rank, 0.5)
+        assert is_near(rank, 0.5)
 
 
 def ways(size: int) -> Tensor:
     """Moves from the player to the goal by breadth-first search ``[20 000]``; all open cells must be reached."""
-    state, is_open = drawn(size)
+    state, is_open = sample_mazes(size)
     cells = torch.arange(size * size)
     reached = (state[:, POSITION, None] == cells).view(is_open.shape)
     moves = torch.full((MAZES,), -1)
     for way in range(size * size):
-        found = reached.flatten(1).gather(1, state[:, GOAL, None])[:, 0]
-        moves = torch.where((moves < 0) & found, way, moves)
+        at_goal = reached.flatten(1).gather(1, state[:, GOAL, None])[:, 0]
+        moves = torch.where((moves < 0) & at_goal, way, moves)
         spread = reached.clone()
         spread[:, 1:] |= reached[:, :-1]
         spread[:, :-1] |= reached[:, 1:]
@@ -128,20 +128,20 @@ def ways(size: int) -> Tensor:
 
 @pytest.mark.parametrize("size", [4, 5])
 def test_mazes_are_trees_with_ways_as_long_as_published(size: int) -> None:
-    is_open = drawn(size)[1]
-    beside = (is_open[:, 1:] & is_open[:, :-1]).sum((1, 2)) + (is_open[:, :, 1:] & is_open[:, :, :-1]).sum((1, 2))
-    assert torch.equal(beside, is_open.sum((1, 2)) - 1)
+    is_open = sample_mazes(size)[1]
+    passages = (is_open[:, 1:] & is_open[:, :-1]).sum((1, 2)) + (is_open[:, :, 1:] & is_open[:, :, :-1]).sum((1, 2))
+    assert torch.equal(passages, is_open.sum((1, 2)) - 1)
     moves, (mean, longest) = ways(size), WAYS[size]
-    assert moves.min() == 0 and near(moves, mean, 4000, 0.0005)
+    assert moves.min() == 0 and is_near(moves, mean, 4000, 0.0005)
     # Longer ones are so rare that 4 000 mazes may well have none.
     assert (moves >= longest).any() and (moves > longest).double().mean() < 0.001
     for way, share in enumerate(WAY_SHARES if size == 4 else ()):
-        assert near(moves == way, share, 4000, 0.0005), way
+        assert is_near(moves == way, share, 4000, 0.0005), way
 
 
 @pytest.mark.parametrize("size", [4, 5])
 def test_random_players_return_what_was_published(size: int) -> None:
-    world, state, generator = ProcMaze(size), drawn(size)[0][None], torch.Generator().manual_seed(size)
+    world, state, generator = ProcMaze(size), sample_mazes(size)[0][None], torch.Generator().manual_seed(size)
     total, going = torch.zeros(1, MAZES), torch.ones(1, MAZES, dtype=torch.bool)
     for _ in range(100):
         state, reward, terminated, _ = world.step(state, torch.randint(5, (1, MAZES), generator=generator))
@@ -160,12 +160,12 @@ def maze_state(picture: str, seed: int = 0, time: int = 0) -> Tensor:
 
 def walk(world: ProcMaze | OpenGrid, state: Tensor, actions: list[int]) -> list[tuple[int, float, bool]]:
     """After each action: the player's cell, the reward, and terminated."""
-    seen = []
+    transitions = []
     for action in actions:
         state, reward, terminated, discount = world.step(state, torch.tensor([[action]]))
         assert discount is None and reward.dtype == torch.float32
-        seen.append((int(state[0, 0, POSITION]), reward.item(), bool(terminated)))
-    return seen
+        transitions.append((int(state[0, 0, POSITION]), reward.item(), bool(terminated)))
+    return transitions
 
 
 def test_walls_and_borders_stop_and_the_step_after_the_goal_terminates() -> None:
@@ -176,15 +176,15 @@ def test_walls_and_borders_stop_and_the_step_after_the_goal_terminates() -> None
     assert [reward for _, reward, _ in moves] == [-1.0] * 10
     assert [terminated for *_, terminated in moves] == [False] * 8 + [True, False]
     assert walk(world, maze_state("B.. ### ###"), [RIGHT]) == [(1, -1.0, True)]
-    after = world.step(maze_state("P.G  #.#  ...", seed=-7, time=41), torch.tensor([[RIGHT]]))[0]
-    assert after.dtype == torch.int64 and after[0, 0].tolist() == [-7, 42, 1, 2, 1, 1, 1, 0, 1, 0, 1, 1, 1]
+    next_state = world.step(maze_state("P.G  #.#  ...", seed=-7, time=41), torch.tensor([[RIGHT]]))[0]
+    assert next_state.dtype == torch.int64 and next_state[0, 0].tolist() == [-7, 42, 1, 2, 1, 1, 1, 0, 1, 0, 1, 1, 1]
 
 
 def test_observation_by_hand() -> None:
-    seen = ProcMaze(2).observe(maze_state("P. #G"))
+    obs = ProcMaze(2).observe(maze_state("P. #G"))
     # Player, goal, wall, open of each cell, row by row.
     expected = [1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1]
-    assert seen.dtype == torch.float32 and seen[0, 0].tolist() == expected
+    assert obs.dtype == torch.float32 and obs[0, 0].tolist() == expected
     assert ProcMaze(2).observe(maze_state("#. #B"))[0, 0].tolist()[12:] == [1, 1, 0, 1]
     assert OpenGrid(2).observe(torch.tensor([[[0, 0, 2, 3]]]))[0, 0].tolist() == [0, 0, 1, 0]
     limited = Spaces((64,), Discrete(5), torch.float32, 100, -1.0, binary=True)
@@ -226,9 +226,9 @@ def test_events_happen_at_their_rate(world: ProcMaze | OpenGrid, chance: float) 
     state = torch.tensor([0, 0, 0, 1, *cells]).repeat(100, 400, 1)
     state[..., SEED] = torch.arange(100)[:, None]
     state[..., TIME] = torch.arange(400)
-    after, _, terminated, _ = world.step(state, torch.zeros(100, 400, dtype=torch.int64))
-    events = (after[..., POSITION] == 1).flatten()
-    assert not terminated.any() and near(events, chance, 10**12)
+    next_state, _, terminated, _ = world.step(state, torch.zeros(100, 400, dtype=torch.int64))
+    events = (next_state[..., POSITION] == 1).flatten()
+    assert not terminated.any() and is_near(events, chance, 10**12)
     assert events.sum() > 100
     quiet = type(world)(4, spontaneous_termination=False)
     assert quiet.chance == 0
@@ -239,14 +239,14 @@ def test_chance_that_is_given_decides_on_events(dtype: torch.dtype) -> None:
     """An event of `OpenGrid(4)` has probability 1/40, whatever seed and time say."""
     state = torch.tensor([[[7, 3, 5, 15], [8, 90, 5, 15]]])
     chance, right = torch.tensor([[[0.0249], [0.0251]]], dtype=dtype), torch.full((1, 2), RIGHT)
-    after, reward, terminated, _ = OpenGrid(4).advance(state, right, chance)
-    assert after.tolist() == [[[7, 4, 15, 15], [8, 91, 6, 15]]]
+    next_state, reward, terminated, _ = OpenGrid(4).advance(state, right, chance)
+    assert next_state.tolist() == [[[7, 4, 15, 15], [8, 91, 6, 15]]]
     assert reward.tolist() == [[-1, -1]] and not terminated.any()
-    after, _, terminated, _ = OpenGrid(4, teleport_on_termination=False).advance(state, right, chance)
-    assert after[..., POSITION].tolist() == [[6, 6]] and terminated.tolist() == [[True, False]]
+    next_state, _, terminated, _ = OpenGrid(4, teleport_on_termination=False).advance(state, right, chance)
+    assert next_state[..., POSITION].tolist() == [[6, 6]] and terminated.tolist() == [[True, False]]
     quiet = OpenGrid(4, spontaneous_termination=False)
-    after, _, terminated, _ = quiet.advance(state, right, chance[..., :0])
-    assert quiet.chances == 0 and after[..., POSITION].tolist() == [[6, 6]] and not terminated.any()
+    next_state, _, terminated, _ = quiet.advance(state, right, chance[..., :0])
+    assert quiet.chances == 0 and next_state[..., POSITION].tolist() == [[6, 6]] and not terminated.any()
 
 
 def test_opengrid_by_hand() -> None:
@@ -273,9 +273,9 @@ def test_uniform_at_is_uniform_and_of_its_seed_and_column_alone() -> None:
     seeds, columns = torch.arange(1000)[:, None], torch.arange(-10, 10)
     drawn_at = uniform_at(seeds, columns)
     assert drawn_at.shape == (1000, 20) and drawn_at.dtype == torch.float64
-    assert drawn_at.min() >= 0 and drawn_at.max() < 1 and near(drawn_at.flatten(), 0.5, 10**12)
+    assert drawn_at.min() >= 0 and drawn_at.max() < 1 and is_near(drawn_at.flatten(), 0.5, 10**12)
     assert torch.equal(uniform_at(torch.tensor(999), torch.tensor(-10)), drawn_at[999, 0])
     assert torch.equal(uniform_at(torch.arange(20), columns), drawn_at[:20].diagonal())
     assert len(torch.cat((drawn_at, uniform(seeds[:, 0], 20))).unique()) == 40_000
-    together = torch.corrcoef(torch.cat((drawn_at, uniform(seeds[:, 0], 5)), 1).T) - torch.eye(25)
-    assert together.abs().max() < 4.5 / 1000**0.5
+    correlation = torch.corrcoef(torch.cat((drawn_at, uniform(seeds[:, 0], 5)), 1).T) - torch.eye(25)
+    assert correlation.abs().max() < 4.5 / 1000**0.5

@@ -28,14 +28,14 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], mo
         watch(0.25)
         second(0.5)
         second(1.0)  # what comes next says so
-    shown = capsys.readouterr()
-    assert [line.split(",")[0] for line in shown.out.splitlines()] == ["  agents: 25 %", "  agents: 75 %"]
-    assert not shown.err
+    captured = capsys.readouterr()
+    assert [line.split(",")[0] for line in captured.out.splitlines()] == ["  agents: 25 %", "  agents: 75 %"]
+    assert not captured.err
     monkeypatch.setattr(module, "LINE_SECONDS", 60.0)
     with progress("agents") as watch:
         assert watch
         watch(0.5)
-    with progress("agents", shown=False) as watch:
+    with progress("agents", enabled=False) as watch:
         assert watch is None and part(watch, 0.0, 1.0) is None
     assert not capsys.readouterr().out
 
@@ -69,9 +69,9 @@ def test_colours_are_for_terminals_that_show_them(
     assert stream.getvalue() == ("\033[33mwarning: no run\033[0m\n" if coloured else "warning: no run\n")
 
 
-@pytest.mark.parametrize("how", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])
-def test_who_watches_agents_changes_nothing(how: dict[str, Any]) -> None:
-    config = Config(proxy_hidden_size=7, max_steps=25, inner_steps=300, test_episodes=3, compiled=False, **how)
+@pytest.mark.parametrize("changes", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])
+def test_who_watches_agents_changes_nothing(changes: dict[str, Any]) -> None:
+    config = Config(proxy_hidden_size=7, max_steps=25, inner_steps=300, test_episodes=3, compiled=False, **changes)
     agent = AgentConfig(hidden_sizes=(8,), batch_size=5, vary_hp=True, vary=("depth",))
     loop = InnerLoop(config, "DDQN", agent, "cartpole")
     shares: list[float] = []
@@ -85,7 +85,7 @@ def test_who_watches_agents_changes_nothing(how: dict[str, Any]) -> None:
 def returns_again(table: Tensor, trained: list[int], doing: str = "", **changes: Any) -> tuple[Tensor, list[int]]:
     """The re-test of means whose agents return ``table [N, count]``; ``trained`` gets the agents."""
 
-    def run(proxies: Tensor, seeds: list[int], **how: Any) -> Outcome:
+    def run(proxies: Tensor, seeds: list[int], **kwargs: Any) -> Outcome:
         trained.extend(seeds)
         returns = table[proxies[:, 0].long(), torch.tensor(seeds)][:, None]
         ones = torch.ones(len(seeds), dtype=torch.int64)
@@ -124,8 +124,8 @@ def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed:
     table = 500 - 40 * torch.rand(means, count, generator=torch.Generator().manual_seed(seed)).pow(4) * (seed % 3)
     trained: list[int] = []
     scores, tested = returns_again(table, trained)
-    able = [float(score) if agents == count else 0.0 for score, agents in zip(scores, tested, strict=True)]
-    assert able.index(max(able)) == int(table.mean(1).argmax())
+    full_scores = [float(score) if agents == count else 0.0 for score, agents in zip(scores, tested, strict=True)]
+    assert full_scores.index(max(full_scores)) == int(table.mean(1).argmax())
     assert len(trained) == sum(tested) and tested[0] == count
     assert seed % 3 or max(tested[1:]) < count  # where all are perfect, none is better than the first
     for mean, agents in enumerate(tested):

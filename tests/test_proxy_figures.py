@@ -11,7 +11,7 @@ from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
-from control.reports.synthetic import behaviour, in_bins, paid
+from control.reports.synthetic import action_rewards, behaviour, in_bins
 from envs.make import make_environment
 from models.proxies.files import Proxy
 from models.streams import Streams
@@ -22,7 +22,7 @@ SEARCH = "--implementation SE --gamename cartpole --hidden_sizes 8 --batch_size 
 EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160"
 
 
-def drawn(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
+def random_proxy(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
     """A random synthetic environment on which ten agents end at 8 different times under the rule of ``EARLY``."""
     short = [] if "bandit" in argv else ["--max_steps", "25"]
     settings = config.parse([*SEARCH.split(), *short, *argv.split()])
@@ -39,30 +39,30 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
     argv: str, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where those that ended early have left the program before the last one ended."""
-    left: list[int] = []
+    compaction_sizes: list[int] = []
     select = StepLoop.select
 
     def spy(self: StepLoop, members: Tensor) -> bool:
-        left.append(len(members))
+        compaction_sizes.append(len(members))
         return select(self, members)
 
-    proxy, settings, loop = drawn(argv)
+    proxy, settings, loop = random_proxy(argv)
     with monkeypatch.context() as patched:
         patched.setattr(StepLoop, "select", spy)
-        found = behaviour(proxy, settings)
-    assert (len(left) > 0) == early
+        samples = behaviour(proxy, settings)
+    assert (len(compaction_sizes) > 0) == early
     trained = loop.finish(loop.begin(proxy.parameters.expand(10, -1), list(range(10))))
     episodes = rollout(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10), keep=False)
     steps = int(episodes.lengths.sum())
     assert episodes.returns.sum() == steps  # a step is a point
-    assert found["real"][:, 4].tolist() == [1.0] * steps
-    assert found["real"].shape == found["synthetic on real"].shape == (steps, 5)
+    assert samples["real"][:, 4].tolist() == [1.0] * steps
+    assert samples["real"].shape == samples["synthetic on real"].shape == (steps, 5)
     if not early:
-        assert found["synthetic"].shape == (10 * 90, 5)
+        assert samples["synthetic"].shape == (10 * 90, 5)
 
 
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
-    proxy, settings, loop = drawn("--proxy bandit --inner_steps 40 --deploy_steps 40")
+    proxy, settings, loop = random_proxy("--proxy bandit --inner_steps 40 --deploy_steps 40")
     states, rewards = torch.from_numpy(behaviour(proxy, settings)["synthetic"]).split([4, 1], 1)
     program = loop.stages.parameters.program(proxy.parameters[None])
     assert states.shape == (400, 4)
@@ -80,7 +80,7 @@ def test_what_a_bandit_pays_for() -> None:
     flat[: networks.searched] += torch.randn(networks.searched)
     proxy = Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "pendulum", flat, {})
     states = networks.fixed(flat[None])["states.table"][0]
-    values, reward = paid(proxy, states)
+    values, reward = action_rewards(proxy, states)
     aims = networks.target(flat[None]).act(states[None])[0, :, 0]
     assert values.min() == -2 and values.max() == 2 and reward.shape == (len(values), 30)
     torch.testing.assert_close(reward, -(values[:, None] - aims).abs() / 2)
@@ -99,7 +99,7 @@ def test_agents_without_a_replay_buffer_are_seen_in_episodes_after_their_trainin
                              "--deploy_steps", "32"])  # fmt: skip
     loop = InnerLoop(settings.proxy, "PPO", settings.replace(vary_hp=False).agent, "cartpole")
     flat = loop.stages.parameters.initial(Streams([8]))[0]
-    found = behaviour(Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings)
-    steps = len(found["synthetic"])
+    samples = behaviour(Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings)
+    steps = len(samples["synthetic"])
     assert steps == 20 if kind == "bandit" else 20 < steps <= 100, "two episodes of each of ten agents"
-    assert found["synthetic"].shape == (steps, 5) and len(found["real"]) > 100
+    assert samples["synthetic"].shape == (steps, 5) and len(samples["real"]) > 100

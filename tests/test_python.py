@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer
+import understudy
 from conftest import ROOT
 from control.cli import parse as config
 from control.cli.settings import RunConfig, Settings, acting
 from control.commands.train import build_module
 from control.lightning.agent import AgentModule
+from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.steps import StepGroups
 from control.storage.checkpoints import CheckpointError
@@ -31,17 +33,18 @@ from helpers import (
     SMALL_POLICY_RUN,
     SMALL_RUN,
     SMALL_STEP_RUN,
+    default_game,
     different,
     flags,
     run_folder,
     same_runs,
     tiny,
     trained,
-    usual,
 )  # fmt: skip
 from models.registry import family, implementations
-from models.settings import SettingError, UserError
-from rounding import gamma, near, steps
+from models.settings import SettingError
+from models.streams import Streams
+from rounding import assert_near, gamma, steps
 
 SMALL = {"UDRL": SMALL_RUN | {"hidden_sizes": (12, 16)}, "CPG": SMALL_POLICY_RUN | {"hidden_sizes": (12, 16)},
          "DDQN": SMALL_STEP_RUN | {"hidden_sizes": (12,)}}  # fmt: skip
@@ -59,8 +62,8 @@ def lightning(folder: Path, epochs: int, *callbacks: pl.Callback, **settings: An
 
 def test_a_run_from_python_is_that_of_the_command(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     run = trainer.train(verbose=False, logdir=tmp_path / "python", **SMALL["UDRL"])
-    shown = capsys.readouterr()
-    assert shown.out == shown.err == "" and run.finished
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == "" and run.finished
     assert trainer.main(flags(logdir)) == 0
     same_runs(run_folder(logdir), run.folder)
     assert run.metrics["epoch"].tolist() == [1, 2, 3, 4, 5] and np.isfinite(run.metrics["eval/return_greedy"][3])
@@ -69,18 +72,22 @@ def test_a_run_from_python_is_that_of_the_command(logdir: Path, tmp_path: Path, 
         words = ["--eval_agent", str(run.folder), "--num_eval_episodes", "7"]
         assert trainer.main([*words, "--evaluation", "sampled" if sample else "greedy"]) == 0
         table = capsys.readouterr().out
-        played = trainer.evaluate(run.folder, episodes=7, sample=sample)
-        assert played.returns.shape == (1, 7) and f"{played.mean:.1f}" in table and f"{played.std:.1f}" in table
+        evaluation = trainer.evaluate(run.folder, episodes=7, sample=sample)
+        assert (
+            evaluation.returns.shape == (1, 7)
+            and f"{evaluation.mean:.1f}" in table
+            and f"{evaluation.std:.1f}" in table
+        )
 
 
 def test_a_loaded_agent_plays(tmp_path: Path) -> None:
     run = trainer.train(verbose=False, logdir=tmp_path, num_seeds=2, **SMALL["DDQN"])
-    again = trainer.load(run.folder / "checkpoints" / "best.ckpt")
+    loaded_run = trainer.load(run.folder / "checkpoints" / "best.ckpt")
     obs = np.array([0.1, -0.2, 0.03, 0.4])
     agent = run.module.agents[0]
     with torch.no_grad():
         best = agent.with_weights(agent.online).act(torch.tensor(obs).float().expand(2, 1, 4))[0, 0]
-    assert run.predict(obs) == again.predict(obs) == int(best) and again.folder == run.folder
+    assert run.predict(obs) == loaded_run.predict(obs) == int(best) and loaded_run.folder == run.folder
     assert run.evaluate(3).returns.shape == (2, 3)
     with pytest.raises(SettingError, match="sample is True"):
         run.evaluate(3, sample=True)
@@ -100,14 +107,16 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
         run.evaluate(episode=3)
 
 
-@pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
-def test_importing_the_trainer_loads_no_torch_and_sets_its_threads(given: dict[str, str], threads: str) -> None:
+@pytest.mark.parametrize(("extra_env", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
+def test_importing_the_trainer_loads_no_torch_and_sets_its_threads(extra_env: dict[str, str], threads: str) -> None:
     code = (
         "import os, sys, trainer; assert 'torch' not in sys.modules and 'pytorch_lightning' not in sys.modules\n"
         f"assert os.environ['OMP_NUM_THREADS'] == '{threads}' and os.environ['MKL_CBWR'] == 'AUTO'"
     )
-    bare = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_CBWR")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=bare | given)
+    base_env = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_CBWR")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=base_env | extra_env
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -115,8 +124,8 @@ def test_without_a_logger_there_is_still_metrics_csv_and_a_missing_one_is_one_li
     logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    said = refused(trainer.main, flags(logdir, logger="wandb"), "error: logger is 'wandb', but", capsys)
-    assert "'wandb' is not installed" in said and "[loggers]" in said and not [*logdir.rglob("*")]
+    error = refused(trainer.main, flags(logdir, logger="wandb"), "error: logger is 'wandb', but", capsys)
+    assert "'wandb' is not installed" in error and "[loggers]" in error and not [*logdir.rglob("*")]
     names = {path.name for path in trained(logdir, logger="none").iterdir()}
     assert "metrics.csv" in names and not any(name.startswith("events") for name in names)
 
@@ -163,18 +172,18 @@ def test_a_misspelt_monitor_is_told_before_training(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize("name", SMALL)
 def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> None:
-    every = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="eval/return_greedy", save_top_k=-1)
-    whole = trainer.module(**SMALL[name])
-    fitting = lightning(tmp_path, 4, every)
-    fitting.fit(whole)
+    checkpointer = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="eval/return_greedy", save_top_k=-1)
+    full_module = trainer.module(**SMALL[name])
+    fitting = lightning(tmp_path, 4, checkpointer)
+    fitting.fit(full_module)
     fitting.save_checkpoint(tmp_path / "end.ckpt")
     rest = trainer.module(**SMALL[name])
     lightning(tmp_path / "rest", 4).fit(rest, ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=True)
-    assert rest.epoch == whole.epoch == 4
-    assert not list(different(dict(rest.state_dict()), dict(whole.state_dict())))
+    assert rest.epoch == full_module.epoch == 4
+    assert not list(different(dict(rest.state_dict()), dict(full_module.state_dict())))
     longer = trainer.module(**SMALL[name])
     lightning(tmp_path / "longer", 5).fit(longer, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
-    assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(whole.state_dict())))
+    assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(full_module.state_dict())))
 
 
 def test_lightning_goes_on_with_the_same_agent_and_environment_only(tmp_path: Path) -> None:
@@ -205,43 +214,92 @@ def test_a_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch
     trace in training."""
 
     def module() -> AgentModule:
-        run = RunConfig(implementation=name, gamename=usual(name), num_seeds=2, steps_per_epoch=60, epochs=2,
+        run = RunConfig(implementation=name, gamename=default_game(name), num_seeds=2, steps_per_epoch=60, epochs=2,
                         eval_every=1, eval_episodes=4)  # fmt: skip
         return AgentModule(Settings(run, tiny(name, run.gamename)))
 
-    whole, parted = module(), module()
-    lightning(tmp_path, 2).fit(whole)
+    full_module, parted = module(), module()
+    lightning(tmp_path, 2).fit(full_module)
     fitting = lightning(tmp_path, 1)
     fitting.fit(parted)
     evaluation = parted.loop.groups[0].evaluation if isinstance(parted.loop, StepGroups) else parted.loop.evaluation
-    seen: list[torch.Tensor] = []
+    evaluation_obs: list[torch.Tensor] = []
     reset = evaluation.reset
-    monkeypatch.setattr(evaluation, "reset", lambda *given: (seen.append(obs := reset(*given)), obs)[1])
+    monkeypatch.setattr(evaluation, "reset", lambda *args: (evaluation_obs.append(obs := reset(*args)), obs)[1])
     (scores,) = lightning(tmp_path, 1).test(parted, verbose=False)
     returns = parted.row["eval/return_greedy"]
     assert returns.shape == (2,) and scores["eval/return_greedy"] == pytest.approx(float(returns.mean()))
     assert {tag.partition("/")[0] for tag in scores} == {"eval"}
-    obs = seen[0][0, :4].clone()
+    obs = evaluation_obs[0][0, :4].clone()
     actions = parted(obs)
     assert torch.equal(actions, parted.loop.actions["greedy"][:4]) and torch.equal(parted(obs[1].numpy()), actions[1])
     batches = lightning(tmp_path, 1).predict(parted, DataLoader(TensorDataset(obs.double()), batch_size=3))
     predicted: Any = torch.cat(batches)  # type: ignore[arg-type]  # of one loader a list of tensors
     # Three layers of at most 13 inputs; rows of another batch may be rounded differently, choices are the same.
-    near(predicted, actions, gamma(steps(13, 13, 13)) * actions.abs() if actions.is_floating_point() else 0.0)
+    assert_near(predicted, actions, gamma(steps(13, 13, 13)) * actions.abs() if actions.is_floating_point() else 0.0)
     with pytest.raises(SettingError, match=r"observations have shape \[4, 2\]; allowed: \["):
         parted(torch.zeros(4, 2))
     with pytest.raises(SettingError, match=r"observations are of type tuple, which is no array of numbers; a"):
         parted((obs[0].numpy(), {}))  # what reset() gives
     fitting.fit_loop.max_epochs = 2
     fitting.fit(parted)
-    assert not list(different(dict(parted.state_dict()), dict(whole.state_dict())))
+    assert not list(different(dict(parted.state_dict()), dict(full_module.state_dict())))
 
 
-def test_a_search_has_no_actions(tmp_path: Path) -> None:
-    search = trainer.module(implementation="SE", gamename="cartpole", compiled=False)
-    for use in (search, lightning(tmp_path, 1).test, lambda of: lightning(tmp_path, 1).predict(of, DataLoader([0]))):
-        with pytest.raises(UserError, match="SE learns a synthetic environment, which has no actions; --eval_agent"):
-            use(search)
+def test_a_synthetic_environment_is_a_module_that_steps(tmp_path: Path) -> None:
+    module = trainer.module(implementation="SE", gamename="cartpole", proxy="mdp", compiled=False)
+    module.set_mean(module.first_mean())
+    states = module.initial_states([3, 4])
+    next_states, rewards, terminated = module(states, torch.tensor([0, 1]))
+    program = module.stages.parameters.program(module.mean.detach())
+    expected = program.step(states[None], torch.tensor([[0, 1]]))
+    assert torch.equal(next_states, expected.next_state[0]) and torch.equal(rewards, expected.reward[0])
+    assert terminated.dtype == torch.bool and next_states.shape == states.shape == (2, 4)
+    module.save(tmp_path / "proxy.safetensors")
+    loaded = understudy.load(tmp_path / "proxy.safetensors").tensors
+    tensors = module.stages.parameters.named_tensors(module.mean.detach()[0])
+    assert all(np.array_equal(loaded[name], tensor.numpy()) for name, tensor in tensors.items())
+    module.close()
+
+
+def test_a_reward_network_is_a_module_that_pays() -> None:
+    """Mode 2 adds the discounted difference of potentials to the reward."""
+    module = trainer.module(implementation="RN", gamename="cliff", agent="QLearning", mode=2, compiled=False)
+    module.set_mean(module.stages.parameters.initial(Streams([0]))[0])
+    obs, next_obs, reward = torch.eye(48)[:3], torch.eye(48)[1:4], torch.tensor([-1.0, -1.0, 5.0])
+    terminated = torch.tensor([False, False, True])
+    paid = module(obs, next_obs, reward, terminated, discount=0.9)
+    phi = module.stages.parameters.program(module.mean.detach())
+    potential, next_potential = phi(obs[None])[0], phi(next_obs[None])[0]
+    if module.config.rn_terminal == "zero":
+        next_potential = next_potential.masked_fill(terminated, 0.0)
+    torch.testing.assert_close(paid, reward + 0.9 * next_potential - potential)
+    module.close()
+
+
+SMALL_SEARCH_RUN = {
+    "implementation": "SE", "gamename": "cartpole", "proxy": "bandit", "compiled": False, "inner_steps": 200,
+    "hidden_sizes": (8,), "batch_size": 8, "test_episodes": 1, "test_limit": 20,
+    "center_agents": 1, "eval_every": 1, "initial_draws": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*SMALL, "QLearning", "SE"])
+def test_global_step_counts_epochs_for_lightnings_callbacks(name: str, tmp_path: Path) -> None:
+    table = {"implementation": "QLearning", "gamename": "cliff"} | {"steps_per_epoch": 50, "eval_every": 1}
+    settings = SMALL_SEARCH_RUN if name == "SE" else table if name == "QLearning" else SMALL[name]
+    module, rates = trainer.module(**settings), LearningRateMonitor()
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_epochs=1, save_top_k=-1)
+    extra = [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name == "SE" else []
+    fitting = lightning(tmp_path, 2, rates, saved, *extra, logger=CSVLogger(tmp_path), max_time="00:00:10:00")
+    fitting.fit(module)
+    assert fitting.global_step == module.epoch == 2
+    assert {path.name for path in tmp_path.glob("*.ckpt")} == {"step=1.ckpt", "step=2.ckpt"}
+    assert rates.lrs
+    if name == "SE":
+        (search,) = (callback for callback in fitting.callbacks if isinstance(callback, EvolutionStrategy))
+        assert search is extra[0] and len(module.population) == 4 and search.generation == 2 and search.archive.entries
+    module.close()
 
 
 # -- the page and its notebook ---------------------------------------------------------------------------------------

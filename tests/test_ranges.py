@@ -20,21 +20,21 @@ ONE_OF_EACH = list({family(name).config: name for name in reversed(implementatio
 LONG, LONGER = "9" * 400, "9" * 5000  # the latter is more than Python makes an integer of
 
 
-def numeric(known: dict[str, Flag]) -> list[Flag]:
-    return [flag for flag in known.values() if flag.kind.item in NUMBERS]
+def numeric(flags_by_name: dict[str, Flag]) -> list[Flag]:
+    return [flag for flag in flags_by_name.values() if flag.kind.item in NUMBERS]
 
 
 @pytest.mark.parametrize("name", implementations())
 def test_every_number_has_a_finite_range_and_every_text_a_length(name: str) -> None:
-    known = flags(name, "cartpole") | {n: f for game in GAMES for n, f in parameters(game).items()}
-    assert len(numeric(known)) > 30
-    for flag in known.values():
+    flags_by_name = flags(name, "cartpole") | {n: f for game in GAMES for n, f in parameters(game).items()}
+    assert len(numeric(flags_by_name)) > 30
+    for flag in flags_by_name.values():
         limits = bounds(flag.kind, flag.meta)
         if flag.kind.item in NUMBERS and not flag.meta["choices"]:
             assert len(limits) == 2 and all(map(math.isfinite, limits.values())), flag
         elif flag.kind.item is str:
             assert flag.meta["choices"] or limits["maximum"] <= 4096, flag
-        assert not flag.kind.many or 1 <= flag.meta["longest"] <= 10_000
+        assert not flag.kind.is_list or 1 <= flag.meta["longest"] <= 10_000
 
 
 def outside(flag: Flag, bound: str, value: Any) -> Any:
@@ -50,12 +50,14 @@ def outside(flag: Flag, bound: str, value: Any) -> Any:
 def test_what_is_just_outside_is_one_line_that_says_so(name: str, capsys: Shown) -> None:
     """Settings of each family, those of every run along with the first, and parameters of games."""
     if name in GAMES:
-        known, start = parameters(name), ["--gamename", name]
+        flags_by_name, start = parameters(name), ["--gamename", name]
     else:
-        known, start = flags(name, "cartpole"), ["--implementation", name, "--gamename", "cartpole"]
+        flags_by_name, start = flags(name, "cartpole"), ["--implementation", name, "--gamename", "cartpole"]
         if name != ONE_OF_EACH[0]:
-            known = {n: flag for n, flag in known.items() if ": " in flag.section or "hyper" in flag.section}
-    for flag in numeric(known):
+            flags_by_name = {
+                n: flag for n, flag in flags_by_name.items() if ": " in flag.section or "hyper" in flag.section
+            }
+    for flag in numeric(flags_by_name):
         for bound, value in bounds(flag.kind, flag.meta).items():
             beyond = outside(flag, bound, value)
             words = {"above": "greater than", "minimum": "at least", "below": "less than", "maximum": "at most"}[bound]
@@ -84,21 +86,21 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "given", "allowed"), LINES, ids=[words[:30] for words, *_ in LINES])
+@pytest.mark.parametrize(("words", "problem", "allowed"), LINES, ids=[words[:30] for words, *_ in LINES])
 def test_the_line_says_what_was_given_and_what_is_allowed(
-    words: str, given: str, allowed: str, capsys: Shown, tmp_path: Path
+    words: str, problem: str, allowed: str, capsys: Shown, tmp_path: Path
 ) -> None:
-    line = refused(main, words.split(), given, capsys)
+    line = refused(main, words.split(), problem, capsys)
     assert allowed in line and len(line) < 700
-    if "." in words.split()[0] or len(words.split()) != 2 or "File" in given or "logdir" in words:
+    if "." in words.split()[0] or len(words.split()) != 2 or "File" in problem or "logdir" in words:
         return
     name, value = words.removeprefix("--").split()
-    line = refused(main, ["--config", yaml_file(tmp_path, f"{name}: {value}\n")], given, capsys)
+    line = refused(main, ["--config", yaml_file(tmp_path, f"{name}: {value}\n")], problem, capsys)
     assert allowed in line and len(line) < 700
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (
             {"seed": 10**5000},
@@ -112,8 +114,8 @@ def test_the_line_says_what_was_given_and_what_is_allowed(
         ({"implementation": 10**5000}, "implementation is 'a number of thousands of digits'; allowed: UDRL"),
     ],
 )
-def test_python_keywords_have_the_same_ranges(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=f"^{said}"):
+def test_python_keywords_have_the_same_ranges(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=f"^{message}"):
         settings_from(**values)
 
 

@@ -42,7 +42,9 @@ def content(part: Any) -> dict[str, Any]:
 def pickled(opcodes: bytes, **storages: bytes) -> bytes:
     """An archive whose content is {"understudy": what ``opcodes`` make}."""
     head, tail = b"\x80\x02}X\x0a\x00\x00\x00understudy", b"s."
-    return archive({PICKLE: head + opcodes + tail} | {f"archive/data/{name}": each for name, each in storages.items()})
+    return archive(
+        {PICKLE: head + opcodes + tail} | {f"archive/data/{name}": storage for name, storage in storages.items()}
+    )
 
 
 def tensor(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> bytes:
@@ -51,9 +53,9 @@ def tensor(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> bytes:
 
 
 def arguments(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> bytes:
-    length, offset, *both = (pickle.dumps(each, 2)[2:-1] for each in (count, 0, size, stride))
+    length, offset, *encoded_shape = (pickle.dumps(value, 2)[2:-1] for value in (count, 0, size, stride))
     storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu" + length + b"tQ"
-    return b"(" + storage + offset + b"".join(both) + b"\x89}t"
+    return b"(" + storage + offset + b"".join(encoded_shape) + b"\x89}t"
 
 
 def nested(levels: int, kind: Callable[[list], Any] = list) -> Any:
@@ -75,30 +77,30 @@ def shared_parts(entries: int) -> bytes:
 
 def overlapping() -> bytes:
     """Ten parts of a million bytes each, all of them the same ones."""
-    once = archive({"archive/data.pkl": bytes(10**6)})
-    start = once.index(b"PK\x01\x02")
-    table, end = once[start:-22], once[-22:]
-    return once[:start] + table * 10 + end[:8] + struct.pack("<2HL", 10, 10, 10 * len(table)) + end[16:]
+    archive_bytes = archive({"archive/data.pkl": bytes(10**6)})
+    start = archive_bytes.index(b"PK\x01\x02")
+    table, end = archive_bytes[start:-22], archive_bytes[-22:]
+    return archive_bytes[:start] + table * 10 + end[:8] + struct.pack("<2HL", 10, 10, 10 * len(table)) + end[16:]
 
 
 def declared(size: int) -> bytes:
     """A part that says to have ``size`` bytes, by the fields for large files."""
-    made = bytearray(archive({PICKLE: b"\x80\x02}."}))
-    at = made.index(b"PK\x01\x02")
+    archive_bytes = bytearray(archive({PICKLE: b"\x80\x02}."}))
+    at = archive_bytes.index(b"PK\x01\x02")
     extra = struct.pack("<2H2Q", 1, 16, size, size)
-    made[at + 20 : at + 28], made[at + 30 : at + 32] = b"\xff" * 8, struct.pack("<H", len(extra))
-    made[-22 - 0 : -22] = extra
-    made[-10:-6] = struct.pack("<L", 46 + len(PICKLE) + len(extra))
-    return bytes(made)
+    archive_bytes[at + 20 : at + 28], archive_bytes[at + 30 : at + 32] = b"\xff" * 8, struct.pack("<H", len(extra))
+    archive_bytes[-22 - 0 : -22] = extra
+    archive_bytes[-10:-6] = struct.pack("<L", 46 + len(PICKLE) + len(extra))
+    return bytes(archive_bytes)
 
 
 def large_table(size: int) -> bytes:
     """A table of contents of ``size`` bytes, by the record for large archives."""
-    made = archive({PICKLE: b"\x80\x02}."})
-    where = made.index(b"PK\x01\x02")
+    archive_bytes = archive({PICKLE: b"\x80\x02}."})
+    where = archive_bytes.index(b"PK\x01\x02")
     record = b"PK\x06\x06" + struct.pack("<Q2H2L4Q", 44, 45, 45, 0, 0, 1, 1, size, where)
-    locator = b"PK\x06\x07" + struct.pack("<LQL", 0, len(made) - 22, 1)
-    return made[:-22] + record + locator + made[-22:]
+    locator = b"PK\x06\x07" + struct.pack("<LQL", 0, len(archive_bytes) - 22, 1)
+    return archive_bytes[:-22] + record + locator + archive_bytes[-22:]
 
 
 def without_end(opcode: bytes, count: int) -> bytes:
@@ -158,10 +160,10 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_checkpoint_takes_time_or_memory(attack: str, tmp_path: Path) -> None:
-    make, said = ATTACKS[attack]
+    make, message = ATTACKS[attack]
     path = tmp_path / "last.ckpt"
     path.write_bytes(make())
-    with pytest.raises(CheckpointError, match=said) as error:
+    with pytest.raises(CheckpointError, match=message) as error:
         checkpoints.load(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(path))
 
@@ -253,12 +255,12 @@ def test_a_page_holds_no_file_from_outside_the_folder_of_its_run(tmp_path: Path,
     (run / "curve.png").write_bytes(b"\x89PNG the picture of a search")
     (run / "behaviour_reward.png").symlink_to(run / "curve.png")
     assert trainer.main(["--report", str(run)]) == 0
-    page, said = (run / "report.html").read_text(), capsys.readouterr().out
-    shown = [b64decode(found) for found in re.findall(r"base64,([^\"]+)", page)]
-    assert shown.count(b"a film") == 1 and shown.count(b"\x89PNG the picture of a search") == 2
-    assert len(shown) == 3 and "swordfish" not in page
+    page, output = (run / "report.html").read_text(), capsys.readouterr().out
+    media = [b64decode(encoded) for encoded in re.findall(r"base64,([^\"]+)", page)]
+    assert media.count(b"a film") == 1 and media.count(b"\x89PNG the picture of a search") == 2
+    assert len(media) == 3 and "swordfish" not in page
     for name in ("behaviour.png", "config.yaml"):
-        assert said.count(f"left out: '{run / name}'") == 1
+        assert output.count(f"left out: '{run / name}'") == 1
 
 
 def test_a_page_holds_no_metrics_of_another_folder(tmp_path: Path, capsys: Shown) -> None:

@@ -36,14 +36,14 @@ def test_no_published_figure_is_older_than_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_of_scripts(theme: str, tmp_path: Path, drawn: list[Any], capsys: Shown) -> None:
+def test_figures_of_scripts(theme: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
     out = ["--plot_theme", theme, "--out"]
     assert gradients.main([str(RESULTS / "policy_gradients.json"), *out, str(tmp_path / "a.png")]) == 0
     assert cells.main([str(RESULTS / "model_generalisation.json"), *out, str(tmp_path / "b.svg")]) == 0
     numbers = ["--numbers", str(RESULTS / "synthetic_environments.json")]
     assert synthetic.main([*numbers, *out, str(tmp_path / "c.png")]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.svg", "c.png"]
-    policy, models, searches = drawn
+    policy, models, searches = figures
     assert titles(policy) == ["Score of each seed", "Seeds that score more", "Probability that AAC, tuned is better"]
     dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
@@ -56,23 +56,23 @@ def test_figures_of_scripts(theme: str, tmp_path: Path, drawn: list[Any], capsys
     bounds = [line.get_xdata() for line in rows_of if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
     diamonds = [line.get_xdata()[0] for line in rows_of if line.get_marker() == "D"]
     assert len(bounds) == 3 and all(a < at < b for (a, b), at in zip(bounds, diamonds, strict=True))
-    assert all(figure.get_size_inches()[0] == WIDTH for figure in drawn)
-    assert len({figure.get_facecolor() for figure in drawn}) == 1
+    assert all(figure.get_size_inches()[0] == WIDTH for figure in figures)
+    assert len({figure.get_facecolor() for figure in figures}) == 1
 
 
 @pytest.mark.parametrize("name", ["lunarlander", "rcp_a_ablation"])
-def test_figures_of_plot(name: str, tmp_path: Path, drawn: list[Any], capsys: Shown) -> None:
+def test_figures_of_plot(name: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
     """Nothing but the figure is written, and the numbers stay as they are."""
     source = Path(shutil.copy(RESULTS / f"{name}.json", tmp_path))
-    before = source.read_bytes()
+    previous_bytes = source.read_bytes()
     plot([source], tmp_path / "again.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.png", source.name]
-    assert source.read_bytes() == before and f"Numbers: {source}" in capsys.readouterr().out
-    (figure,) = drawn
+    assert source.read_bytes() == previous_bytes and f"Numbers: {source}" in capsys.readouterr().out
+    (figure,) = figures
     assert len(figure.axes) == 5 and titles(figure)[0] == "Score of each seed"
     labels = {label.get_text() for label in figure.axes[0].get_yticklabels()}
-    ours = {"full", "raw-commands", "max-command", "return-advantage", "no-bootstrap", "published"}
-    assert labels == ({"RCP-A", "RCP-R", "UDRL"} if name == "lunarlander" else ours)
+    ablation_labels = {"full", "raw-commands", "max-command", "return-advantage", "no-bootstrap", "published"}
+    assert labels == ({"RCP-A", "RCP-R", "UDRL"} if name == "lunarlander" else ablation_labels)
 
 
 def test_what_holds_no_numbers_is_one_line(tmp_path: Path, capsys: Shown) -> None:

@@ -11,5 +11,5 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 
 def test_the_page_has_every_setting() -> None:
     text = page()
-    known = {name for one in implementations() for name in flags(one, "procmaze")}
-    assert len(known) > 200 and not [name for name in known if f"- **`{name}`**: " not in text]
+    setting_names = {name for implementation in implementations() for name in flags(implementation, "procmaze")}
+    assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`**: " not in text]

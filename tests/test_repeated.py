@@ -27,7 +27,7 @@ GAME_IDS = {
 NAMES = list(GAME_IDS)
 
 
-def made(name: str, **limit: int) -> TensorEnvironment:
+def make_tensor_env(name: str, **limit: int) -> TensorEnvironment:
     environment = make_environment(name, 1, 1, **limit)  # type: ignore[arg-type]
     assert isinstance(environment, TensorEnvironment)
     return environment
@@ -44,24 +44,24 @@ def theirs_of(name: str, times: int = 1, **limit: int) -> gym.Env:
     return RepeatAction(env, times)
 
 
-def both_step(ours: TensorEnvironment, theirs: gym.Env, action: Tensor) -> bool:
+def both_step(environment: TensorEnvironment, gym_env: gym.Env, action: Tensor) -> bool:
     """One step of both, which must be the same; whether it was the last."""
-    native = int(action) if isinstance(ours.spaces.actions, Discrete) else action[0, 0].numpy()
-    obs, paid, *flags = theirs.step(native)[:4]
-    step = ours.step(action)
-    state, other = ours.state[0, 0, :2].numpy(), np.array(theirs.unwrapped.state)  # type: ignore[attr-defined]
+    native = int(action) if isinstance(environment.spaces.actions, Discrete) else action[0, 0].numpy()
+    obs, gym_reward, *flags = gym_env.step(native)[:4]
+    step = environment.step(action)
+    state, other = environment.state[0, 0, :2].numpy(), np.array(gym_env.unwrapped.state)  # type: ignore[attr-defined]
     assert np.abs(state - other).max() <= 1e-12 * max(1, np.abs(other).max())
-    seen = step.obs[0, 0].numpy()
-    assert seen.dtype == obs.dtype == np.float32
+    step_obs = step.obs[0, 0].numpy()
+    assert step_obs.dtype == obs.dtype == np.float32
     # An ulp, or less than float64 rounding of numbers about 1 where the number itself is next to nothing.
-    assert (np.abs(seen - obs) <= np.maximum(np.spacing(np.abs(obs)), 1e-12)).all()
-    reward = np.float32(paid)
+    assert (np.abs(step_obs - obs) <= np.maximum(np.spacing(np.abs(obs)), 1e-12)).all()
+    reward = np.float32(gym_reward)
     assert abs(step.reward.numpy()[0, 0] - reward) <= np.spacing(abs(reward))
     assert [bool(step.terminated), bool(step.truncated)] == flags and step.discount is None
     return bool(step.done)
 
 
-def chosen(name: str, policy: str, environment: TensorEnvironment, generator: torch.Generator) -> Tensor:
+def choose_action(name: str, policy: str, environment: TensorEnvironment, generator: torch.Generator) -> Tensor:
     """A random action, or one that swings up."""
     position, speed = environment.state[0, 0, :2].tolist()
     if isinstance(environment.spaces.actions, Discrete):
@@ -84,19 +84,19 @@ STATES = {"mountaincar": CAR, "mountaincar-continuous": CAR, "pendulum": st.tupl
 @pytest.mark.parametrize("name", NAMES)
 def test_one_step_equals_gymnasiums(name: str) -> None:
     """Of any state; torques on the bounds and beyond them too."""
-    ours, theirs = made(name), theirs_of(name)
-    discrete = isinstance(ours.spaces.actions, Discrete)
+    environment, gym_env = make_tensor_env(name), theirs_of(name)
+    discrete = isinstance(environment.spaces.actions, Discrete)
     high = 1.0 if "car" in name else 2.5
     actions = st.integers(0, 2) if discrete else number(-high, high)
 
     @settings(max_examples=150, deadline=None)
     @given(STATES[name], actions)
     def check(state: tuple[float, float], action: float) -> None:
-        theirs.reset(seed=0)
-        start = torch.tensor(state, dtype=ours.state.dtype)
-        put(theirs, start)
-        ours.set_state(start[None, None])
-        both_step(ours, theirs, torch.tensor([[action]] if discrete else [[[action]]]))
+        gym_env.reset(seed=0)
+        start = torch.tensor(state, dtype=environment.state.dtype)
+        put(gym_env, start)
+        environment.set_state(start[None, None])
+        both_step(environment, gym_env, torch.tensor([[action]] if discrete else [[[action]]]))
 
     check()
 
@@ -106,45 +106,45 @@ def test_one_step_equals_gymnasiums(name: str) -> None:
 def test_whole_episodes_equal_gymnasiums(name: str, policy: str) -> None:
     """Up to the time limit, or to the goal. An upright pendulum lets rounding grow, so Gymnasium is given our state
     once it is found equal."""
-    generator, ours, theirs = torch.Generator().manual_seed(0), made(name), theirs_of(name)
-    ours.reset(torch.tensor([[1]]))
-    put(theirs, ours.state[0, 0])
-    while not both_step(ours, theirs, chosen(name, policy, ours, generator)):
+    generator, environment, gym_env = torch.Generator().manual_seed(0), make_tensor_env(name), theirs_of(name)
+    environment.reset(torch.tensor([[1]]))
+    put(gym_env, environment.state[0, 0])
+    while not both_step(environment, gym_env, choose_action(name, policy, environment, generator)):
         if name == "pendulum":
-            put(theirs, ours.state[0, 0])
-    limit = ours.spaces.max_episode_steps
+            put(gym_env, environment.state[0, 0])
+    limit = environment.spaces.max_episode_steps
     assert limit in (200, 999)
-    assert ours.age < limit if policy == "good" and name != "pendulum" else ours.age == limit
+    assert environment.age < limit if policy == "good" and name != "pendulum" else environment.age == limit
 
 
 def test_forces_within_the_bounds_are_gymnasiums_to_the_bit() -> None:
     """The continuous car keeps its state in float32 there, and so do we: nothing parts the two in 999 steps."""
-    ours, theirs = made("mountaincar-continuous"), theirs_of("mountaincar-continuous")
-    ours.reset(torch.tensor([[3]]))
-    put(theirs, ours.state[0, 0])
+    environment, gym_env = make_tensor_env("mountaincar-continuous"), theirs_of("mountaincar-continuous")
+    environment.reset(torch.tensor([[3]]))
+    put(gym_env, environment.state[0, 0])
     generator = torch.Generator().manual_seed(1)
     for _ in range(999):
-        action = chosen("mountaincar-continuous", "random", ours, generator)
-        obs, reward, *_ = theirs.step(action[0, 0].numpy())
-        step = ours.step(action)
+        action = choose_action("mountaincar-continuous", "random", environment, generator)
+        obs, reward, *_ = gym_env.step(action[0, 0].numpy())
+        step = environment.step(action)
         assert np.array_equal(step.obs[0, 0].numpy(), obs) and step.reward.item() == np.float32(reward)
 
 
 def test_forces_beyond_the_bounds_are_cut() -> None:
     """Within float32 rounding: Gymnasium adds what it cut in float64."""
     for force in (-7.0, 1.5):
-        ours, theirs = made("mountaincar-continuous"), theirs_of("mountaincar-continuous")
-        ours.reset(torch.tensor([[3]]))
-        put(theirs, ours.state[0, 0])
-        obs, reward, *_ = theirs.step(np.float32([force]))
-        step = ours.step(torch.full((1, 1, 1), force))
+        environment, gym_env = make_tensor_env("mountaincar-continuous"), theirs_of("mountaincar-continuous")
+        environment.reset(torch.tensor([[3]]))
+        put(gym_env, environment.state[0, 0])
+        obs, reward, *_ = gym_env.step(np.float32([force]))
+        step = environment.step(torch.full((1, 1, 1), force))
         assert np.allclose(step.obs[0, 0].numpy(), obs, 1e-6, 1e-9) and step.reward.item() == np.float32(reward)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spaces_are_those_of_the_adapter(name: str) -> None:
     for repeated in (name, f"{name},action_repeat=2", f"{name},action_repeat=7"):
-        assert made(repeated).spaces == GymnasiumEnvironment(resolve(repeated), 1, 1).spaces
+        assert make_tensor_env(repeated).spaces == GymnasiumEnvironment(resolve(repeated), 1, 1).spaces
     assert resolve(GAME_IDS[name]) is GAMES[name]
 
 
@@ -153,20 +153,20 @@ def test_spaces_are_those_of_the_adapter(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_repeated_actions_equal_gymnasiums_with_a_wrapper(name: str, policy: str, times: int) -> None:
     """Through the last decision, which may have fewer repetitions, and to the goal."""
-    own = 71 if policy == "random" or name == "pendulum" else 999
-    ours = made(f"{name},action_repeat={times}", time_limit=own)
-    theirs = theirs_of(name, times, max_episode_steps=own)
-    ours.reset(torch.tensor([[5]]))
-    put(theirs, ours.state[0, 0])
+    step_limit = 71 if policy == "random" or name == "pendulum" else 999
+    environment = make_tensor_env(f"{name},action_repeat={times}", time_limit=step_limit)
+    gym_env = theirs_of(name, times, max_episode_steps=step_limit)
+    environment.reset(torch.tensor([[5]]))
+    put(gym_env, environment.state[0, 0])
     generator = torch.Generator().manual_seed(times)
-    while not both_step(ours, theirs, chosen(name, policy, ours, generator)):
+    while not both_step(environment, gym_env, choose_action(name, policy, environment, generator)):
         if name == "pendulum":
-            put(theirs, ours.state[0, 0])
+            put(gym_env, environment.state[0, 0])
     if policy == "random" or name == "pendulum":
-        assert int(ours.age) == math.ceil(own / times)
-        assert theirs.env._elapsed_steps == own  # type: ignore[attr-defined]
+        assert int(environment.age) == math.ceil(step_limit / times)
+        assert gym_env.env._elapsed_steps == step_limit  # type: ignore[attr-defined]
     else:
-        assert int(ours.age) < own / times
+        assert int(environment.age) < step_limit / times
 
 
 def test_an_episode_has_the_steps_it_has_without_repetition() -> None:
@@ -177,26 +177,26 @@ def test_an_episode_has_the_steps_it_has_without_repetition() -> None:
         environment = make_environment(name, 2, 1, time_limit=limit)
         assert environment.spaces.max_episode_steps == decisions
         environment.reset(torch.tensor([[0], [1]]))
-        paid = [environment.step(torch.ones(2, 1, dtype=torch.int64)) for _ in range(decisions)]
-        assert paid[-1].truncated.all() and not any(step.done.any() for step in paid[:-1])
-        assert (sum(step.reward for step in paid) == -(limit or 200)).all()
+        steps = [environment.step(torch.ones(2, 1, dtype=torch.int64)) for _ in range(decisions)]
+        assert steps[-1].truncated.all() and not any(step.done.any() for step in steps[:-1])
+        assert (sum(step.reward for step in steps) == -(limit or 200)).all()
     endless = make_environment("mountaincar,action_repeat=3", 1, 1, time_limit=0)
     endless.reset(torch.tensor([[0]]))
     assert endless.spaces.max_episode_steps is None
     assert all(endless.step(torch.tensor([[1]])).reward == -3 for _ in range(100))
-    assert made("mountaincar-continuous,action_repeat=2").spaces.max_episode_steps == 500
+    assert make_tensor_env("mountaincar-continuous,action_repeat=2").spaces.max_episode_steps == 500
 
 
 def test_frames_are_of_the_same_episodes() -> None:
     name = "mountaincar-continuous,action_repeat=4"
-    drawn = make_environment(name, 1, 1, render=True, time_limit=10)
-    assert isinstance(drawn, GymnasiumEnvironment) and drawn.spaces.max_episode_steps == 3
-    drawn.reset(torch.tensor([[0]]))
-    steps = [drawn.step(torch.full((1, 1, 1), 0.5)) for _ in range(3)]
+    environment = make_environment(name, 1, 1, render=True, time_limit=10)
+    assert isinstance(environment, GymnasiumEnvironment) and environment.spaces.max_episode_steps == 3
+    environment.reset(torch.tensor([[0]]))
+    steps = [environment.step(torch.full((1, 1, 1), 0.5)) for _ in range(3)]
     rewards = [step.reward.item() for step in steps]
     assert rewards == pytest.approx([-0.1, -0.1, -0.05]) and steps[-1].truncated.all()
-    assert drawn.frame(0, 0).shape[2] == 3
-    drawn.close()
+    assert environment.frame(0, 0).shape[2] == 3
+    environment.close()
 
 
 def test_a_batch_repeats_each_row_by_itself() -> None:
@@ -208,13 +208,13 @@ def test_a_batch_repeats_each_row_by_itself() -> None:
     state[..., 0], state[..., 1] = torch.linspace(0.3, 0.5, 20).view(4, 5), 0.04
     batch.set_state(state)
     action, alone = torch.full((4, 5), 2), []
-    together = batch.step(action)
-    for one in state.view(20, 1, 1, 3):
-        single = made(name)
-        single.set_state(one)
+    joint_step = batch.step(action)
+    for member_state in state.view(20, 1, 1, 3):
+        single = make_tensor_env(name)
+        single.set_state(member_state)
         step = single.step(torch.tensor([[2]]))
         alone.append((*step.obs.flatten().tolist(), float(step.reward), bool(step.terminated)))
-    obs, reward, terminated = together.obs.view(20, 2), together.reward.flatten(), together.terminated.flatten()
+    obs, reward, terminated = joint_step.obs.view(20, 2), joint_step.reward.flatten(), joint_step.terminated.flatten()
     assert alone == [(*o, r, t) for o, r, t in zip(obs.tolist(), reward.tolist(), terminated.tolist(), strict=True)]
     assert set(reward[terminated].tolist()) == {-1.0, -2.0, -3.0} and not terminated.all()
 
@@ -228,8 +228,8 @@ def test_initial_states_are_uniform(name: str, column: int, low: float, high: fl
     assert dynamics is not None
     state = dynamics.initial(torch.arange(10_000).view(500, 20))[..., column].flatten().double()
     assert stats.kstest(state.numpy(), stats.uniform(low, high - low).cdf).pvalue > 1e-3
-    others = [i for i in range(state.dim()) if "car" in name and i != column]
-    assert not dynamics.initial(torch.arange(50)[:, None])[..., others].any()
+    other_columns = [i for i in range(state.dim()) if "car" in name and i != column]
+    assert not dynamics.initial(torch.arange(50)[:, None])[..., other_columns].any()
 
 
 def test_a_bad_number_of_repetitions_is_one_line() -> None:

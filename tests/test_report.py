@@ -85,46 +85,48 @@ def compared(logdir: Path) -> Path:
     return logdir
 
 
-def made(*argv: str | Path, out: Path) -> Page:
+def make_page(*argv: str | Path, out: Path) -> Page:
     assert trainer.main(["--report", *map(str, argv), "--report_out", str(out)]) == 0
     return Page(out)
 
 
-def sound(page: Page) -> None:
+def check_page(page: Page) -> None:
     """No page may fail this."""
-    whole = page.source
-    assert len(whole.encode()) < 5_000_000
-    assert not re.search(r"""(src|href|action|data|poster)\s*=\s*["']?\s*(https?:|//|file:|/)""", whole)
-    assert not re.search(r"@import|url\(\s*['\"]?(https?:|//|data:font)|<script|<iframe|<link", whole)
+    source = page.source
+    assert len(source.encode()) < 5_000_000
+    assert not re.search(r"""(src|href|action|data|poster)\s*=\s*["']?\s*(https?:|//|file:|/)""", source)
+    assert not re.search(r"@import|url\(\s*['\"]?(https?:|//|data:font)|<script|<iframe|<link", source)
     for tag, attrs in page.tags:
         for name in ("src", "href", "xlink:href"):
             if name in attrs:
                 assert attrs[name].startswith(("data:", "#")), (tag, attrs[name][:60])
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    wanted = [attrs[name][1:] for _, attrs in page.tags for name in ("href", "xlink:href") if name in attrs]
-    wanted += re.findall(r"url\(#([^)]+)\)", whole)
-    assert {each for each in wanted if not each.startswith("ata:")} <= set(ids)
+    targets = [attrs[name][1:] for _, attrs in page.tags for name in ("href", "xlink:href") if name in attrs]
+    targets += re.findall(r"url\(#([^)]+)\)", source)
+    assert {item for item in targets if not item.startswith("ata:")} <= set(ids)
     # for those who do not see it
     assert page.all("html")[0]["lang"] == "en" and page.all("title") and len(page.all("h1")) == 1
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert levels[0] == 1 and all(
+        next_level <= level + 1 for level, next_level in zip(levels, levels[1:], strict=False)
+    )
     assert all(attrs.get("alt") for attrs in page.all("img"))
     assert all(attrs.get("aria-label") for attrs in page.all("video") + page.all("svg"))
     assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
     assert len(page.all("caption")) == len(page.all("table"))
-    assert page.all("main") and page.all("nav") and all("tabindex" in each for each in page.all("pre"))
-    assert {"viewport", "color-scheme"} <= {each.get("name") for each in page.all("meta")}
-    assert "prefers-color-scheme: dark" in whole
+    assert page.all("main") and page.all("nav") and all("tabindex" in item for item in page.all("pre"))
+    assert {"viewport", "color-scheme"} <= {item.get("name") for item in page.all("meta")}
+    assert "prefers-color-scheme: dark" in source
 
 
 @pytest.mark.draws
 def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
-    page = made(compared, out=tmp_path / "page.html")
-    said = capsys.readouterr().out
+    page = make_page(compared, out=tmp_path / "page.html")
+    output = capsys.readouterr().out
     size = (tmp_path / "page.html").stat().st_size / 1e6
-    assert said == f"Report: {tmp_path / 'page.html'} ({size:.1f} MB; open it in a browser)\n"
-    sound(page)
+    assert output == f"Report: {tmp_path / 'page.html'} ({size:.1f} MB; open it in a browser)\n"
+    check_page(page)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert re.search(r"RCP-R 3 \(25-27\) 40,000 greedy 75\.5 75\.5 74\.5 to 76\.5", page.text)
@@ -137,8 +139,10 @@ def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
-    again = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
-    assert again in page.text and "<span>--seed</span> 25 <span>--lr</span>" in page.source, "which no line is cut in"
+    commands = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
+    assert commands in page.text and "<span>--seed</span> 25 <span>--lr</span>" in page.source, (
+        "which no line is cut in"
+    )
     assert re.search(r"figure > .wide::before { content: .*scroll sideways", page.source)
     assert "a<b>" not in page.source and "before versions were noted" in page.text
 
@@ -148,10 +152,14 @@ def test_one_run_as_it_is_made(logdir: Path, capsys: Shown, brief: None) -> None
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
     assert trainer.main(["--report", str(folder)]) == 0
     page = Page(folder / "report.html")
-    sound(page)
+    check_page(page)
     assert "UDRL on cartpole" in page.text and page.all("video")
-    given = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
-    assert "lr 0.002 " in given and "time_limit 9 null " in given and "discount" not in given
+    changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
+    assert (
+        "lr 0.002 " in changed_settings
+        and "time_limit 9 null " in changed_settings
+        and "discount" not in changed_settings
+    )
     noted = versions()
     assert read_versions(folder) == [{"from": "1"} | noted]
     assert f"torch {noted['torch']}" in page.text and noted["understudy"] in page.text
@@ -164,9 +172,9 @@ def test_one_run_as_it_is_made(logdir: Path, capsys: Shown, brief: None) -> None
 @pytest.mark.draws
 def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     folder = trained(logdir, "--no_compiled", implementation="SE")
-    page = made(folder, out=tmp_path / "page.html")
-    sound(page)
-    assert {"data:image/png;base64"} == {each["src"].partition(",")[0] for each in page.all("img")}
+    page = make_page(folder, out=tmp_path / "page.html")
+    check_page(page)
+    assert {"data:image/png;base64"} == {attrs["src"].partition(",")[0] for attrs in page.all("img")}
     assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
 
 
@@ -175,26 +183,26 @@ def test_families_are_compared_by_one_return_where_all_have_it(greedy: bool, log
     """Agents, whatever search is listed beside them."""
     search = {"search/fitness_mean": 2.0, "search/center_return": 4.0}
     write_run(logdir, "SE", lambda epoch, seed: search, epochs=2, steps=50_000)
-    own = {"rollout/return_running_mean": 3.0} | ({"eval/return_greedy": 5.0} if greedy else {})
-    for name, row in ("CPG", own), ("DDQN", {"eval/return_greedy": 7.0}):
+    cpg_row = {"rollout/return_running_mean": 3.0} | ({"eval/return_greedy": 5.0} if greedy else {})
+    for name, row in ("CPG", cpg_row), ("DDQN", {"eval/return_greedy": 7.0}):
         write_run(logdir, name, lambda epoch, seed, row=row: row, epochs=2)
-    page = made(logdir, out=tmp_path / "page.html").text
-    found = page.partition("Results over seeds")[2].partition("Curves")[0]
-    assert "SE 1 (25) 100,000 of all agents search mean 4.0" in found
-    most = "up to 2,000 environment steps of a seed and up to 100,000 steps of all agents of a search together"
-    assert f"3 groups of runs, 1 seed each, {most}, on proxies." in page
-    assert ("CPG 1 (25) 2,000 greedy 5.0" if greedy else "CPG 1 (25) 2,000 running mean 3.0") in found
-    assert "DDQN 1 (25) 2,000 greedy 7.0" in found and "rows of different ones" in found
+    page = make_page(logdir, out=tmp_path / "page.html").text
+    results = page.partition("Results over seeds")[2].partition("Curves")[0]
+    assert "SE 1 (25) 100,000 of all agents search mean 4.0" in results
+    budget_text = "up to 2,000 environment steps of a seed and up to 100,000 steps of all agents of a search together"
+    assert f"3 groups of runs, 1 seed each, {budget_text}, on proxies." in page
+    assert ("CPG 1 (25) 2,000 greedy 5.0" if greedy else "CPG 1 (25) 2,000 running mean 3.0") in results
+    assert "DDQN 1 (25) 2,000 greedy 7.0" in results and "rows of different ones" in results
 
 
 @pytest.mark.draws
 def test_a_comparison_of_scores_names_those_in_it(compared: Path, tmp_path: Path) -> None:
     write_run(compared, "RCP-A", numbers(20.0), seeds=(25, 26), name="a<b>&c")
     write_run(compared, "SE", lambda epoch, seed: {"search/fitness_mean": 2.0}, name="a<b>&c")
-    page = made(compared, out=tmp_path / "page.html")
-    said = "probability of improvement: RCP-R and UDRL."
-    assert f" {said} " in page.text and any(each["aria-label"].endswith(f"{said} The tables below have the numbers.")
-                                            for each in page.all("svg"))  # fmt: skip
+    page = make_page(compared, out=tmp_path / "page.html")
+    sentence = "probability of improvement: RCP-R and UDRL."
+    ending = f"{sentence} The tables below have the numbers."
+    assert f" {sentence} " in page.text and any(attrs["aria-label"].endswith(ending) for attrs in page.all("svg"))
 
 
 def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> None:
@@ -212,21 +220,21 @@ def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> No
 def test_of_many_films_the_first_are_shown(compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_film(next(compared.glob("*/*/UDRL/seed_25/version_0")) / "videos" / "final.mp4")
     monkeypatch.setattr(sections, "MOST_FILMS", 1)
-    page = made(compared, out=tmp_path / "page.html")
-    sound(page)
+    page = make_page(compared, out=tmp_path / "page.html")
+    check_page(page)
     assert len(page.all("video")) == 1 and "And 1 films more, in the folders of the runs." in page.text
 
 
 def test_runs_that_say_little(logdir: Path, tmp_path: Path) -> None:
     """No config.yaml, no returns; settings of another program; versions that are damaged."""
     folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
-    page = made(folder, out=tmp_path / "page.html")
-    sound(page)
+    page = make_page(folder, out=tmp_path / "page.html")
+    check_page(page)
     assert "No return was logged" in page.text and "No config.yaml" in page.text
     (folder / "config.yaml").write_text("implementation: Unheard\nlr: 0.5\n")
     (folder / FILE).write_text('[{"from": "x"}]')
-    page = made(folder, out=tmp_path / "page.html")
-    sound(page)
+    page = make_page(folder, out=tmp_path / "page.html")
+    check_page(page)
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
 
 
@@ -252,9 +260,9 @@ def test_versions_are_noted_where_they_change(tmp_path: Path, monkeypatch: pytes
     changed = versions() | {"torch": "0.1"}
     monkeypatch.setattr("control.storage.versions.versions", lambda: changed)
     write_versions(tmp_path, 7)
-    assert [(each["from"], each["torch"]) for each in read_versions(tmp_path)][1:] == [("7", "0.1")]
+    assert [(entry["from"], entry["torch"]) for entry in read_versions(tmp_path)][1:] == [("7", "0.1")]
     write_versions(tmp_path, 7)  # from its checkpoint once more
-    assert [each["from"] for each in read_versions(tmp_path)] == ["1", "7"]
+    assert [entry["from"] for entry in read_versions(tmp_path)] == ["1", "7"]
 
 
 def test_seeds_in_words() -> None:

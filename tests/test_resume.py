@@ -66,7 +66,7 @@ def epochs_of(logdir: Path) -> int:
 
 
 @pytest.fixture
-def over(logdir: Path, finished: Finished) -> Path:
+def past_run(logdir: Path, finished: Finished) -> Path:
     """The folder of a run that has ended, under ``logdir``."""
     shutil.copytree(finished(**UDRL)[0].parents[4], logdir)
     return run_folder(logdir)
@@ -94,24 +94,24 @@ def test_a_run_too_short_for_an_evaluation_has_one_at_its_end(
 ) -> None:
     """And goes on to the numbers of a run that was longer from the start."""
     folder = trained(logdir, **lasting({"implementation": name}, 1))
-    table, said = read_metrics(folder / "metrics.csv"), capsys.readouterr().out
+    table, output = read_metrics(folder / "metrics.csv"), capsys.readouterr().out
     assert table["epoch"] == [1] and table["time/eval"][0] > 0
-    assert f"greedy {table['eval/return_greedy'][0]:7.1f}" in said and "nothing was evaluated" not in said
+    assert f"greedy {table['eval/return_greedy'][0]:7.1f}" in output and "nothing was evaluated" not in output
     assert (folder / "checkpoints" / "best.ckpt").exists()
-    resumed, whole = trained(logdir, "--resume", implementation=name), finished(implementation=name)[0]
-    ours, theirs = (learned(run) for run in (resumed, whole))
-    assert ours.keys() == theirs.keys()
-    for tag, values in ours.items():
+    resumed, full_folder = trained(logdir, "--resume", implementation=name), finished(implementation=name)[0]
+    resumed_metrics, full_metrics = (learned(run) for run in (resumed, full_folder))
+    assert resumed_metrics.keys() == full_metrics.keys()
+    for tag, values in resumed_metrics.items():
         first = 1 if tag.startswith("eval/") else 0
         assert np.isfinite(values[0]) or not first
-        np.testing.assert_array_equal(values[first:], theirs[tag][first:], tag)
-    states = [torch.load(run / "checkpoints" / "last.ckpt", weights_only=True) for run in (resumed, whole)]
+        np.testing.assert_array_equal(values[first:], full_metrics[tag][first:], tag)
+    states = [torch.load(run / "checkpoints" / "last.ckpt", weights_only=True) for run in (resumed, full_folder)]
     for state in states:
         state[OURS]["loop"].pop("budget", None)  # that of the run as it was begun
         for key in ("best", "settings"):
             del state[OURS][key]
-    kept = [{key: state[key] for key in ("state_dict", "optimizer_states", OURS)} for state in states]
-    assert [*different(*kept)] == []
+    compared_states = [{key: state[key] for key in ("state_dict", "optimizer_states", OURS)} for state in states]
+    assert [*different(*compared_states)] == []
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -175,8 +175,8 @@ def test_all_of_a_last_checkpoint_is_that_of_a_run_that_was_not_stopped(
 
 def test_resume_starts_a_run_where_there_is_none_and_says_so(logdir: Path, capsys: Shown, finished: Finished) -> None:
     folder = trained(logdir, "--resume", **UDRL)
-    said = f"warning: there is no run to resume in {folder.parent}, so a new one begins"
-    assert capsys.readouterr().out.splitlines()[0] == said
+    warning = f"warning: there is no run to resume in {folder.parent}, so a new one begins"
+    assert capsys.readouterr().out.splitlines()[0] == warning
     same_runs(folder, finished(**UDRL)[0])
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert "resume" not in settings, "no setting of the run"
@@ -184,79 +184,84 @@ def test_resume_starts_a_run_where_there_is_none_and_says_so(logdir: Path, capsy
 
 @pytest.mark.parametrize("without", [(), ("--epochs", "5")], ids=["epochs", "no epochs"])
 def test_resume_of_a_finished_run_changes_nothing_and_says_what_is_there(
-    without: tuple[str, ...], over: Path, logdir: Path, capsys: Shown
+    without: tuple[str, ...], past_run: Path, logdir: Path, capsys: Shown
 ) -> None:
     """Without ``--epochs`` those of the run count."""
-    before = contents(logdir)
+    old_files = contents(logdir)
     assert trainer.main([word for word in flags(logdir, "--resume", **UDRL) if word not in without]) == 0
-    shown = capsys.readouterr().out
-    steps = int(read_metrics(over / "metrics.csv")["env_steps"][-1])
-    assert f"5 epochs, {steps:,} environment steps" in shown and "goes on from" not in shown
-    after = contents(logdir)
-    assert before.keys() == after.keys() and before[over / "metrics.csv"] == after[over / "metrics.csv"]
-    assert before[over / "checkpoints" / "last.ckpt"] == after[over / "checkpoints" / "last.ckpt"]
+    output = capsys.readouterr().out
+    steps = int(read_metrics(past_run / "metrics.csv")["env_steps"][-1])
+    assert f"5 epochs, {steps:,} environment steps" in output and "goes on from" not in output
+    new_files = contents(logdir)
+    assert (
+        old_files.keys() == new_files.keys()
+        and old_files[past_run / "metrics.csv"] == new_files[past_run / "metrics.csv"]
+    )
+    assert old_files[past_run / "checkpoints" / "last.ckpt"] == new_files[past_run / "checkpoints" / "last.ckpt"]
 
 
-def test_resume_with_another_hyperparameter_is_refused(over: Path, logdir: Path, capsys: Shown) -> None:
-    before = contents(logdir)
+def test_resume_with_another_hyperparameter_is_refused(past_run: Path, logdir: Path, capsys: Shown) -> None:
+    old_files = contents(logdir)
     for change, line in [({"lr": 0.5}, "lr is 0.5, but the run to resume has 0.00035"),
                          ({"batch_size": 17}, "batch_size is 17, but the run to resume has 16"),
                          ({"command.return": 3}, "command")]:  # fmt: skip
-        refused(trainer.main, flags(logdir, "--resume", **UDRL | change), line, capsys, begun=True)
-    assert before == contents(logdir)
+        refused(trainer.main, flags(logdir, "--resume", **UDRL | change), line, capsys, run_started=True)
+    assert old_files == contents(logdir)
 
 
 def test_resume_takes_the_newest_run_even_when_it_came_to_no_checkpoint(
-    over: Path, logdir: Path, capsys: Shown, finished: Finished
+    past_run: Path, logdir: Path, capsys: Shown, finished: Finished
 ) -> None:
     """A finished older one is another run."""
     trained(logdir, "--no_checkpoint", epochs=1)
     capsys.readouterr()
     anew = trained(logdir, "--resume")
-    said = "warning: version_1 ended before its first checkpoint, so this starts anew; version_0"
-    assert said in capsys.readouterr().out and anew.name == "version_2"
+    warning = "warning: version_1 ended before its first checkpoint, so this starts anew; version_0"
+    assert warning in capsys.readouterr().out and anew.name == "version_2"
     same_runs(finished(**UDRL)[0], anew)
 
 
-def test_a_live_run_without_a_checkpoint_yet_is_known_by_its_lock(over: Path, logdir: Path, capsys: Shown) -> None:
-    (over / "checkpoints" / "last.ckpt").unlink()
-    with locked(over):
+def test_a_live_run_without_a_checkpoint_yet_is_known_by_its_lock(past_run: Path, logdir: Path, capsys: Shown) -> None:
+    (past_run / "checkpoints" / "last.ckpt").unlink()
+    with locked(past_run):
         refused(trainer.main, flags(logdir, "--resume"), "which has no checkpoint yet; wait for it", capsys)
-    assert run_folder(logdir) == over
+    assert run_folder(logdir) == past_run
 
 
-def test_lost_rows_are_said_and_a_table_of_another_run_stays_as_it_is(over: Path, logdir: Path, capsys: Shown) -> None:
-    table = over / "metrics.csv"
+def test_lost_rows_are_said_and_a_table_of_another_run_stays_as_it_is(
+    past_run: Path, logdir: Path, capsys: Shown
+) -> None:
+    table = past_run / "metrics.csv"
     rows = table.read_text().splitlines(keepends=True)
     table.write_text("".join([*rows[:-1], rows[-1].replace(",25,", ",26,")]))
-    before = contents(logdir)
+    old_files = contents(logdir)
     refused(trainer.main, flags(logdir, "--resume", epochs=6), "is not the table of this run: line 6", capsys)
-    assert before == contents(logdir)
+    assert old_files == contents(logdir)
     table.unlink()
     assert trainer.main(flags(logdir, "--resume", epochs=6)) == 0
     assert "warning: rows of 5 epochs are lost (1 to 5)" in capsys.readouterr().out
     assert read_metrics(table)["epoch"] == [5, 6]
 
 
-def test_no_resume_from_a_damaged_or_best_checkpoint(over: Path, logdir: Path, capsys: Shown) -> None:
+def test_no_resume_from_a_damaged_or_best_checkpoint(past_run: Path, logdir: Path, capsys: Shown) -> None:
     """Nothing else is touched, and the other checkpoint is offered where it is sound."""
-    last, best = (over / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
-    whole, weights = last.read_bytes(), best.read_bytes()
+    last, best = (past_run / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
+    last_bytes, weights = last.read_bytes(), best.read_bytes()
     policy = checkpoints.load(last).content["state_dict"]["agents.0.policy.flat"].numpy().tobytes()
-    flipped = whole.replace(policy, bytes([policy[0] ^ 1]) + policy[1:])
+    flipped = last_bytes.replace(policy, bytes([policy[0] ^ 1]) + policy[1:])
     forged(last, last, lambda content: content[OURS]["loop"].update(stuck=-1))
-    for content, other, said, offered in (
-        (whole[:1000], weights, "damaged", True),
+    for content, other, message, offered in (
+        (last_bytes[:1000], weights, "damaged", True),
         (flipped, weights, "is not what was written", True),
         (flipped, weights[:-30], "is not what was written", False),
         (last.read_bytes(), weights, "stuck is -1", True),
         (weights, weights, "holds weights but no memory", True),
     ):
         last.write_bytes(content), best.write_bytes(other)
-        before = contents(logdir)
-        error = refused(trainer.main, flags(logdir, "--resume", epochs=7), said, capsys, begun=True)
+        old_files = contents(logdir)
+        error = refused(trainer.main, flags(logdir, "--resume", epochs=7), message, capsys, run_started=True)
         assert (f"{str(best)!r} may serve with --reload" in error) == offered
-        assert before == contents(logdir)
+        assert old_files == contents(logdir)
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------

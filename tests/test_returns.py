@@ -65,8 +65,8 @@ def test_lambda_one_is_the_discounted_return_with_the_value_behind_the_end(seed:
 
 def test_padding_changes_nothing() -> None:
     reward, next_value, valid = ragged(4)
-    nothing = torch.full((3, reward.shape[1]), float("nan"))
-    longer = torch.cat([reward, nothing]), torch.cat([next_value, nothing]), torch.cat([valid, nothing > 0])
+    padding = torch.full((3, reward.shape[1]), float("nan"))
+    longer = torch.cat([reward, padding]), torch.cat([next_value, padding]), torch.cat([valid, padding > 0])
     padded = lambda_returns(longer[0], longer[1], longer[2], 0.9, 0.95)
     assert torch.equal(padded[:6], lambda_returns(reward, next_value, valid, 0.9, 0.95))
     assert torch.equal(discounted_returns(longer[0], longer[2], 0.9)[:6], discounted_returns(reward, valid, 0.9))

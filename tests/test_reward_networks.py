@@ -16,14 +16,14 @@ from control.reports.style import PLAIN
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
-from envs.reward import played
+from envs.reward import collect_transitions
 from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
-from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_error, phi_of, telling, written
-from rounding import gamma, near
+from rewards import CLIFF, SCALED, SMALL, Learners, phi_error, phi_of, random_networks, telling, written
+from rounding import assert_near, gamma
 from understudy.kinds import MODES
 from understudy.rewards import shaped
 
@@ -39,8 +39,8 @@ WITH_INFO = (3, 4, 7, 8, 101, 102)
 POTENTIALS = (1, 2, 3, 4)
 
 
-def settings_of(mode: int, **more: Any) -> dict[str, Any]:
-    return {"mode": mode} | SMALL | SCALED | more
+def settings_of(mode: int, **overrides: Any) -> dict[str, Any]:
+    return {"mode": mode} | SMALL | SCALED | overrides
 
 
 @pytest.mark.parametrize("mode, expected", [
@@ -63,12 +63,14 @@ def test_a_step_pays_what_plain_layers_say(mode: int, terminal: str, telling: st
     """Two episodes at a time for each of three agents with discounts of their own; and one agent with the wrapper."""
     gammas, layers = [0.9, 0.5, 1.0], mode % 3
     bent = {"rn_output": "symexp" if mode % 3 == 2 else "linear"}
-    stages, flat = drawn(telling, 3, **settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=layers, **bent))
-    paid = stages.stage(flat, Learners(gammas, envs=2))
+    stages, flat = random_networks(
+        telling, 3, **settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=layers, **bent)
+    )
+    shaped_env = stages.stage(flat, Learners(gammas, envs=2))
     real = make_environment(telling, 3, 2)
     seeds, generator = torch.arange(6).view(3, 2), torch.Generator().manual_seed(3)
-    before = paid.reset(seeds)
-    assert torch.equal(before, real.reset(seeds))
+    previous_obs = shaped_env.reset(seeds)
+    assert torch.equal(previous_obs, real.reset(seeds))
     path = written(tmp_path / "proxy.safetensors", stages, flat[1])
     with gym.make("Telling-v0", disable_env_checker=True) as inner:
         wrapped = understudy.RewardWrapper(inner, path, discount=gammas[1])
@@ -76,30 +78,32 @@ def test_a_step_pays_what_plain_layers_say(mode: int, terminal: str, telling: st
         ends = 0
         for step in range(12):
             actions = torch.randint(2, (3, 2), generator=generator)
-            ours, theirs = paid.step(actions), real.step(actions)
-            assert theirs.info is not None
+            shaped_step, real_step = shaped_env.step(actions), real.step(actions)
+            assert real_step.info is not None
             error = torch.zeros(3, 2).double()
             for m, e in itertools.product(range(3), range(2)):
-                x, y, told = before[m, e][None], theirs.obs[m, e][None], theirs.info[m, e][None]
-                phi = phi_of(stages.parameters, flat[m], torch.cat([x, y]), torch.cat([told, told]))
-                after = 0.0 if terminal == "zero" and theirs.terminated[m, e] else float(phi[1])
-                native = float(theirs.reward[m, e])
-                expected = PAID[mode](native, float(phi[0]), after if mode else 0.0, gammas[m])
-                of_phi = phi_error(stages.parameters, flat[m], torch.cat([x, y]), torch.cat([told, told])).sum()
+                x, y, step_info = previous_obs[m, e][None], real_step.obs[m, e][None], real_step.info[m, e][None]
+                phi = phi_of(stages.parameters, flat[m], torch.cat([x, y]), torch.cat([step_info, step_info]))
+                next_phi = 0.0 if terminal == "zero" and real_step.terminated[m, e] else float(phi[1])
+                native = float(real_step.reward[m, e])
+                expected = PAID[mode](native, float(phi[0]), next_phi if mode else 0.0, gammas[m])
+                of_phi = phi_error(
+                    stages.parameters, flat[m], torch.cat([x, y]), torch.cat([step_info, step_info])
+                ).sum()
                 error[m, e] = of_phi + gamma(3) * (abs(native) + phi.abs().sum())
-                near(float(ours.reward[m, e]), expected, error[m, e])
+                assert_near(float(shaped_step.reward[m, e]), expected, error[m, e])
             if mode == 0:
-                assert torch.equal(ours.reward, theirs.reward)
+                assert torch.equal(shaped_step.reward, real_step.reward)
             for name in ("obs", "terminated", "truncated", "info"):
-                assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+                assert torch.equal(getattr(shaped_step, name), getattr(real_step, name)), name
             _, reward, terminated, truncated, info = wrapped.step(int(actions[1, 0]))
-            near(reward, float(ours.reward[1, 0]), error[1, 0])
-            assert info["native_reward"] == pytest.approx(float(theirs.reward[1, 0])) and info["unused"] == 7.0
-            assert (terminated, truncated) == (bool(theirs.terminated[1, 0]), bool(theirs.truncated[1, 0]))
-            fresh, where = torch.arange(6).view(3, 2) + 10 * step, theirs.done
-            ends += int(theirs.terminated.any()) + int(theirs.truncated.any())
-            before = paid.reset(fresh, where)
-            assert torch.equal(before, real.reset(fresh, where))
+            assert_near(reward, float(shaped_step.reward[1, 0]), error[1, 0])
+            assert info["native_reward"] == pytest.approx(float(real_step.reward[1, 0])) and info["unused"] == 7.0
+            assert (terminated, truncated) == (bool(real_step.terminated[1, 0]), bool(real_step.truncated[1, 0]))
+            fresh, where = torch.arange(6).view(3, 2) + 10 * step, real_step.done
+            ends += int(real_step.terminated.any()) + int(real_step.truncated.any())
+            previous_obs = shaped_env.reset(fresh, where)
+            assert torch.equal(previous_obs, real.reset(fresh, where))
             if terminated or truncated:
                 wrapped.reset(seed=int(fresh[1, 0]))
     assert ends > 2
@@ -108,53 +112,53 @@ def test_a_step_pays_what_plain_layers_say(mode: int, terminal: str, telling: st
 def test_an_episode_that_waits_pays_nothing_and_those_that_go_on_pay_the_same(telling: str) -> None:
     """Rows that are not active, members alone, and episodes that go on from a snapshot."""
     for mode in (2, 4, 6):
-        stages, flat = drawn(telling, 3, **settings_of(mode))
-        paid, alone = (stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2)) for _ in range(2))
+        stages, flat = random_networks(telling, 3, **settings_of(mode))
+        shaped_env, alone = (stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2)) for _ in range(2))
         seeds = torch.arange(6).view(3, 2)
-        for environment in (paid, alone):
+        for environment in (shaped_env, alone):
             environment.reset(seeds)
         active = torch.tensor([[True, False], [True, True], [False, True]])
-        first = paid.step(torch.ones(3, 2, dtype=torch.int64), active)
+        first = shaped_env.step(torch.ones(3, 2, dtype=torch.int64), active)
         assert not first.reward[~active].any() and first.reward[active].all()
         alone.step(torch.ones(3, 2, dtype=torch.int64), active)
-        again = stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2))
-        again.restore(paid.snapshot())
+        restored = stages.stage(flat, Learners([0.9, 0.5, 1.0], envs=2))
+        restored.restore(shaped_env.snapshot())
         actions = torch.tensor([[0, 1], [1, 0], [1, 1]])
-        expected = paid.step(actions)
-        assert torch.equal(again.step(actions).reward, expected.reward) and expected.reward.all()
+        expected = shaped_env.step(actions)
+        assert torch.equal(restored.step(actions).reward, expected.reward) and expected.reward.all()
 
 
 @pytest.mark.parametrize("mode", [1, 2, 5, 6])
 def test_members_that_leave_are_paid_on_as_they_were(mode: int) -> None:
-    stages, flat = drawn("cliff", 5, mode=mode, **CLIFF)
+    stages, flat = random_networks("cliff", 5, mode=mode, **CLIFF)
     gammas = [0.5, 0.6, 0.7, 0.8, 0.9]
-    whole, part = (stages.stage(flat, Learners(gammas, envs=2)) for _ in range(2))
-    generator, kept = torch.Generator().manual_seed(0), torch.tensor([4, 1])
-    for environment in (whole, part):
+    full_env, part = (stages.stage(flat, Learners(gammas, envs=2)) for _ in range(2))
+    generator, members = torch.Generator().manual_seed(0), torch.tensor([4, 1])
+    for environment in (full_env, part):
         environment.reset(torch.zeros(5, 2, dtype=torch.int64))
     for step in range(12):
         actions = torch.randint(4, (5, 2), generator=generator)
-        expected = whole.step(actions)
-        found = part.step(actions if part.members == 5 else actions[kept])
-        rows = slice(None) if part.members == 5 else kept
-        assert torch.equal(found.reward, expected.reward[rows])
-        for environment, where in ((whole, expected.done), (part, found.done)):
+        expected = full_env.step(actions)
+        part_step = part.step(actions if part.members == 5 else actions[members])
+        rows = slice(None) if part.members == 5 else members
+        assert torch.equal(part_step.reward, expected.reward[rows])
+        for environment, where in ((full_env, expected.done), (part, part_step.done)):
             environment.reset(torch.zeros(environment.members, 2, dtype=torch.int64), where)
         if step == 5:
-            chosen = part.select(kept)
-            assert chosen is not None
-            part = chosen
+            selected = part.select(members)
+            assert selected is not None
+            part = selected
 
 
 def test_the_table_of_a_map_is_the_network() -> None:
-    stages, flat = drawn("cliff", 3, mode=2, rn_output_scale=2.5, **CLIFF)
+    stages, flat = random_networks("cliff", 3, mode=2, rn_output_scale=2.5, **CLIFF)
     phi, cells = stages.parameters.program(flat), torch.eye(48).expand(3, -1, -1)
     assert phi.table is not None
     for m in range(3):
         error = phi_error(stages.parameters, flat[m], torch.eye(48))
-        near(phi(cells)[m], phi_of(stages.parameters, flat[m], torch.eye(48)), error)
-    some = cells[:, [5, 47, 5]]
-    assert torch.equal(phi(some), phi.table[:, [5, 47, 5]])
+        assert_near(phi(cells)[m], phi_of(stages.parameters, flat[m], torch.eye(48)), error)
+    few_cells = cells[:, [5, 47, 5]]
+    assert torch.equal(phi(few_cells), phi.table[:, [5, 47, 5]])
 
 
 # -- potentials --------------------------------------------------------------------------------------------------------
@@ -164,31 +168,31 @@ def test_the_table_of_a_map_is_the_network() -> None:
 @pytest.mark.parametrize("game, mode", [("cliff", 2), ("cliff", 1), ("cartpole-200", 2), ("telling", 2)])
 def test_bonuses_of_an_episode_add_up_to_its_ends(game: str, mode: int, terminal: str, telling: str) -> None:
     """Discounted: g^T phi(x_T) - phi(x_0); with no potential at a termination, minus phi(x_0)."""
-    stages, flat = drawn(game, 8, mode=mode, rn_terminal=terminal, **CLIFF)
+    stages, flat = random_networks(game, 8, mode=mode, rn_terminal=terminal, **CLIFF)
     gammas = torch.linspace(0.3, 1.0, 8)
-    paid, real = stages.stage(flat, Learners(gammas.tolist())), make_environment(game, 8, 1)
+    shaped_env, real = stages.stage(flat, Learners(gammas.tolist())), make_environment(game, 8, 1)
     phi, generator = stages.parameters.program(flat), torch.Generator().manual_seed(1)
     seeds = torch.arange(8).view(8, 1)
-    obs = paid.reset(seeds)
+    obs = shaped_env.reset(seeds)
     real.reset(seeds)
     first, total, factor = phi(obs)[:, 0], torch.zeros(8), torch.ones(8)
     size, length = first.abs(), 0
-    running, ended = torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.bool)
+    running, terminated = torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.bool)
     while running.any():
         actions = torch.randint(2, (8, 1), generator=generator)  # right or left on a map: it falls, or is cut
-        step, native = paid.step(actions, running), real.step(actions, running)
+        step, native = shaped_env.step(actions, running), real.step(actions, running)
         bonus = step.reward - native.reward if mode == 2 else step.reward
         total += factor * bonus[:, 0]
         now, length = phi(step.obs)[:, 0], length + 1
         size += factor * (2 * now.abs() + 2 * native.reward[:, 0].abs())
         factor = torch.where(running[:, 0], factor * gammas, factor)
-        ended |= (native.terminated & running)[:, 0]
+        terminated |= (native.terminated & running)[:, 0]
         obs = torch.where(running.unsqueeze(-1), step.obs, obs)
         running &= ~native.done
-    assert ended.any()
-    last = phi(obs)[:, 0].masked_fill(ended & (terminal == "zero"), 0.0)
+    assert terminated.any()
+    last = phi(obs)[:, 0].masked_fill(terminated & (terminal == "zero"), 0.0)
     # Each bonus is some roundings of numbers that stand in two bonuses; the powers of the discount add theirs.
-    near(total, factor * last - first, gamma(2 * length + 6) * size)
+    assert_near(total, factor * last - first, gamma(2 * length + 6) * size)
 
 
 def cliff() -> CellTable:
@@ -200,35 +204,43 @@ def cliff() -> CellTable:
 @pytest.mark.parametrize("mode", [1, 2, 5])
 def test_a_potential_that_ends_at_zero_keeps_the_best_policies(mode: int) -> None:
     """All best moves of all cells, whatever the network; one that is free at the end, or no potential, need not."""
-    kept: dict[str, int] = {}
+    invariant_counts: dict[str, int] = {}
     for terminal in ("zero", "free"):
-        stages, flat = drawn("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
-        kept[terminal] = 0
+        stages, flat = random_networks("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
+        invariant_counts[terminal] = 0
         for m in range(4):
-            found = invariance(cliff(), stages.parameters.program(flat[[m]]), 0.8, terminal == "zero")
+            result = invariance(cliff(), stages.parameters.program(flat[[m]]), 0.8, terminal == "zero")
             inside = torch.tensor([cell == "." or cell == "S" for cell in "".join(cliff().rows)])
-            kept[terminal] += bool(torch.equal(found.real[inside], found.learned[inside]))
+            invariant_counts[terminal] += bool(torch.equal(result.real[inside], result.learned[inside]))
             if mode == 2 and terminal == "zero":
-                assert len(found.path) == found.agree == 13
-    assert kept["free"] < 4
-    assert (kept["zero"] == 4) == (mode == 2)
+                assert len(result.path) == result.agree == 13
+    assert invariant_counts["free"] < 4
+    assert (invariant_counts["zero"] == 4) == (mode == 2)
 
 
 def test_best_moves_of_the_map_by_hand(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Without a bonus: up from the start, right along the cliff, down above the goal; further up, both are best."""
-    stages, flat = drawn("cliff", mode=2, **CLIFF)
-    found = invariance(cliff(), stages.parameters.program(0 * flat), 0.9)
-    right, left, down, up = range(4)
-    best = {36: [up], 24: [right], 30: [right], 35: [down], 23: [down], 0: [right, down], 12: [right, down]}
+    stages, flat = random_networks("cliff", mode=2, **CLIFF)
+    result = invariance(cliff(), stages.parameters.program(0 * flat), 0.9)
+    go_right, go_left, go_down, go_up = range(4)
+    best = {
+        36: [go_up],
+        24: [go_right],
+        30: [go_right],
+        35: [go_down],
+        23: [go_down],
+        0: [go_right, go_down],
+        12: [go_right, go_down],
+    }
     for cell, moves in best.items():
-        assert found.real[cell].nonzero()[:, 0].tolist() == moves, cell
-    assert torch.equal(found.real, found.learned) and not found.real[12, left]
-    figures = request.getfixturevalue("drawn")
-    other, moved = drawn("cliff", mode=6, **CLIFF)
+        assert result.real[cell].nonzero()[:, 0].tolist() == moves, cell
+    assert torch.equal(result.real, result.learned) and not result.real[12, go_left]
+    figures = request.getfixturevalue("figures")
+    other, moved = random_networks("cliff", mode=6, **CLIFF)
     for phi in (stages.parameters.program(0 * flat), other.parameters.program(9 * moved)):
         _map(cliff(), phi, 0.9, tmp_path / "map.png", "", PLAIN)
     assert ["grey arrows are" in figure.texts[-1].get_text() for figure in figures] == [False, True], "where some are"
-    assert len(found.path) == found.agree == 13 and found.path[0] == 36
+    assert len(result.path) == result.agree == 13 and result.path[0] == 36
 
 
 # -- where a search starts ---------------------------------------------------------------------------------------------
@@ -240,12 +252,12 @@ def test_a_first_network_fits_what_its_name_says(init: str, scale: float, monkey
     for name, value in (("_UPDATES", 400), ("_BATCH", 64), ("_LR", 0.03)):
         monkeypatch.setattr(f"models.proxies.fitting.{name}", value)
     torch.set_flush_denormal(True)
-    stages, _ = drawn("cliff", mode=1, **CLIFF)
+    stages, _ = random_networks("cliff", mode=1, **CLIFF)
     stages.config = dataclasses.replace(stages.config, rn_init=init, rn_output_scale=scale)
     stages.parameters = Networks(stages.config, stages.spaces)
     flat = stages.initial(Streams([3]))
     home = [min(4 - i // 12 - 1, 3) + (11 - i % 12) + (2 if i // 12 == 3 and i < 47 else 0) for i in range(48)]
-    wanted = {
+    expected = {
         "terminal": torch.tensor([0.0] * 37 + [-5.0] * 10 + [5.0]),
         "real": torch.tensor([-1.0] * 37 + [-100.0] * 10 + [0.0]),
         "hand": -torch.tensor(home, dtype=torch.float32),
@@ -254,13 +266,13 @@ def test_a_first_network_fits_what_its_name_says(init: str, scale: float, monkey
     reached = torch.ones(48, dtype=torch.bool)
     if init != "hand":  # nothing leads out of a hole, but a hole is entered
         reached[:] = torch.tensor([bool((cliff().next_cell == cell).any()) for cell in range(48)])
-    assert (phi - wanted)[:, reached].abs().max() < 0.2 * (wanted.max() - wanted.min())
+    assert (phi - expected)[:, reached].abs().max() < 0.2 * (expected.max() - expected.min())
 
 
 def test_what_a_first_network_is_fitted_to() -> None:
-    obs, reward, terminated = played("cliff")
+    obs, reward, terminated = collect_transitions("cliff")
     assert obs.shape == (192, 48) and terminated.sum() == 4 * 11 and (reward == -100.0).sum() == 40
-    obs, reward, terminated = played("mountaincar-continuous")
+    obs, reward, terminated = collect_transitions("mountaincar-continuous")
     assert obs.shape == (4096, 2) and len(obs.unique(dim=0)) > 3000
     for game, hand in HAND.items():
         states = hand.states(50)
@@ -277,7 +289,7 @@ def test_what_a_first_network_is_fitted_to() -> None:
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(game: str, settings: dict[str, Any], line: str, telling: str) -> None:
     with pytest.raises(SettingError, match=line):
-        drawn(game, **settings)
+        random_networks(game, **settings)
 
 
 @pytest.mark.parametrize("mode, inputs, parameters", [(2, 48, 1601), (6, 48, 1601)])

@@ -18,7 +18,7 @@ from models.proxies import files
 from models.proxies.files import first_parameters
 from models.proxies.reward.networks import Networks
 from models.settings import SettingError
-from rewards import CLIFF, drawn, written
+from rewards import CLIFF, random_networks, written
 
 SMALL: dict[str, Any] = {
     "implementation": "RN", "gamename": "emptyroom33", "agent": "QLearning", "population": 4, "generations": 4,
@@ -30,8 +30,8 @@ SMALL: dict[str, Any] = {
 OF_OTHERS = ("hidden_sizes", "batch_size", "test_limit")
 
 
-def search(folder: Path, *more: str, **changes: Any) -> list[str]:
-    words = flags(folder, *more, **(SMALL | changes))
+def search(folder: Path, *extra_flags: str, **changes: Any) -> list[str]:
+    words = flags(folder, *extra_flags, **(SMALL | changes))
     idle = ("proxy_hidden_size",) if changes.get("mode") == 0 else ()
     for name in (*OF_OTHERS, *idle):  # which tables of values have not, nor the task's own reward
         at = words.index(f"--{name}")
@@ -39,39 +39,39 @@ def search(folder: Path, *more: str, **changes: Any) -> list[str]:
     return words
 
 
-def searched(folder: Path, *more: str, **changes: Any) -> Path:
-    assert trainer.main(search(folder, *more, **changes)) == 0
+def searched(folder: Path, *extra_flags: str, **changes: Any) -> Path:
+    assert trainer.main(search(folder, *extra_flags, **changes)) == 0
     return sorted(folder.glob("*/*/*/*/version_*"))[-1]
 
 
 def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """The strategy starts anew with the second phase's settings, and the archive is of that phase alone. Ended in each
     phase and on the boundary, and resumed, it is the same search."""
-    made: list[tuple[float, bool]] = []
+    starts: list[tuple[float, bool]] = []
     init = OpenAIES.__init__
 
     def spy(self: OpenAIES, config: Any, mean: torch.Tensor) -> None:
         init(self, config, mean)
-        made.append((config.noise_std, bool(mean.any())))
+        starts.append((config.noise_std, bool(mean.any())))
 
     monkeypatch.setattr(OpenAIES, "__init__", spy)
-    whole = searched(tmp_path / "whole")
-    said = capsys.readouterr().out
-    assert "first " in said and " of agents at every test of the second half" in said
-    assert [std for std, _ in made][-2:] == [0.05, 0.5] and made[-1][1]
-    scores = json.loads((whole / "scores.json").read_text())
+    full_folder = searched(tmp_path / "whole")
+    output = capsys.readouterr().out
+    assert "first " in output and " of agents at every test of the second half" in output
+    assert [std for std, _ in starts][-2:] == [0.05, 0.5] and starts[-1][1]
+    scores = json.loads((full_folder / "scores.json").read_text())
     assert {row["generation"] for row in scores["second_test"]} == {3, 4, 5}
     for stops in ((2, 4), (1, 3, 4)):
         for generations in stops:
             folder = searched(tmp_path / str(stops), "--resume", generations=generations)
-        same_runs(whole, folder, ["last.ckpt"])
-    steps = read_metrics(whole / "metrics.csv")["search/synthetic_steps"]
+        same_runs(full_folder, folder, ["last.ckpt"])
+    steps = read_metrics(full_folder / "metrics.csv")["search/synthetic_steps"]
     assert steps == [240, 480, 480 + 10 * 60, 480 + 20 * 60]
     capsys.readouterr()
-    assert trainer.main(["--eval_agent", str(whole), "--num_agents", "3"]) == 0
-    said = capsys.readouterr().out
-    assert "emptyroom33 by a reward network: " in said and said.count("\n  solved first ") == 2
-    rows = [line for line in said.splitlines() if line.startswith(("reward network ", "real reward "))]
+    assert trainer.main(["--eval_agent", str(full_folder), "--num_agents", "3"]) == 0
+    output = capsys.readouterr().out
+    assert "emptyroom33 by a reward network: " in output and output.count("\n  solved first ") == 2
+    rows = [line for line in output.splitlines() if line.startswith(("reward network ", "real reward "))]
     assert len(rows) == 2 and all(" 40 " in row for row in rows)  # trained for as long
     line = "whose observations are no cells; QLearning takes one-hot observations"
     refused(trainer.main, ["--eval_agent", "cartpole-mdp", "--agent", "QLearning"], line, capsys)
@@ -106,64 +106,68 @@ def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: st
 def test_a_bent_potential_is_searched_for_anywhere(words: str, tmp_path: Path) -> None:
     short = "--population 2 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0"
     short += " --center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
-    game, *more = words.split()
-    run = ["--implementation", "RN", "--gamename", game, *more, *short.split(), "--logdir", str(tmp_path)]
+    game, *extra_flags = words.split()
+    run = ["--implementation", "RN", "--gamename", game, *extra_flags, *short.split(), "--logdir", str(tmp_path)]
     assert trainer.main([*run, "--rn_output", "symexp"]) == 0
-    (found,) = tmp_path.glob("*/*/*/*/version_0/proxy.safetensors")
-    assert files.load(found).config.rn_output == "symexp"
+    (path,) = tmp_path.glob("*/*/*/*/version_0/proxy.safetensors")
+    assert files.load(path).config.rn_output == "symexp"
 
 
 @pytest.mark.parametrize("solved", [None, -1e6])
 def test_a_search_with_nothing_to_climb_stops_unless_it_is_solved(tmp_path: Path, solved: float | None, capsys) -> None:
     """In mode 0 all rewards are one."""
-    own = {"mode": 0, "generations": 21, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "second_phase": 30,
+    changes = {"mode": 0, "generations": 21, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "second_phase": 30,
            "second_steps": 2, "eval_every": 50, "objective": "final", "choose_by": "return"}  # fmt: skip
-    own |= {} if solved is None else {"solved_reward": solved}
-    argv = search(tmp_path, **own)
+    changes |= {} if solved is None else {"solved_reward": solved}
+    argv = search(tmp_path, **changes)
     if solved is None:
         line = "for 20 generations all proxies have had the same fitness"
-        refused(trainer.main, argv, line, capsys, begun=True)
+        refused(trainer.main, argv, line, capsys, run_started=True)
     else:
         assert trainer.main(argv) == 0
 
 
 def test_a_search_with_nothing_to_climb_starts_elsewhere(tmp_path: Path, capsys) -> None:
     """Every five generations, with twice the noise, and to the same numbers when it is resumed in between."""
-    own = {"mode": 0, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "eval_every": 50, "objective": "final",
+    changes = {"mode": 0, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "eval_every": 50, "objective": "final",
            "choose_by": "return", "second_phase": 30, "second_steps": 2, "noise_std": 0.05}  # fmt: skip
     means = []
     for name, parts in (("whole", [12]), ("resumed", [7, 12])):
         for generations in parts:
-            argv = search(tmp_path / name, **own, generations=generations)
+            argv = search(tmp_path / name, **changes, generations=generations)
             assert trainer.main([*argv, *(["--resume"] if generations != parts[0] else [])]) == 0
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         if parts == [12]:
-            assert said.count("note: all proxies of generation 1 have the same fitness") == said.count("note: all") == 1
-        notes = [line for line in said.splitlines() if line.startswith("note: for ")]
+            assert (
+                output.count("note: all proxies of generation 1 have the same fitness")
+                == output.count("note: all")
+                == 1
+            )
+        notes = [line for line in output.splitlines() if line.startswith("note: for ")]
         assert [note.split()[2] for note in notes] == ["5", "10"]
         assert "noise_std 0.1;" in notes[0] and "noise_std 0.2;" in notes[1] and "a new one" in notes[1]
         (last,) = (tmp_path / name).rglob("last.ckpt")
         content = checkpoints.load(last).content
         means.append(content["state_dict"]["mean"])
-        assert content["understudy"]["evolution"]["widened"] == 2
+        assert content["callbacks"]["EvolutionStrategy"]["restarts"] == 2
     assert torch.equal(*means)
 
 
 def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:
     """The factor that a search has found goes into the file, and from there into the search that goes on."""
     path = tmp_path / "proxy.safetensors"
-    stages, flat = drawn("cliff", mode=2, rn_evolve_scale=True, rn_output_scale=3.0, **CLIFF)
+    stages, flat = random_networks("cliff", mode=2, rn_evolve_scale=True, rn_output_scale=3.0, **CLIFF)
     flat[0, -1] = 0.7
     written(path, stages, flat[0])
-    found = files.load(path)
-    assert not found.config.rn_evolve_scale and found.parameters.shape == (stages.parameters.size - 1,)
-    assert found.config.rn_output_scale == pytest.approx(3.0 * torch.tensor(0.7).exp().item())
+    proxy = files.load(path)
+    assert not proxy.config.rn_evolve_scale and proxy.parameters.shape == (stages.parameters.size - 1,)
+    assert proxy.config.rn_output_scale == pytest.approx(3.0 * torch.tensor(0.7).exp().item())
     cells, expected = torch.eye(48)[None], stages.parameters.program(flat)
-    torch.testing.assert_close(found.networks.program(found.parameters[None])(cells), expected(cells))
-    again = first_parameters(str(path), stages.config, stages.spaces, "cliff")
-    torch.testing.assert_close(again, flat[0])
+    torch.testing.assert_close(proxy.networks.program(proxy.parameters[None])(cells), expected(cells))
+    restored = first_parameters(str(path), stages.config, stages.spaces, "cliff")
+    torch.testing.assert_close(restored, flat[0])
     for changes in ({"proxy_hidden_size": 9}, {"rn_output_scale": -1.0}):
-        other, _ = drawn("cliff", **({"mode": 2, "rn_evolve_scale": True} | CLIFF | changes))
+        other, _ = random_networks("cliff", **({"mode": 2, "rn_evolve_scale": True} | CLIFF | changes))
         with pytest.raises(SettingError, match="^start_from is "):
             first_parameters(str(path), other.config, other.spaces, "cliff")
     with pytest.raises(SettingError, match="which is of cliff; allowed: a proxy of emptyroom33"):

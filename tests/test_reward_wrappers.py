@@ -17,8 +17,8 @@ from models.proxies import files
 from models.proxies.reward.config import Config
 from models.spaces import Continuous, Discrete, Spaces
 from proxies import written as synthetic
-from rewards import CLIFF, SCALED, SMALL, Learners, drawn, phi_error, phi_of, telling, written
-from rounding import gamma, near
+from rewards import CLIFF, SCALED, SMALL, Learners, phi_error, phi_of, random_networks, telling, written
+from rounding import assert_near, gamma
 from understudy import ProxyError, RewardVectorWrapper, RewardWrapper
 from understudy.kinds import MODES
 
@@ -34,14 +34,14 @@ def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: floa
     """What each environment gives whose episodes follow one another: reward, native reward, whether it ended."""
     rows = []
     for row, seed in enumerate(seeds):
-        env, found = RewardWrapper(gym.make("Telling-v0"), path, discount), []
+        env, env_rows = RewardWrapper(gym.make("Telling-v0"), path, discount), []
         env.reset(seed=seed)
         for action in actions[:, row]:
             _, reward, terminated, truncated, info = env.step(int(action))
-            found.append((reward, info["native_reward"], terminated or truncated))
+            env_rows.append((reward, info["native_reward"], terminated or truncated))
             if terminated or truncated:
                 env.reset()
-        rows.append(found)
+        rows.append(env_rows)
     return rows
 
 
@@ -50,7 +50,7 @@ def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: floa
 def test_many_at_once_are_paid_as_one_at_a_time(
     mode: int, terminal: str, autoreset: AutoresetMode, telling: str, path: Path
 ) -> None:
-    stages, flat = drawn(telling, **{"mode": mode, "rn_terminal": terminal} | SMALL | SCALED)
+    stages, flat = random_networks(telling, **{"mode": mode, "rn_terminal": terminal} | SMALL | SCALED)
     written(path, stages, flat[0])
     for seeds in ([5], [5, 6, 9]):
         actions = np.random.default_rng(1).integers(2, size=(20, len(seeds)))
@@ -62,20 +62,20 @@ def test_many_at_once_are_paid_as_one_at_a_time(
         for _ in range(20):
             now = np.array([actions[min(at[row], 19), row] for row in range(len(seeds))])
             _, rewards, terminated, truncated, info = env.step(now)
-            over = terminated | truncated
+            done = terminated | truncated
             for row, waited in enumerate(waits):
                 if waited:  # a step that only resets
-                    assert rewards[row] == info["native_reward"][row] == 0 and not over[row]
+                    assert rewards[row] == info["native_reward"][row] == 0 and not done[row]
                     continue
-                reward, native, ended = expected[row][at[row]]
+                reward, native, env_done = expected[row][at[row]]
                 assert rewards[row] == pytest.approx(reward, abs=1e-5)
                 assert info["native_reward"][row] == pytest.approx(native)
-                assert over[row] == ended
+                assert done[row] == env_done
                 at[row] += 1
             if autoreset is AutoresetMode.NEXT_STEP:
-                waits = [bool(ended) and not waited for ended, waited in zip(over, waits, strict=True)]
-            if autoreset is AutoresetMode.DISABLED and over.any():
-                env.reset(options={"reset_mask": over})
+                waits = [bool(env_done) and not waited for env_done, waited in zip(done, waits, strict=True)]
+            if autoreset is AutoresetMode.DISABLED and done.any():
+                env.reset(options={"reset_mask": done})
         assert min(at) > 12
         env.close()
 
@@ -83,58 +83,60 @@ def test_many_at_once_are_paid_as_one_at_a_time(
 @pytest.mark.parametrize("game, gym_id, mode", [("cliff", "CliffWalking-v1", 2), ("cartpole", "CartPole-v1", 6)])
 def test_environments_of_gymnasium(game: str, gym_id: str, mode: int, path: Path) -> None:
     """Cells are numbers there, and one-hot to the network."""
-    stages, flat = drawn(game, mode=mode, **CLIFF)
+    stages, flat = random_networks(game, mode=mode, **CLIFF)
     written(path, stages, flat[0])
     with RewardWrapper(gym.make(gym_id), path, 0.8) as env:
         obs, _ = env.reset(seed=1)
         for action in (0, 1, 1, 0):
-            after, reward, _, _, info = env.step(action)
-            seen = np.stack([gym.spaces.flatten(env.observation_space, each) for each in (obs, after)])
-            x, y = phi_of(stages.parameters, flat[0], torch.from_numpy(seen).float()).tolist()
+            next_obs, reward, _, _, info = env.step(action)
+            flat_obs = np.stack(
+                [gym.spaces.flatten(env.observation_space, observation) for observation in (obs, next_obs)]
+            )
+            x, y = phi_of(stages.parameters, flat[0], torch.from_numpy(flat_obs).float()).tolist()
             native = info["native_reward"]
             assert native in (-1, 1, -100)
-            of_phi = phi_error(stages.parameters, flat[0], torch.from_numpy(seen).float()).sum()
+            of_phi = phi_error(stages.parameters, flat[0], torch.from_numpy(flat_obs).float()).sum()
             error = of_phi + gamma(3) * (abs(native) + abs(x) + abs(y))
-            near(reward, native + (0.8 * y - x if mode == 2 else y), error)
-            obs = after
+            assert_near(reward, native + (0.8 * y - x if mode == 2 else y), error)
+            obs = next_obs
 
 
 @pytest.mark.slow
 def test_half_cheetah_tells_what_its_modes_need(path: Path) -> None:
     pytest.importorskip("mujoco", reason="needs the extra mujoco")
-    stages, flat = drawn("halfcheetah", mode=4, proxy_hidden_size=5)
-    paid = stages.stage(flat, Learners([0.9]))
-    paid.reset(torch.tensor([[3]]))
+    stages, flat = random_networks("halfcheetah", mode=4, proxy_hidden_size=5)
+    shaped_env = stages.stage(flat, Learners([0.9]))
+    shaped_env.reset(torch.tensor([[3]]))
     env = RewardWrapper(gym.make("HalfCheetah-v5"), written(path, stages, flat[0]), 0.9)
     env.reset(seed=3)
     for _ in range(3):
         action = env.action_space.sample()
-        reward = float(paid.step(torch.from_numpy(action)[None, None]).reward)
+        reward = float(shaped_env.step(torch.from_numpy(action)[None, None]).reward)
         assert env.step(action)[1] == pytest.approx(reward, abs=1e-4)
 
 
 def test_the_discount_is_that_of_the_searched_agents(path: Path) -> None:
-    stages, flat = drawn("cliff", mode=1, **CLIFF)
+    stages, flat = random_networks("cliff", mode=1, **CLIFF)
 
-    def paid(**how: Any) -> float:
-        env = RewardWrapper(gym.make("CliffWalking-v1"), path, **how)
+    def first_reward(**kwargs: Any) -> float:
+        env = RewardWrapper(gym.make("CliffWalking-v1"), path, **kwargs)
         env.reset(seed=0)
         return float(env.step(0)[1])
 
     written(path, stages, flat[0], settings={"discount": 0.5})
-    assert paid() == paid(discount=0.5) != paid(discount=0.9)
+    assert first_reward() == first_reward(discount=0.5) != first_reward(discount=0.9)
     written(path, stages, flat[0])
     for wrong in (None, 1.5, -0.1, "x", True, float("nan")):
         with pytest.raises(ProxyError, match="discount is .*; allowed: a number from 0 to 1, that of the agent$"):
-            paid(discount=wrong)
+            first_reward(discount=wrong)
 
 
 def test_only_potentials_need_a_discount(path: Path) -> None:
-    stages, flat = drawn("cliff", mode=5, **CLIFF)
+    stages, flat = random_networks("cliff", mode=5, **CLIFF)
     env = RewardWrapper(gym.make("CliffWalking-v1"), written(path, stages, flat[0]))
     env.reset(seed=0)
     cell = torch.eye(48)[[24]]
-    near(
+    assert_near(
         env.step(0)[1],
         float(phi_of(stages.parameters, flat[0], cell)),
         float(phi_error(stages.parameters, flat[0], cell)),
@@ -142,7 +144,7 @@ def test_only_potentials_need_a_discount(path: Path) -> None:
 
 
 def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
-    stages, flat = drawn("cliff", mode=2, **CLIFF)
+    stages, flat = random_networks("cliff", mode=2, **CLIFF)
     written(path, stages, flat[0])
     other = synthetic(path.with_name("environment.safetensors")) is None or path.with_name("environment.safetensors")
     makes = (lambda env: RewardWrapper(gym.make(env), path, 0.9),
@@ -158,7 +160,7 @@ def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
     for make in (gym.make, gym.make_vec):
         with pytest.raises(ProxyError, match="is a learned reward; allowed: understudy.RewardWrapper for it$"):
             make("understudy/Synthetic-v0", proxy=path)
-    stages, flat = drawn(telling, mode=7, **SMALL)
+    stages, flat = random_networks(telling, mode=7, **SMALL)
     written(path, stages, flat[0])
 
     class Silent(gym.Wrapper):
@@ -174,12 +176,12 @@ def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
 class Like(gym.Env):
     """An environment of these spaces, with the id of another."""
 
-    def __init__(self, seen: gym.Space, actions: int, name: str = "") -> None:
-        self.observation_space, self.spec = seen, gym.spec(name) if name else None
+    def __init__(self, space: gym.Space, actions: int, name: str = "") -> None:
+        self.observation_space, self.spec = space, gym.spec(name) if name else None
         bounds = np.full(abs(actions), 3.0, np.float32)
         self.action_space = gym.spaces.Discrete(actions) if actions > 0 else Box(-bounds, bounds)
 
-    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         return self.observation_space.sample(), {}
 
 
@@ -188,7 +190,7 @@ NUMBERS = {size: Box(-9, 9, (size,), np.float32) for size in (4, 17, 48)}
 SQUARE = Box(-9, 9, (2, 2), np.float32)
 
 
-@pytest.mark.parametrize(("game", "env", "said"), [
+@pytest.mark.parametrize(("game", "env", "message"), [
     ("halfcheetah", (NUMBERS[17], -6, "Walker2d-v5"), "which is HalfCheetah-v5; this environment is Walker2d-v5$"),
     ("halfcheetah", (NUMBERS[17], -2), "17 numbers and continuous actions of size 6, .* 17 .* actions of size 2$"),
     ("halfcheetah", (NUMBERS[17], 6), "here there are observations of 17 numbers and 6 actions$"),
@@ -202,7 +204,7 @@ SQUARE = Box(-9, 9, (2, 2), np.float32)
     ("cliff", (NUMBERS[48], 4, "CliffWalkingSlippery-v1"), ""),
     ("test:Square-v0", (SQUARE, 2), ""),
 ])  # fmt: skip
-def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, said: str, path: Path) -> None:
+def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, message: str, path: Path) -> None:
     sizes = {"halfcheetah": 17, "cliff": 48}
     actions = Continuous((-1.0,) * 6, (1.0,) * 6) if game == "halfcheetah" else Discrete(4 if game == "cliff" else 2)
     config, spaces = Config(mode=101), Spaces((sizes.get(game, 4),), actions, info=("x_position",))
@@ -210,10 +212,10 @@ def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, 
     makes = (lambda: RewardWrapper(Like(*env), path),
              lambda: RewardVectorWrapper(SyncVectorEnv([lambda: Like(*env)] * 2), path))  # fmt: skip
     for make in makes:
-        if not said:
+        if not message:
             assert make().reset()[1] == {}
             continue
-        with pytest.raises(ProxyError, match=said) as caught:
+        with pytest.raises(ProxyError, match=message) as caught:
             make()
         assert "\n" not in str(caught.value)
 
@@ -221,38 +223,41 @@ def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, 
 def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Path) -> None:
     """phi in NumPy is the network of the file in every mode, of many states at once."""
     for mode in MODES:
-        stages, flat = drawn(telling, **{"mode": mode, "proxy_hidden_layer": 2} | SMALL | SCALED)
+        stages, flat = random_networks(telling, **{"mode": mode, "proxy_hidden_layer": 2} | SMALL | SCALED)
         loaded = understudy.load(written(path, stages, flat[0]))
         obs, info = torch.randn(9, 3), torch.randn(9, 2)
         expected = phi_of(stages.parameters, flat[0], obs, info)
         phi = understudy.rewards.Phi(loaded)
-        found = phi(obs.numpy(), info.numpy() if MODES[mode].info else np.zeros((9, 0)))
-        assert found.dtype == np.float32
-        near(found, expected, phi_error(stages.parameters, flat[0], obs, info))
+        potentials = phi(obs.numpy(), info.numpy() if MODES[mode].info else np.zeros((9, 0)))
+        assert potentials.dtype == np.float32
+        assert_near(potentials, expected, phi_error(stages.parameters, flat[0], obs, info))
     assert RewardWrapper(gym.make("Telling-v0"), loaded, 0.9).unwrapped is not None
     assert make_environment(telling, 1, 1).spaces.info == ("speed", "cost")
 
 
 def test_both_states_of_a_potential_are_seen_with_the_info_of_the_step(telling: str, path: Path) -> None:
     """Mode 4: reward plus discounted phi of the state after less phi of the state before, both with this info."""
-    stages, flat = drawn(telling, mode=4, **SMALL)
+    stages, flat = random_networks(telling, mode=4, **SMALL)
     env = RewardWrapper(gym.make("Telling-v0"), written(path, stages, flat[0]), 0.9)
-    before, _ = env.reset(seed=3)
+    previous_obs, _ = env.reset(seed=3)
     for action in (1, 0, 1):
-        after, paid, *_, info = env.step(action)
-        told = torch.tensor([[info["speed"], info["cost"]]])
-        phi = [phi_of(stages.parameters, flat[0], torch.tensor(obs)[None], told).item() for obs in (before, after)]
-        assert paid == pytest.approx(info["native_reward"] + 0.9 * phi[1] - phi[0], abs=1e-5)
-        before = after
+        next_obs, reward, *_, info = env.step(action)
+        step_info = torch.tensor([[info["speed"], info["cost"]]])
+        phi = [
+            phi_of(stages.parameters, flat[0], torch.tensor(obs)[None], step_info).item()
+            for obs in (previous_obs, next_obs)
+        ]
+        assert reward == pytest.approx(info["native_reward"] + 0.9 * phi[1] - phi[0], abs=1e-5)
+        previous_obs = next_obs
 
 
 def test_gymnasium_s_own_check_has_nothing_to_say() -> None:
-    bare = gym.make("CliffWalking-v1").unwrapped
-    check_env(RewardWrapper(bare, "cliff-additive-potential"), skip_render_check=True)
-    made = RewardWrapper(gym.make("CliffWalking-v1"), "cliff-additive-potential")
-    again = made.spec.make()
-    assert type(again) is RewardWrapper
-    made.reset(seed=3)
-    again.reset(seed=3)
-    copied = pickle.loads(pickle.dumps(made))
-    assert made.step(0) == again.step(0) == copied.step(0)
+    unwrapped = gym.make("CliffWalking-v1").unwrapped
+    check_env(RewardWrapper(unwrapped, "cliff-additive-potential"), skip_render_check=True)
+    wrapper = RewardWrapper(gym.make("CliffWalking-v1"), "cliff-additive-potential")
+    second_wrapper = wrapper.spec.make()
+    assert type(second_wrapper) is RewardWrapper
+    wrapper.reset(seed=3)
+    second_wrapper.reset(seed=3)
+    copied = pickle.loads(pickle.dumps(wrapper))
+    assert wrapper.step(0) == second_wrapper.step(0) == copied.step(0)

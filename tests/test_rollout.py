@@ -36,9 +36,9 @@ class Scripted:
         self.steps_taken += active
         reward = torch.where(active, 100.0 * (self.seeds % 10_000) + self.age, 0.0)
         self.age = self.age + active
-        ended = active & (self.age == self.seeds % 10_000)
+        done = active & (self.age == self.seeds % 10_000)
         return Step(
-            self.age.float()[..., None], reward, ended & (self.seeds < TRUNCATES), ended & (self.seeds >= TRUNCATES)
+            self.age.float()[..., None], reward, done & (self.seeds < TRUNCATES), done & (self.seeds >= TRUNCATES)
         )
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ LENGTHS = [[3, 1, 5], [2, 4, 1]]
 SEEDS = torch.tensor(LENGTHS) + torch.tensor([TERMINATES, TERMINATES, TRUNCATES])
 
 
-def played() -> tuple[Trajectory, Scripted, Watching]:
+def scripted_rollout() -> tuple[Trajectory, Scripted, Watching]:
     environment, actor = Scripted(2, 4), Watching()
     trajectory = rollout(actor, environment, SEEDS)
     assert isinstance(trajectory, Trajectory)
@@ -70,7 +70,7 @@ def played() -> tuple[Trajectory, Scripted, Watching]:
 
 
 def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
-    trajectory, environment, actor = played()
+    trajectory, environment, actor = scripted_rollout()
     assert torch.equal(trajectory.valid, torch.arange(5)[:, None, None] < torch.tensor(LENGTHS))
     assert trajectory.lengths.tolist() == LENGTHS
     assert environment.steps_taken[:, :3].tolist() == LENGTHS and environment.steps_taken[:, 3].sum() == 0
@@ -84,13 +84,13 @@ def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
         assert trajectory.final_obs[m, e].item() == length
         assert trajectory.returns[m, e] == trajectory.reward[:, m, e].sum()
         # at the last step and apart
-        last, never = [step == length - 1 for step in range(5)], [False] * 5
-        assert trajectory.terminated[:, m, e].tolist() == (never if e == 2 else last)
-        assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else never)
+        last, all_false = [step == length - 1 for step in range(5)], [False] * 5
+        assert trajectory.terminated[:, m, e].tolist() == (all_false if e == 2 else last)
+        assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else all_false)
 
 
 def test_without_keeping_returns_and_lengths_are_the_same() -> None:
-    trajectory, _, _ = played()
+    trajectory, _, _ = scripted_rollout()
     episodes = rollout(Watching(), Scripted(2, 4), SEEDS, keep=False)
     assert isinstance(episodes, Episodes)
     assert torch.equal(episodes.returns, trajectory.returns) and torch.equal(episodes.lengths, trajectory.lengths)

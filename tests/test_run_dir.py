@@ -74,17 +74,17 @@ def test_processes_that_start_together_get_a_folder_each(logdir: Path) -> None:
     assert [path.name for path in versions(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
 
 
-@pytest.mark.parametrize(("place", "said"), [
+@pytest.mark.parametrize(("place", "message"), [
     ("file", "logdir is .*file' is a file.*allowed: a folder"),
     ("file/deeper", "logdir is .*file' is a file.*allowed: a folder"),
     ("link/deeper", "logdir is .*link' is a symbolic link to 'nowhere', where nothing is"),
     pytest.param("/proc/runs", "logdir is '/proc/runs'", marks=pytest.mark.skipif(
         not Path("/proc").is_dir(), reason="needs a folder that nobody can write")),
 ])  # fmt: skip
-def test_a_logdir_that_cannot_be_written_gets_one_line(tmp_path: Path, place: str, said: str) -> None:
+def test_a_logdir_that_cannot_be_written_gets_one_line(tmp_path: Path, place: str, message: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=message):
         create(run_in(tmp_path / place))
 
 
@@ -114,11 +114,11 @@ def test_metrics_come_back_as_they_went_in_and_a_late_tag_adds_a_column(tmp_path
     metrics.append(row(np.int64(1), loss=np.float32(0.5)))
     assert metrics.path.read_text().startswith("epoch,env_steps,seed,loss\n")
     metrics.append(row(2, loss=2.0, score=3.0))
-    found = read_metrics(metrics.path)
-    assert list(found) == ["epoch", "env_steps", "seed", "loss", "score"]
-    assert found["epoch"] == [0, 0, 1, 2] and found["seed"] == [25, 26, 25, 25]
-    np.testing.assert_equal(found["loss"], [1 / 3, math.nan, 0.5, 2.0])
-    np.testing.assert_equal(found["score"], [math.nan] * 3 + [3.0])
+    columns = read_metrics(metrics.path)
+    assert list(columns) == ["epoch", "env_steps", "seed", "loss", "score"]
+    assert columns["epoch"] == [0, 0, 1, 2] and columns["seed"] == [25, 26, 25, 25]
+    np.testing.assert_equal(columns["loss"], [1 / 3, math.nan, 0.5, 2.0])
+    np.testing.assert_equal(columns["score"], [math.nan] * 3 + [3.0])
 
 
 def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:
 HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2,200,25,0.1\n", "2,200,26,0.2\n")
 
 
-@pytest.mark.parametrize(("content", "said"), [
+@pytest.mark.parametrize(("content", "message"), [
     (b"\xff\xfe\n", "numbers: it is no text in UTF-8"),
     ("epoch,env_steps\n", "its first line must be epoch,env_steps,seed"),
     ("epoch,env_steps,seed,epoch\n", "its first line must be .* each once"),
@@ -149,14 +149,16 @@ HEAD, ROWS = "epoch,env_steps,seed,loss\n", ("1,100,25,0.5\n", "1,100,26,\n", "2
     (HEAD + f"1,100,{2**63},0.5\n", "numbers: line 2: .* too "),
     (None, "Is a directory"),
 ])  # fmt: skip
-def test_a_file_that_is_no_table_of_numbers_is_one_line(tmp_path: Path, content: str | bytes | None, said: str) -> None:
+def test_a_file_that_is_no_table_of_numbers_is_one_line(
+    tmp_path: Path, content: str | bytes | None, message: str
+) -> None:
     path = tmp_path / "metrics.csv"
     if content is None:
         path.mkdir()
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     for read in (read_metrics, MetricsFile, read_runs):
-        with pytest.raises(SettingError, match=said) as error:
+        with pytest.raises(SettingError, match=message) as error:
             read(path)
         assert "\n" not in str(error.value) and str(path) in str(error.value)
     assert content is None or path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
@@ -210,4 +212,4 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, name: 
     path.symlink_to(elsewhere) if name in (".lock", "checkpoints") else path.mkdir()
     with pytest.raises(SettingError, match=f"{name}' is no f"), locked(path.parent):
         pass
-    assert elsewhere.read_text() == "of somebody" and [each.name for each in path.parent.iterdir()] == [name]
+    assert elsewhere.read_text() == "of somebody" and [entry.name for entry in path.parent.iterdir()] == [name]

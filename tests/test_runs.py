@@ -39,8 +39,8 @@ def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.Monke
     metrics = read_metrics(folder / "metrics.csv")
     steps = metrics["env_steps"][-2:]
     assert steps[0] != steps[1]
-    told = f"a mean of {round(sum(steps) / 2):,} environment steps of each of 2 seeds ({round(sum(steps)):,} in all)"
-    assert told in capsys.readouterr().out
+    summary = f"a mean of {round(sum(steps) / 2):,} environment steps of each of 2 seeds ({round(sum(steps)):,} in all)"
+    assert summary in capsys.readouterr().out
     for m, seed in enumerate((25, 26)):
         rows = [row for row, value in enumerate(metrics["seed"]) if value == seed]
         latest: deque[float] = deque(maxlen=7)
@@ -55,22 +55,22 @@ def test_the_mean_of_the_latest_episodes(logdir: Path, monkeypatch: pytest.Monke
 
     # best.ckpt is of the first epoch with the largest mean over both seeds, evaluated or not
     means = np.mean(np.reshape(metrics["rollout/return_running_mean"], (5, 2)), axis=1)
-    kept = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
-    assert kept["epoch"] == 1 + means.argmax() and kept["best"] == pytest.approx(means.max())
+    run_state = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
+    assert run_state["epoch"] == 1 + means.argmax() and run_state["best"] == pytest.approx(means.max())
 
 
 def test_stops_when_the_mean_reaches_the_target(logdir: Path, capsys: Shown, finished: Finished) -> None:
     """The largest mean of the first four epochs, to the last digit."""
     means = read_metrics(finished(implementation="CPG")[0] / "metrics.csv")["rollout/return_running_mean"]
     folder = trained(logdir, implementation="CPG", target_running_mean=repr(max(means[:4])))
-    ended = means.index(max(means[:4])) + 1
-    assert read_metrics(folder / "metrics.csv")["rollout/return_running_mean"] == means[:ended]
-    shown = capsys.readouterr().out
-    episodes = min(7, 3 * ended)
-    assert f"mean return of the last {episodes} episodes {max(means[:4]):.1f} reached the target" in shown
-    assert "--resume" not in shown
+    last_epoch = means.index(max(means[:4])) + 1
+    assert read_metrics(folder / "metrics.csv")["rollout/return_running_mean"] == means[:last_epoch]
+    output = capsys.readouterr().out
+    episodes = min(7, 3 * last_epoch)
+    assert f"mean return of the last {episodes} episodes {max(means[:4]):.1f} reached the target" in output
+    assert "--resume" not in output
     for _ in range(2):  # the second time nothing is left to do
-        assert checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True).run_state["epoch"] == ended
+        assert checkpoints.load(folder / "checkpoints" / "last.ckpt", resume=True).run_state["epoch"] == last_epoch
         assert trained(logdir, "--resume", implementation="CPG") == folder
 
 
@@ -83,13 +83,14 @@ def test_a_run_that_is_over_keeps_its_own_settings(logdir: Path, tmp_path: Path,
     falling = tmp_path / "falling"
     trained(falling, "--anneal_lr", implementation="CPG", max_episodes=3)
     longer = flags(falling, "--resume", "--anneal_lr", implementation="CPG", max_episodes=6)
-    refused(trainer.main, longer, "max_episodes is 6, but the run to resume has 3", capsys, begun=True)
+    refused(trainer.main, longer, "max_episodes is 6, but the run to resume has 3", capsys, run_started=True)
 
 
 def test_values_meant_for_one_agent_are_not_given_to_another(capsys: Shown, finished: Finished) -> None:
     file = finished(implementation="CPG")[0] / "config.yaml"
-    for flag, value, held in (("implementation", "AAC", "CPG"), ("preset", "skeleton", "published")):
-        line = f"error: {flag} is '{value}', but {file} holds the values of '{held}'; leave out --{flag} or --config\n"
+    for flag, value, file_value in (("implementation", "AAC", "CPG"), ("preset", "skeleton", "published")):
+        line = f"error: {flag} is '{value}', but {file} holds the values of '{file_value}'; "
+        line += f"leave out --{flag} or --config\n"
         assert refused(trainer.main, ["--config", str(file), f"--{flag}", value], "", capsys) == line
     same = parse(["--config", str(file), "--implementation", "CPG", "--preset", "published"])
     assert same.agent == parse(["--config", str(file)]).agent
@@ -97,21 +98,21 @@ def test_values_meant_for_one_agent_are_not_given_to_another(capsys: Shown, fini
 
 def test_a_policy_that_is_sure_of_everything_is_told(logdir: Path, capsys: Shown) -> None:
     trained(logdir, implementation="CPG", lr=1e3, max_episodes=60)
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
-    assert len(told) == 1 and "sure of every action" in told[0] and "smaller lr" in told[0]
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 1 and "sure of every action" in warnings[0] and "smaller lr" in warnings[0]
 
 
 def test_weights_that_are_no_longer_finite_end_the_run_in_one_line(logdir: Path, capsys: Shown) -> None:
     argv = flags(logdir, implementation="CPG", lr=1e9, hidden_sizes=[8] * 9)
-    error = refused(trainer.main, argv, "weights are no longer finite", capsys, begun=True)
+    error = refused(trainer.main, argv, "weights are no longer finite", capsys, run_started=True)
     assert error.endswith("a smaller lr may help\n")
 
 
 def test_a_trained_agent_is_evaluated_without_a_command(capsys: Shown, finished: Finished) -> None:
     folder, _ = finished(implementation="AAC")
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "3"]) == 0
-    shown = capsys.readouterr().out
-    assert "AAC on cartpole" in shown and "greedy" in shown and "sampled" in shown and "command" not in shown
+    output = capsys.readouterr().out
+    assert "AAC on cartpole" in output and "greedy" in output and "sampled" in output and "command" not in output
     error = refused(trainer.main, ["--eval_agent", str(folder), "--command.return", "5"], "", capsys)
     assert error == "error: command.return has no effect: AAC here follows no command\n"
 
@@ -129,9 +130,9 @@ def test_worker_processes_change_nothing() -> None:
 
 
 def test_a_longer_resumed_run_does_not_explore_anew(logdir: Path) -> None:
-    given: dict[str, Any] = {"implementation": "DDQN", "eps_fraction": 0.5}
-    trained(logdir, epochs=4, **given)
-    epsilon = read_metrics(trained(logdir, "--resume", epochs=6, **given) / "metrics.csv")["train/epsilon"]
+    changes: dict[str, Any] = {"implementation": "DDQN", "eps_fraction": 0.5}
+    trained(logdir, epochs=4, **changes)
+    epsilon = read_metrics(trained(logdir, "--resume", epochs=6, **changes) / "metrics.csv")["train/epsilon"]
     assert len(epsilon) == 6 and epsilon[0] > epsilon[1] > 0.01 and epsilon[2:] == pytest.approx([0.01] * 4)
 
 
@@ -141,21 +142,21 @@ def test_a_checkpoint_is_evaluated_greedily_and_filmed(logdir: Path, capsys: Sho
     assert (folder / "videos" / "final.mp4").stat().st_size > 1000
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "5", *film]) == 0
-    shown = capsys.readouterr().out
-    assert [line.split()[:2] for line in shown.splitlines() if line.startswith(("greedy", "sampled"))] == [
+    output = capsys.readouterr().out
+    assert [line.split()[:2] for line in output.splitlines() if line.startswith(("greedy", "sampled"))] == [
         ["greedy", "25"], ["greedy", "26"], ["greedy", "27"], ["greedy", "all"],
     ]  # fmt: skip
-    assert "command" not in shown and len(list((folder / "videos").glob("eval_*.mp4"))) == 1
-    for more in (["--evaluation", "sampled"], ["--command.return", "3"]):
-        assert "DDQN" in refused(trainer.main, ["--eval_agent", str(folder), *more], "has no effect", capsys)
+    assert "command" not in output and len(list((folder / "videos").glob("eval_*.mp4"))) == 1
+    for extra_flags in (["--evaluation", "sampled"], ["--command.return", "3"]):
+        assert "DDQN" in refused(trainer.main, ["--eval_agent", str(folder), *extra_flags], "has no effect", capsys)
 
 
 def test_a_run_that_ends_before_it_learns_says_so(tmp_path: Path, capsys: Shown) -> None:
     run = ["--implementation", "ER", "--gamename", "panflute", "--logdir", str(tmp_path), "--hidden_sizes", "4,4,4"]
-    for steps, told in (("20", True), ("40", False)):
+    for steps, warns in (("20", True), ("40", False)):
         flags = ["--total_steps", steps, "--steps_per_epoch", "20", "--training_start_time", "20", "--eval_steps", "2"]
         assert trainer.main([*run, *flags, "--exp_name", steps]) == 0
-        assert ("warning: nothing will be learned: the run has 20 steps" in capsys.readouterr().out) == told
+        assert ("warning: nothing will be learned: the run has 20 steps" in capsys.readouterr().out) == warns
 
 
 @pytest.mark.parametrize("agent", ["PPO --num_envs 2 --rollout_steps 8", "DDQN --init_episodes 0 --fill 16"])
@@ -164,9 +165,11 @@ def test_that_nothing_will_be_learned_is_said_before_the_start(agent: str, tmp_p
     for epochs in (1, 2):
         run = f"--implementation {agent} --gamename cartpole --steps_per_epoch 8 --eval_episodes 1 --time_limit 9"
         assert trainer.main([*run.split(), "--epochs", str(epochs), "--logdir", str(tmp_path)]) == 0
-        before, _, after = capsys.readouterr().out.partition("epoch 1/")
-        told = "warning: nothing will be learned: the run has 8 steps a seed, and the first update comes with step 16"
-        assert (told in before) == (epochs == 1) == ("no gradient step was made" in after)
+        start_text, _, rest_text = capsys.readouterr().out.partition("epoch 1/")
+        warning = (
+            "warning: nothing will be learned: the run has 8 steps a seed, and the first update comes with step 16"
+        )
+        assert (warning in start_text) == (epochs == 1) == ("no gradient step was made" in rest_text)
 
 
 # -- what cannot be --------------------------------------------------------------------------------------------------

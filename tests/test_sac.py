@@ -14,14 +14,14 @@ from models.agents.sac.config import Config
 from models.agents.sac.gaussian import draw, slope
 from models.spaces import Continuous, Spaces
 from models.streams import Streams
-from rounding import FUNCTION, gamma, near
-from test_td3 import OBS, apart, gradient_error, leave, live, numbers_of, rows_of, torch_critics
+from rounding import FUNCTION, assert_near, gamma
+from test_td3 import OBS, gradient_error, leave, live, numbers_of, perturb_targets, rows_of, torch_critics
 
 NOW = Config(hidden_sizes=(9, 9), batch_size=7, fill=0)
 SPACES = Spaces((OBS,), Continuous((-2.0, 0.0), (2.0, 10.0)))
 
 
-def made(config: Config = NOW, seeds: Any = (0, 1, 2)) -> Agent:
+def make_agent(config: Config = NOW, seeds: Any = (0, 1, 2)) -> Agent:
     return Agent(config, SPACES, list(seeds))
 
 
@@ -29,9 +29,9 @@ def torch_draw(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Action ``[B, A]`` and log-probability ``[B]`` of one member, by torch's distributions."""
     mean, level = outputs.chunk(2, 1)
     normal = Normal(mean, level.clamp(-20, 2).exp())
-    before = mean + normal.stddev * noise
+    pre_tanh = mean + normal.stddev * noise
     squashed = TransformedDistribution(normal, [TanhTransform(cache_size=1)])
-    action = squashed.transforms[0](before)
+    action = squashed.transforms[0](pre_tanh)
     return action, squashed.log_prob(action).sum(1)
 
 
@@ -47,27 +47,27 @@ def of_action(outputs: Tensor, noise: Tensor) -> Tensor:
 def test_actions_and_log_probabilities_are_those_of_torch_s_distribution() -> None:
     g = torch.Generator().manual_seed(0)
     outputs, noise = 1.5 * torch.randn(3, 4, 50, generator=g), torch.randn(3, 2, 50, generator=g)
-    ours = draw(outputs, noise)
+    samples = draw(outputs, noise)
     for m in range(3):
         action, log_prob = torch_draw(outputs[m].T, noise[m].T)
-        near(ours.action[m].T, action, of_action(outputs[m].T, noise[m].T))
-        torch.testing.assert_close(ours.log_prob[m], log_prob, rtol=1e-4, atol=1e-4)
+        assert_near(samples.action[m].T, action, of_action(outputs[m].T, noise[m].T))
+        torch.testing.assert_close(samples.log_prob[m], log_prob, rtol=1e-4, atol=1e-4)
 
 
 def test_a_log_probability_worked_by_hand_where_tanh_is_flat() -> None:
     """Mean 30, deviation 1, noise 0: -log(2 pi) / 2 - log(1 - tanh(30)^2), and 1 - tanh(x)^2 is 4 e^(-2 x) there; its
     slope by the mean is 2."""
-    drawn = draw(torch.tensor([[[30.0], [0.0]]]), torch.zeros(1, 1, 1))
-    assert drawn.log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
-    found = slope(drawn, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
-    assert found.view(-1).tolist() == pytest.approx([2.0, -1.0])
+    sample = draw(torch.tensor([[[30.0], [0.0]]]), torch.zeros(1, 1, 1))
+    assert sample.log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
+    gradient = slope(sample, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    assert gradient.view(-1).tolist() == pytest.approx([2.0, -1.0])
 
 
 def test_outside_its_bounds_the_deviation_gets_no_gradient() -> None:
-    drawn = draw(torch.tensor([[[0.3, 0.3, 0.3], [-21.0, 2.5, 1.0]]]), torch.ones(1, 1, 3))
-    assert drawn.deviation[0, 0, 1].item() == pytest.approx(7.389056)
-    found = slope(drawn, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
-    assert found[0] == found[1] == 0 != found[2]
+    sample = draw(torch.tensor([[[0.3, 0.3, 0.3], [-21.0, 2.5, 1.0]]]), torch.ones(1, 1, 3))
+    assert sample.deviation[0, 0, 1].item() == pytest.approx(7.389056)
+    gradient = slope(sample, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
+    assert gradient[0] == gradient[1] == 0 != gradient[2]
 
 
 # -- an update ---------------------------------------------------------------------------------------------------------
@@ -83,8 +83,8 @@ CASES = {
 def test_the_gradients_are_those_of_the_losses(case: str) -> None:
     """The critics' towards the goal, then the actor's and the temperature's, after the critics' step (Haarnoja et al.
     2018, equations 5, 9 and 18)."""
-    agent, config = made(CASES[case]), CASES[case]
-    apart(agent)
+    agent, config = make_agent(CASES[case]), CASES[case]
+    perturb_targets(agent)
     live(agent, 30, learns=False)
     critics = [agent.critics.online[m].clone().requires_grad_() for m in range(3)]
     actors = [agent.online[m].clone().requires_grad_() for m in range(3)]
@@ -94,34 +94,38 @@ def test_the_gradients_are_those_of_the_losses(case: str) -> None:
         with torch.no_grad():
             outputs = torch_mlp(agent.network, actors[m][:-1], next_obs)
             next_action, log_prob = torch_draw(outputs, numbers_of(agent, m)["next"].T)
-            later = torch_critics(agent, agent.critics.target[m], next_obs, next_action).min(0).values
-            goal = reward + 0.99 * discount * (later - config.entropy_temperature * log_prob)
+            next_q = torch_critics(agent, agent.critics.target[m], next_obs, next_action).min(0).values
+            goal = reward + 0.99 * discount * (next_q - config.entropy_temperature * log_prob)
         losses.append((torch_critics(agent, critics[m], obs, action) - goal).square().mean(1).sum())
-    ours = agent.learn()
+    agent_losses = agent.learn()
     for m in range(3):
         losses[m].backward()
-        assert ours[m].item() == pytest.approx(losses[m].item(), rel=1e-4)
-        near(agent.critics.optimizer.mean[m], 0.1 * critics[m].grad, 0.1 * gradient_error(agent, critics[m].grad))
+        assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-4)
+        assert_near(
+            agent.critics.optimizer.mean[m], 0.1 * critics[m].grad, 0.1 * gradient_error(agent, critics[m].grad)
+        )
         obs = rows_of(agent, m)[0]
-        drawn, log_prob = torch_draw(torch_mlp(agent.network, actors[m][:-1], obs), numbers_of(agent, m)["now"].T)
-        smaller = torch_critics(agent, agent.critics.online[m], obs, drawn).min(0).values
+        sampled_action, log_prob = torch_draw(
+            torch_mlp(agent.network, actors[m][:-1], obs), numbers_of(agent, m)["now"].T
+        )
+        smaller = torch_critics(agent, agent.critics.online[m], obs, sampled_action).min(0).values
         loss = (config.entropy_temperature * log_prob - smaller).mean()
         target = -2.0 if config.target_entropy is None else config.target_entropy
         if config.learn_temperature:
             loss = loss - actors[m][-1] * (log_prob.detach().mean() + target)
         loss.backward()
-        near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
-        assert agent.measured()["train/entropy"][m].item() == pytest.approx(-log_prob.mean().item(), rel=1e-4)
+        assert_near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
+        assert agent.metrics()["train/entropy"][m].item() == pytest.approx(-log_prob.mean().item(), rel=1e-4)
     assert (agent.optimizer.mean[:, -1] != 0).all() == config.learn_temperature
 
 
 def test_the_temperature_rises_while_the_entropy_is_too_low_and_falls_while_it_is_too_high() -> None:
     for target, sign in ((5.0, 1), (-50.0, -1)):
-        agent = made(dataclasses.replace(NOW, target_entropy=target, lr=1e-2))
+        agent = make_agent(dataclasses.replace(NOW, target_entropy=target, lr=1e-2))
         live(agent, 50)
         assert ((agent.alpha()[:, 0] - 1).sign() == sign).all()
-        found = agent.measured()["train/entropy_temperature"]
-        assert ((found - 1).sign() == sign).all()
+        temperature = agent.metrics()["train/entropy_temperature"]
+        assert ((temperature - 1).sign() == sign).all()
 
 
 # -- acting and members ------------------------------------------------------------------------------------------------
@@ -129,13 +133,13 @@ def test_the_temperature_rises_while_the_entropy_is_too_low_and_falls_while_it_i
 
 def test_tests_are_of_the_mean_unless_they_are_to_draw() -> None:
     obs = torch.randn(3, 50, OBS, generator=torch.Generator().manual_seed(1))
-    calm, noisy = (made(dataclasses.replace(NOW, test_noise=own)) for own in (False, True))
-    one, two, three = (agent.begin(50, Streams([5, 6, 7]), sample=False) for agent in (calm, noisy, noisy))
+    calm, noisy = (make_agent(dataclasses.replace(NOW, test_noise=test_noise)) for test_noise in (False, True))
+    greedy_policy, two, three = (agent.begin(50, Streams([5, 6, 7]), sample=False) for agent in (calm, noisy, noisy))
     outputs = torch.stack([torch_mlp(calm.network, calm.online[m, :-1], obs[m]) for m in range(3)])
-    torch.testing.assert_close(one.act(obs), calm.executed(outputs[..., :2].tanh()))
-    drawn = two.act(obs)
-    assert torch.equal(drawn, three.act(obs)) and not torch.equal(two.act(obs), drawn)
+    torch.testing.assert_close(greedy_policy.act(obs), calm.executed(outputs[..., :2].tanh()))
+    noisy_action = two.act(obs)
+    assert torch.equal(noisy_action, three.act(obs)) and not torch.equal(two.act(obs), noisy_action)
 
 
 def test_those_who_stay_go_on_as_if_nobody_had_left() -> None:
-    leave(made(), made())
+    leave(make_agent(), make_agent())

@@ -35,19 +35,19 @@ from models.varied import VARIED
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
 
-def same(one: Path, other: Path) -> None:
+def same(reference: Path, other: Path) -> None:
     """The same metrics, checkpoint and proxy, to the bit."""
-    same_runs(one, other, ["last.ckpt"])
-    first, second = (files.load(folder / "proxy.safetensors") for folder in (one, other))
+    same_runs(reference, other, ["last.ckpt"])
+    first, second = (files.load(folder / "proxy.safetensors") for folder in (reference, other))
     assert torch.equal(first.parameters, second.parameters)
     assert first.description["scores"] == second.description["scores"]
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["--proxy", "bandit", "--initial_draws", "3", "--deploy_steps", "60"], ["--learned_reset"]]
+    "extra_flags", [[], ["--proxy", "bandit", "--initial_draws", "3", "--deploy_steps", "60"], ["--learned_reset"]]
 )
-def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more: list[str], capsys) -> None:
-    folder = searched(tmp_path, *more)
+def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, extra_flags: list[str], capsys) -> None:
+    folder = searched(tmp_path, *extra_flags)
     proxy = files.load(folder / "proxy.safetensors")
     scores = json.loads((folder / "scores.json").read_text())
     assert proxy.description["scores"] == scores and proxy.game == "cartpole"
@@ -69,10 +69,10 @@ def test_a_search_leaves_a_proxy_and_says_what_it_is_worth(tmp_path: Path, more:
     ):
         assert np.isfinite(metrics[tag]).all()
     assert sorted(metrics["search/synthetic_steps"]) == metrics["search/synthetic_steps"]
-    said = capsys.readouterr().out
-    assert "proxy.safetensors" in said and "--eval_agent" in said and "tensorboard" in said
+    output = capsys.readouterr().out
+    assert "proxy.safetensors" in output and "--eval_agent" in output and "tensorboard" in output
     for line in ("re-evaluating 3 means with 2 fresh agents each", "winner with 3 fresh agents"):
-        assert re.search(rf"{line}( \(about \d+ minutes\))?\n", said), "nothing else stands behind it"
+        assert re.search(rf"{line}( \(about \d+ minutes\))?\n", output), "nothing else stands behind it"
 
 
 def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     words = "--proxy bandit --preset two_stage --agent TD3 --no_compiled --second_phase 2 --second_scored_by agents"
     words += " --table_size 20 --fill 5 --num_envs 2 --buffer_size 50 --no_vary_hp --initial_draws 2 --deploy_steps 60"
     words += " --initial_generations 1"
-    own: dict[str, Any] = {"gamename": "pendulum", "eval_every": 1, "generations": 3}
-    folder = searched(tmp_path / "whole", *words.split(), **own)
+    changes: dict[str, Any] = {"gamename": "pendulum", "eval_every": 1, "generations": 3}
+    folder = searched(tmp_path / "whole", *words.split(), **changes)
     metrics = read_metrics(folder / "metrics.csv")
     assert metrics["search/steps_per_agent"] == [0, 0, 60] and np.isfinite(metrics["search/center_return"]).all()
     proxy = files.load(folder / "proxy.safetensors")
@@ -90,19 +90,19 @@ def test_a_target_is_searched_for_without_agents_and_then_with_them(tmp_path: Pa
     assert scores["report"]["steps"] > 0 and judges > 3
     assert scores["search_real_steps"] == metrics["search/real_steps"][-1] + judges * 2 * 30  # tests of two episodes
     inner = InnerLoop(proxy.config, "TD3", default_config("TD3", "pendulum"), "pendulum")
-    networks, (cos, sin, speed) = proxy.networks, proxy.networks.named(proxy.parameters)["states.table"].T
+    networks, (cos, sin, speed) = proxy.networks, proxy.networks.named_tensors(proxy.parameters)["states.table"].T
     torch.testing.assert_close(cos**2 + sin**2, torch.ones(20))
     assert speed.abs().max() > 4
     seeds, flat = [3, 4], proxy.parameters.expand(2, -1)
     outcome = inner.run(flat, seeds, by_target=True)
     real = make_environment("pendulum", 2, proxy.config.test_episodes, time_limit=30)
-    starts = Streams.named(seeds, "tests").episode_seeds(proxy.config.test_episodes)
+    starts = Streams.from_name(seeds, "tests").episode_seeds(proxy.config.test_episodes)
     assert torch.equal(outcome.returns, rollout(networks.target(flat), real, starts).returns)
     assert outcome.steps.tolist() == [0, 0] and outcome.test_steps == 2 * proxy.config.test_episodes * 30
-    part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 2})
-    searched(tmp_path / "parts", *words.split(), "--resume", **own)
-    again = files.load(part / "proxy.safetensors")
-    assert torch.equal(again.parameters, proxy.parameters) and again.description["scores"] == scores
+    part = searched(tmp_path / "parts", *words.split(), **changes | {"generations": 2})
+    searched(tmp_path / "parts", *words.split(), "--resume", **changes)
+    resumed_proxy = files.load(part / "proxy.safetensors")
+    assert torch.equal(resumed_proxy.parameters, proxy.parameters) and resumed_proxy.description["scores"] == scores
 
 
 def test_of_several_first_searches_the_better_half_goes_on() -> None:
@@ -117,16 +117,16 @@ def test_of_several_first_searches_the_better_half_goes_on() -> None:
     def train(proxies: torch.Tensor, seeds: list[int]) -> Outcome:
         assert len(proxies) == len(seeds)
         rows.append(len(proxies))
-        none = torch.zeros(len(seeds))
-        return Outcome(proxies[:, weight, None], none[:, None], none[:, None], none, none, 0, 0.0, 0.0)
+        zeros = torch.zeros(len(seeds))
+        return Outcome(proxies[:, weight, None], zeros[:, None], zeros[:, None], zeros, zeros, 0, 0.0, 0.0)
 
     starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
     best = starts[int(starts[:, weight].argmax())]
-    found = first_mean(config, stages, "pendulum", 7, 1, train)
+    mean = first_mean(config, stages, "pendulum", 7, 1, train)
     searched = stages.parameters.searched
     assert rows == [35, 35, 21, 21, 14, 14]
-    assert torch.equal(found[searched:], best[searched:]) and not torch.equal(found[:searched], best[:searched])
-    assert float(found[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)
+    assert torch.equal(mean[searched:], best[searched:]) and not torch.equal(mean[:searched], best[:searched])
+    assert float(mean[weight] - best[weight]) == pytest.approx(6e-3, rel=0.1)
 
 
 def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
@@ -142,26 +142,30 @@ def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
     assert [agent_settings(broad, name, {}).num_envs for name in ("DDQN", "PPO")] == [8, 4]
     cliff = files.load("cliff-additive-potential")  # of a search with tables, which vary lr and discount
     for name in ("DDQN", "PPO", "DDQN,PPO"):
-        for own in parts(agent_settings(cliff, name, {})):
-            assert (own.vary_hp, own.vary, own.discount) == (True, ("lr",), 0.8) and own.lr < 0.01
-    for vary, known in ((["discount"], VARIED), (["size"], None)):
-        told = replace(cliff, description={"settings": cliff.description["settings"] | {"vary": vary}})
-        if known:
-            assert agent_settings(told, "DDQN", {}).vary == known
+        for agent_config in parts(agent_settings(cliff, name, {})):
+            assert (agent_config.vary_hp, agent_config.vary, agent_config.discount) == (
+                True,
+                ("lr",),
+                0.8,
+            ) and agent_config.lr < 0.01
+    for vary, expected in ((["discount"], VARIED), (["size"], None)):
+        changed_proxy = replace(cliff, description={"settings": cliff.description["settings"] | {"vary": vary}})
+        if expected:
+            assert agent_settings(changed_proxy, "DDQN", {}).vary == expected
         else:
             with pytest.raises(files.ProxyError, match=r"damaged \(vary is \['size'\]; allowed"):
-                agent_settings(told, "DDQN", {})
+                agent_settings(changed_proxy, "DDQN", {})
 
 
-@pytest.mark.parametrize(("proxy", "agent", "own"), [
+@pytest.mark.parametrize(("proxy", "agent", "expected"), [
     ("cartpole-mdp", "DuelingDDQN", {"head": "dueling"}), ("cartpole-mdp", "DDQN", {"head": "plain"}),
     ("cliff-additive-potential", "SARSA", {"backup": "redrawn"}),
     ("pendulum-bandit", "DDPG", {"policy_delay": 1, "policy_std": 0.0, "twin_critics": False, "num_envs": 5}),
     ("cartpole-mdp-broad", "A2C", {"ppo_epochs": 1, "rollout_steps": 5, "num_envs": 8}),
 ])  # fmt: skip
-def test_an_implementation_of_the_same_family_keeps_what_makes_it_one(proxy: str, agent: str, own: dict) -> None:
-    found = agent_settings(files.load(proxy), agent, {})
-    assert {name: getattr(found, name) for name in own} == own
+def test_an_implementation_of_the_same_family_keeps_what_makes_it_one(proxy: str, agent: str, expected: dict) -> None:
+    agent_config = agent_settings(files.load(proxy), agent, {})
+    assert {name: getattr(agent_config, name) for name in expected} == expected
 
 
 def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:
@@ -171,32 +175,32 @@ def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:
 
 
 def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, capsys) -> None:
-    def epochs(*more: str, **own: object) -> tuple[Path, list[float]]:
-        folder = searched(tmp_path, *more, eval_every=1, **own)
+    def epochs(*extra_flags: str, **changes: object) -> tuple[Path, list[float]]:
+        folder = searched(tmp_path, *extra_flags, eval_every=1, **changes)
         return folder, read_metrics(folder / "metrics.csv")["epoch"]
 
     first = epochs(generations=50, target_return=1)
     assert first[1] == [1]
     capsys.readouterr()
-    before = (first[0] / "proxy.safetensors").read_bytes()
+    proxy_bytes = (first[0] / "proxy.safetensors").read_bytes()
     assert epochs("--resume", generations=50, target_return=1) == first
-    assert (first[0] / "proxy.safetensors").read_bytes() == before
+    assert (first[0] / "proxy.safetensors").read_bytes() == proxy_bytes
     assert json.loads((first[0] / "scores.json").read_text())["generation"] == 1
     assert "goes on from" not in capsys.readouterr().out
     assert epochs("--resume", generations=3, target_return=499) == (first[0], [1, 2, 3]), "a higher target is missed"
     assert epochs("--resume", generations=50, target_return=1) == (first[0], [1, 2, 3]), "and a lower one reached"
 
 
-@pytest.mark.parametrize("when", ["from the start", "in a resumed run"])
-def test_no_quit_when_solved_goes_on_beyond_a_target(when: str, tmp_path: Path) -> None:
-    on, own = "--no_quit_when_solved", {"eval_every": 1, "target_return": 1}
-    if when == "in a resumed run":
+@pytest.mark.parametrize("moment", ["from the start", "in a resumed run"])
+def test_no_quit_when_solved_goes_on_beyond_a_target(moment: str, tmp_path: Path) -> None:
+    on, changes = "--no_quit_when_solved", {"eval_every": 1, "target_return": 1}
+    if moment == "in a resumed run":
         searched(tmp_path, eval_every=1, generations=1)
-        folder = searched(tmp_path, "--resume", on, generations=3, **own)
+        folder = searched(tmp_path, "--resume", on, generations=3, **changes)
     else:
-        folder = searched(tmp_path, on, generations=3, **own)
+        folder = searched(tmp_path, on, generations=3, **changes)
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
-    assert searched(tmp_path, "--resume", generations=9, **own) == folder
+    assert searched(tmp_path, "--resume", generations=9, **changes) == folder
     assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 3, "a command that does not say so ends it"
     searched(tmp_path, "--resume", on, eval_every=1, generations=4)
     assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 4, "and one that does goes on"
@@ -211,7 +215,7 @@ def test_steps_that_the_first_draws_use_up_are_one_generation(tmp_path: Path, ca
 
 def test_a_mean_that_is_not_finite_is_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("control.evolution.strategies.SNES._step", lambda self, *_: self.mean + torch.inf)
-    refused(trainer.main, search(tmp_path, proxy="bandit"), "the mean is no longer finite", capsys, begun=True)
+    refused(trainer.main, search(tmp_path, proxy="bandit"), "the mean is no longer finite", capsys, run_started=True)
 
 
 def test_agents_that_diverge_are_counted_and_win_nothing(
@@ -220,16 +224,16 @@ def test_agents_that_diverge_are_counted_and_win_nothing(
     """One in every generation, and then all that the means are re-evaluated with."""
     run = InnerLoop.run
 
-    def diverging(self: InnerLoop, *job: Any, **how: Any) -> Outcome:
-        outcome = run(self, *job, **how)
-        outcome.returns[: 99 if "inner_steps" in how else 1] = torch.nan
+    def diverging(self: InnerLoop, *job: Any, **kwargs: Any) -> Outcome:
+        outcome = run(self, *job, **kwargs)
+        outcome.returns[: 99 if "inner_steps" in kwargs else 1] = torch.nan
         return outcome
 
     monkeypatch.setattr(InnerLoop, "run", diverging)
     assert trainer.main(search(tmp_path)) == 2
-    shown = capsys.readouterr()
-    assert shown.out.count("  1 of 4 diverged  ") == 3 and "nan" not in shown.out
-    assert "so the search has no winner" in shown.err and shown.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.out.count("  1 of 4 diverged  ") == 3 and "nan" not in captured.out
+    assert "so the search has no winner" in captured.err and captured.err.count("\n") == 1
     folder = run_folder(tmp_path)
     assert not (folder / "proxy.safetensors").exists() and not (folder / "scores.json").exists()
     assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 3 and (folder / "checkpoints" / "last.ckpt").exists()
@@ -238,22 +242,22 @@ def test_agents_that_diverge_are_counted_and_win_nothing(
 @pytest.mark.parametrize(("game", "episodes"), [("cartpole", 30), ("mountaincar", 3)])
 def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episodes: int) -> None:
     """Or after its episodes, where no return counts as solved."""
-    own = {"preset": "paper", "gamename": game, "inner_steps": 400, "train_episodes": episodes, "eval_every": 1,
+    changes = {"preset": "paper", "gamename": game, "inner_steps": 400, "train_episodes": episodes, "eval_every": 1,
            "early_out_num": 2, "early_out_virtual_diff": 0.5, "max_steps": 20, "generations": 1}  # fmt: skip
-    folder = searched(tmp_path, **own)
+    folder = searched(tmp_path, **changes)
     metrics = read_metrics(folder / "metrics.csv")
     assert np.isfinite(metrics["search/center_return"]).all() and min(metrics["search/steps_per_agent"]) < 400
-    settings = config.parse(search(tmp_path, **own))
-    found = settings.proxy.raw_done, settings.proxy.score_transform, settings.agent.activation
-    assert found == ((True, 3, "tanh") if game == "cartpole" else (True, 7, "relu"))
-    said = files.load(folder / "proxy.safetensors").description["command"]
-    assert f"--gamename {game}" in said and "--preset paper" in said and "logdir" not in said
+    settings = config.parse(search(tmp_path, **changes))
+    preset_values = settings.proxy.raw_done, settings.proxy.score_transform, settings.agent.activation
+    assert preset_values == ((True, 3, "tanh") if game == "cartpole" else (True, 7, "relu"))
+    command = files.load(folder / "proxy.safetensors").description["command"]
+    assert f"--gamename {game}" in command and "--preset paper" in command and "logdir" not in command
 
 
 def test_the_broad_preset_is_one_of_ppo(tmp_path: Path) -> None:
     """Its episodes have ten steps, which nothing ends before."""
-    said = r"agent is 'DDQN'; did you mean 'PPO,DDQN'\? Allowed with preset broad: PPO, PPO,DDQN"
-    with pytest.raises(SettingError, match=said):
+    message = r"agent is 'DDQN'; did you mean 'PPO,DDQN'\? Allowed with preset broad: PPO, PPO,DDQN"
+    with pytest.raises(SettingError, match=message):
         config.parse(["--implementation", "SE", "--gamename", "cartpole", "--preset", "broad"])
     folder = searched(
         tmp_path, "--agent", "PPO", preset="broad", generations=1, initial_draws=2, initial_members=2, inner_steps=40,
@@ -264,32 +268,36 @@ def test_the_broad_preset_is_one_of_ppo(tmp_path: Path) -> None:
 
 
 def test_resume_is_exact(tmp_path: Path) -> None:
-    whole = searched(tmp_path / "whole", eval_every=1)
+    full_folder = searched(tmp_path / "whole", eval_every=1)
     searched(tmp_path / "parts", eval_every=1, generations=2)
     for _ in range(2):  # the second time nothing is left to do
-        same(whole, searched(tmp_path / "parts", "--resume", eval_every=1))
+        same(full_folder, searched(tmp_path / "parts", "--resume", eval_every=1))
 
 
 @pytest.mark.slow
 def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
-    whole = searched(tmp_path / "whole", generations=6, inner_steps=400)
+    full_folder = searched(tmp_path / "whole", generations=6, inner_steps=400)
     argv = search(tmp_path / "killed", "--resume", generations=6, inner_steps=400)
 
     def generations() -> int:
         """Finished and kept: the header is a line too, and the checkpoint follows the metrics."""
-        found = list((tmp_path / "killed").glob("*/*/*/*/version_0/checkpoints/last.ckpt"))
-        return max((path.parents[1] / "metrics.csv").read_text().count("\n") - 1 for path in found) if found else 0
+        checkpoints = list((tmp_path / "killed").glob("*/*/*/*/version_0/checkpoints/last.ckpt"))
+        return (
+            max((path.parents[1] / "metrics.csv").read_text().count("\n") - 1 for path in checkpoints)
+            if checkpoints
+            else 0
+        )
 
-    for wanted in (1, 3):
+    for min_generations in (1, 3):
         process = start(argv)
-        wait_until(lambda wanted=wanted: generations() >= wanted, process)  # type: ignore[misc]
+        wait_until(lambda min_generations=min_generations: generations() >= min_generations, process)  # type: ignore[misc]
         process.kill()
         process.communicate()
     assert trainer.main(argv) == 0
-    same(whole, run_folder(tmp_path / "killed"))
+    same(full_folder, run_folder(tmp_path / "killed"))
 
 
-@pytest.mark.parametrize(("more", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     ("--gamename pendulum --agent DDQN",
      "agent is 'DDQN', but DDQN takes discrete actions, and those of pendulum are continuous; allowed: PPO, A2C, SAC"),
     ("--gamename pendulum --proxy bandit --preset two_stage --table_episodes 9",
@@ -297,8 +305,8 @@ def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
     ("--num_seeds 2", "num_seeds is 2; allowed with SE: 1"),
     ("--accelerator gpu", "accelerator is 'gpu'; allowed for SE: cpu"),
 ])  # fmt: skip
-def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, more: str, said: str, capsys) -> None:
-    refused(trainer.main, search(tmp_path, *more.split()), said, capsys)
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, words: str, message: str, capsys) -> None:
+    refused(trainer.main, search(tmp_path, *words.split()), message, capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -313,15 +321,15 @@ def test_a_proxy_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys
         rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
         assert float(rows["synthetic"][1]) > 0 and float(rows["real"][1]) > 0
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--real_steps", "33"]) == 0
-    said = capsys.readouterr().out
-    (row,) = [line.split() for line in said.splitlines() if line.startswith("real")]
-    assert "33" in row and "at most 33 steps" in said
+    output = capsys.readouterr().out
+    (row,) = [line.split() for line in output.splitlines() if line.startswith("real")]
+    assert "33" in row and "at most 33 steps" in output
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--vary_hp", "--no_real_baseline"]) == 0
-    said = capsys.readouterr().out
-    assert "sampled for each agent: lr, batch_size, width, depth" in said and "\nreal " not in said
+    output = capsys.readouterr().out
+    assert "sampled for each agent: lr, batch_size, width, depth" in output and "\nreal " not in output
 
 
-def drawn(folder: Path, **changes: object) -> Path:
+def save_random_proxy(folder: Path, **changes: object) -> Path:
     """The file of a random proxy."""
     path = folder / "proxy.safetensors"
     settings = config.parse(search(folder, **changes))
@@ -333,7 +341,9 @@ def drawn(folder: Path, **changes: object) -> Path:
 
 def test_real_tests_do_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     """They did in the search: any agent reaches an average of 5 in its first tests."""
-    path = drawn(tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77)
+    path = save_random_proxy(
+        tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77
+    )
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
     assert trainer.main(argv) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]
@@ -342,9 +352,9 @@ def test_real_tests_do_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
 
 
 def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, capsys) -> None:
-    path = drawn(tmp_path)
+    path = save_random_proxy(tmp_path)
     path.write_bytes(path.read_bytes()[:-10])
-    for proxy, more, said in (
+    for proxy, words, message in (
         (str(path), "", str(path)),
         ("cartpole-bandit", "--record", "--record has no effect with a proxy"),
         ("cartpole-bandit", "--implementation A2C", "with a proxy for --eval_agent; did you mean '--agent'?"),
@@ -352,8 +362,8 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
         ("cartpole-bandit", "--num_workers 2 --num_threads 2", "--num_threads has no effect with --num_workers 2"),
         ("cartpole-bandit", "--buffer_size 10", "batch_size is 32, but buffer_size is 10"),
     ):
-        refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *more.split()], said, capsys)
-    for more, said in (
+        refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *words.split()], message, capsys)
+    for words, message in (
         ("--feature_dim 3", "--feature_dim has no effect: head is 'plain'"),
         ("--no_vary_hp --vary lr", "--vary has no effect: vary_hp is off"),
         ("--real_steps 9 --no_real_baseline", "--real_steps has no effect with --no_real_baseline"),
@@ -362,15 +372,15 @@ def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, cap
         ("--agent DDQN,PPO --num_agents 1", "num_agents is 1; allowed with DDQN,PPO: at least 2"),
         ("--num_eval_episodes 1001", "num_eval_episodes is 1001; allowed with a proxy: at most 1000"),
     ):
-        refused(trainer.main, ["--eval_agent", "cartpole-bandit", *more.split()], said, capsys)
+        refused(trainer.main, ["--eval_agent", "cartpole-bandit", *words.split()], message, capsys)
 
 
 def test_settings_survive_the_written_form(tmp_path: Path) -> None:
-    for more in ("", "--proxy bandit", "--preset paper", "--preset paper_varied --gamename acrobot"):
-        argv = ["--implementation", "SE", "--gamename", "cartpole", *more.split(), "--noise_std", "0.07"]
+    for words in ("", "--proxy bandit", "--preset paper", "--preset paper_varied --gamename acrobot"):
+        argv = ["--implementation", "SE", "--gamename", "cartpole", *words.split(), "--noise_std", "0.07"]
         settings = config.parse(argv)
-        again = config.from_dict(config.as_dict(settings))
-        assert (again.run, again.proxy, again.agent) == (settings.run, settings.proxy, settings.agent)
+        restored = config.from_dict(config.as_dict(settings))
+        assert (restored.run, restored.proxy, restored.agent) == (settings.run, settings.proxy, settings.agent)
         path = tmp_path / "run.yaml"
         path.write_text(config.to_yaml(settings))
         assert config.parse(["--config", str(path)]).proxy == settings.proxy
@@ -378,13 +388,13 @@ def test_settings_survive_the_written_form(tmp_path: Path) -> None:
 
 def test_other_agents_train_on_what_a_preset_for_some_has_found(tmp_path: Path) -> None:
     shipped = files.load("cartpole-mdp-broad")
-    told = shipped.description["settings"] | {"preset": "broad"}
+    settings = shipped.description["settings"] | {"preset": "broad"}
     config = replace(shipped.config, preset="broad")
     path = tmp_path / "proxy.safetensors"
-    description = {**shipped.description, "settings": told}
+    description = {**shipped.description, "settings": settings}
     parts = {"config": config, "spaces": shipped.spaces, "game": shipped.game, "description": description}
     files.save(path, shipped.parameters, **parts)
     for agent in ("DDQN", "PPO", "PPO,DDQN"):
         assert agent_settings(files.load(path), agent, {})
-    asked = parsed(["--eval_agent", str(path), "--agent", "TD3Discrete", "--updates_per_step", "3"])
-    assert agents_on(asked, files.load(path))[1].updates_per_step == 3
+    eval_settings = parsed(["--eval_agent", str(path), "--agent", "TD3Discrete", "--updates_per_step", "3"])
+    assert agents_on(eval_settings, files.load(path))[1].updates_per_step == 3

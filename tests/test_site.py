@@ -17,11 +17,11 @@ from conftest import ROOT
 def conf() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_conf", ROOT / "docs/conf.py")
     assert spec and spec.loader
-    found = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    spec.loader.exec_module(found)
-    sys.path[:] = before
-    return found
+    module = importlib.util.module_from_spec(spec)
+    old_path = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = old_path
+    return module
 
 
 def test_pictures_become_figures_and_links_to_folders_their_names(conf: ModuleType) -> None:
@@ -50,8 +50,8 @@ def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    for needed in ("sphinx", "furo", "myst_parser"):
-        pytest.importorskip(needed, reason="needs the extra docs")
+    for package in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(package, reason="needs the extra docs")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-n", "-W", "--keep-going", "-q"]
     command += ["-d", str(tmp_path / "read"), "-c", "docs", ".", str(tmp_path / "site")]
     done = subprocess.run(

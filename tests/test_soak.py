@@ -97,48 +97,48 @@ def recorded(name: str) -> list[dict[str, Any]]:
 def soak(name: str, share: int, play: Callable[[random.Random, Path], Iterator[float]], folder: Path) -> None:
     """Play rounds until the kills of a set-up are recorded. ``play`` gives the seconds after which each of its kills
     fell, and raises AssertionError where what came out is not what an untouched run makes."""
-    wanted = max(1, round(share * KILLS / sum(each.kills for each in SETUPS.values())))
+    target_kills = max(1, round(share * KILLS / sum(setup.kills for setup in SETUPS.values())))
     FILE.parent.mkdir(parents=True, exist_ok=True)
-    while (done := sum(len(line["after"]) for line in recorded(name))) < wanted:
-        number, after, why = len(recorded(name)), list[float](), ""
-        (here := folder / f"round_{number}").mkdir()
+    while (done := sum(len(line["after"]) for line in recorded(name))) < target_kills:
+        number, kill_seconds, reason = len(recorded(name)), list[float](), ""
+        (round_folder := folder / f"round_{number}").mkdir()
         try:
-            for seconds in play(random.Random(f"{name} {number}"), here):
-                after.append(round(seconds, 2))
+            for seconds in play(random.Random(f"{name} {number}"), round_folder):
+                kill_seconds.append(round(seconds, 2))
         except AssertionError as error:
-            why = f"{here}: {str(error)[:500]}"
+            reason = f"{round_folder}: {str(error)[:500]}"
         with open(FILE, "a") as file:
-            file.write(json.dumps({"setup": name, "after": after, "equal": not why, "why": why}) + "\n")
-        print(f"{name}: {done + len(after)} of {wanted} kills  {why}", flush=True)
-        if not why:
-            shutil.rmtree(here)
+            file.write(json.dumps({"setup": name, "after": kill_seconds, "equal": not reason, "why": reason}) + "\n")
+        print(f"{name}: {done + len(kill_seconds)} of {target_kills} kills  {reason}", flush=True)
+        if not reason:
+            shutil.rmtree(round_folder)
     assert [line["why"] for line in recorded(name) if not line["equal"]] == []
 
 
 @pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.changes])
 def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) -> None:
     setup = SETUPS[name]
-    whole = Running(setup.argv(tmp_path / "whole"), tmp_path / "whole", setup.forks)
-    whole.until_it_speaks()
-    first = whole.age
-    whole.to_the_end()
-    length, reference = whole.age, run_folder(tmp_path / "whole")
+    full_run = Running(setup.argv(tmp_path / "whole"), tmp_path / "whole", setup.forks)
+    full_run.until_it_speaks()
+    first = full_run.age
+    full_run.to_the_end()
+    length, reference = full_run.age, run_folder(tmp_path / "whole")
 
-    def play(draws: random.Random, here: Path) -> Iterator[float]:
-        logdir = here / "exp_dir"
+    def play(draws: random.Random, round_folder: Path) -> Iterator[float]:
+        logdir = round_folder / "exp_dir"
         for start in range(draws.choice((1, 1, 2, 3))):
-            run = Running(setup.argv(logdir), here / f"start_{start}", setup.forks)
-            begun = draws.random() < BEGUN
-            if begun:
+            run = Running(setup.argv(logdir), round_folder / f"start_{start}", setup.forks)
+            has_begun = draws.random() < BEGUN
+            if has_begun:
                 run.until_it_speaks()
-            time.sleep(draws.uniform(0, length - first * begun))
+            time.sleep(draws.uniform(0, length - first * has_begun))
             age, status = run.age, run.kill(setup.victim, draws)
             if status is None or status == 0 and not setup.victim:
                 break  # it was faster
             errors = run.err.read_text()
             assert status in setup.ends and errors.count("\n") == (status == 2), f"ended with {status}: {errors}"
             yield age
-        Running(setup.argv(logdir), here / "last", setup.forks).to_the_end()
+        Running(setup.argv(logdir), round_folder / "last", setup.forks).to_the_end()
         if setup.changes.get("implementation") == "SE":
             same_searches(reference, run_folder(logdir))
         else:
@@ -151,34 +151,34 @@ def test_a_killed_search_of_hyperparameters_keeps_what_has_ended(tmp_path: Path)
     """It cannot be resumed: its files are whole, trials that had ended are those of an untouched search, and so are all
     of the next search beside it."""
     name = "hyperparameters, the search"
-    whole, length = searched(tmp_path)
+    full_folder, length = searched(tmp_path)
 
-    def play(draws: random.Random, here: Path) -> Iterator[float]:
-        run = Running(tuning(here), here / "killed")
+    def play(draws: random.Random, round_folder: Path) -> Iterator[float]:
+        run = Running(tuning(round_folder), round_folder / "killed")
         time.sleep(draws.uniform(0, length))
         age, status = run.age, run.kill("", draws)
         if not status:
             return
         assert status == -signal.SIGKILL
         yield age
-        folders = list(here.glob("exp_dir/*/*/*/tune/version_0"))
+        folders = list(round_folder.glob("exp_dir/*/*/*/tune/version_0"))
         for folder in folders:
-            same_trials(whole, folder, {"finished", "running"})
+            same_trials(full_folder, folder, {"finished", "running"})
             for file in folder.glob("trial_*/checkpoints/*.ckpt"):
                 checkpoints.load(file)
-        Running(tuning(here), here / "again").to_the_end()
-        same_trials(whole, run_folder(here / "exp_dir"), {"finished"})
+        Running(tuning(round_folder), round_folder / "again").to_the_end()
+        same_trials(full_folder, run_folder(round_folder / "exp_dir"), {"finished"})
 
     soak(name, SETUPS[name].kills, play, tmp_path)
 
 
 def test_a_killed_trial_stops_no_other(tmp_path: Path) -> None:
     name = "hyperparameters, a trial"
-    whole, length = searched(tmp_path)
+    full_folder, length = searched(tmp_path)
 
-    def play(draws: random.Random, here: Path) -> Iterator[float]:
-        run = Running(tuning(here), here / "search")
-        while not list(here.glob("exp_dir/*/*/*/tune/version_0/trial_*/log.txt")) and not run.has_ended():
+    def play(draws: random.Random, round_folder: Path) -> Iterator[float]:
+        run = Running(tuning(round_folder), round_folder / "search")
+        while not list(round_folder.glob("exp_dir/*/*/*/tune/version_0/trial_*/log.txt")) and not run.has_ended():
             time.sleep(0.02)
         time.sleep(draws.uniform(0, length - run.age))
         age, status = run.age, run.kill(TRIAL, draws)
@@ -186,9 +186,9 @@ def test_a_killed_trial_stops_no_other(tmp_path: Path) -> None:
             return
         assert (status, run.err.read_text()) == (0, ""), f"ended with {status}: {run.err.read_text()}"
         yield age
-        said = run.out.read_text()
-        assert said.count("failed: its process ended") == 1, said
-        same_trials(whole, run_folder(here / "exp_dir"), {"finished", "failed"})
+        output = run.out.read_text()
+        assert output.count("failed: its process ended") == 1, output
+        same_trials(full_folder, run_folder(round_folder / "exp_dir"), {"finished", "failed"})
 
     soak(name, SETUPS[name].kills, play, tmp_path)
 
@@ -200,9 +200,9 @@ SAMPLES = 3
 def tuning(folder: Path) -> list[str]:
     """Trials one after another, so that the n-th has the same hyperparameters in every search."""
     (space := folder / "space.yaml").write_text(SPACE)
-    asked = f"--num_samples {SAMPLES} --epochs 40 --eval_every 4 --max_concurrent_trials 1 --tune_algorithm asha"
-    own = [*TINY, *asked.split(), "--logdir", str(folder / "exp_dir"), "--search_space", str(space)]
-    return ["--use_tune", *own]
+    tune_flags = f"--num_samples {SAMPLES} --epochs 40 --eval_every 4 --max_concurrent_trials 1 --tune_algorithm asha"
+    search_flags = [*TINY, *tune_flags.split(), "--logdir", str(folder / "exp_dir"), "--search_space", str(space)]
+    return ["--use_tune", *search_flags]
 
 
 def searched(folder: Path) -> tuple[Path, float]:
@@ -212,14 +212,14 @@ def searched(folder: Path) -> tuple[Path, float]:
     return run_folder(folder / "exp_dir"), run.age
 
 
-def same_trials(whole: Path, other: Path, allowed: set[str]) -> None:
+def same_trials(full_folder: Path, other: Path, allowed: set[str]) -> None:
     """Every trial in the table of ``other`` has a status that is allowed; finished ones are those of ``whole``."""
     if not (table := other / "results.csv").exists():
         return
-    known = {row["trial"]: row for row in rows(whole / "results.csv")}
+    expected_rows = {row["trial"]: row for row in rows(full_folder / "results.csv")}
     config.parse(["--config", str(other / "best.yaml")])
     for row in rows(table):
         assert row["status"] in allowed
         if row["status"] == "finished":
-            assert row | {"checkpoint": ""} == known[row["trial"]] | {"checkpoint": ""}
-            same_runs(whole / f"trial_{row['trial']}", other / f"trial_{row['trial']}")
+            assert row | {"checkpoint": ""} == expected_rows[row["trial"]] | {"checkpoint": ""}
+            same_runs(full_folder / f"trial_{row['trial']}", other / f"trial_{row['trial']}")

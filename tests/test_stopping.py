@@ -13,10 +13,10 @@ from control.loops.stopping import Plateau, RunningWindow, Solved
 ONE_ENV: Any = SimpleNamespace(agent=SimpleNamespace(envs=1))
 
 
-def ended(returns: dict[int, float], tick: int = 1_000) -> Ended:
+def finished_episodes(returns: dict[int, float], tick: int = 1_000) -> Ended:
     """One episode of each of these members."""
-    who = torch.tensor(list(returns))
-    return Ended(who, torch.tensor(list(returns.values())), torch.ones_like(who), tick)
+    members = torch.tensor(list(returns))
+    return Ended(members, torch.tensor(list(returns.values())), torch.ones_like(members), tick)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -58,7 +58,7 @@ BY_HAND: list[tuple[Any, list[float], int | None]] = [
 @pytest.mark.parametrize(("rule", "returns", "through"), BY_HAND)
 def test_rules_by_hand(rule: Any, returns: list[float], through: int | None) -> None:
     for i, value in enumerate(returns, start=1):
-        if rule(ONE_ENV, ended({0: value}, tick=i * 10)).item():
+        if rule(ONE_ENV, finished_episodes({0: value}, tick=i * 10)).item():
             assert i == through
             return
     assert through is None
@@ -67,37 +67,37 @@ def test_rules_by_hand(rule: Any, returns: list[float], through: int | None) -> 
 def test_the_floor_counts_steps_of_all_environments() -> None:
     ten_envs: Any = SimpleNamespace(agent=SimpleNamespace(envs=10))
     rule = Plateau(1, 1, 0.1, initial=0, floor=100)
-    through = [rule(ten_envs, ended({0: 3.0}, tick=tick)).item() for tick in (8, 9, 10)]
+    through = [rule(ten_envs, finished_episodes({0: 3.0}, tick=tick)).item() for tick in (8, 9, 10)]
     assert through == [False, False, True]
 
 
 def test_members_are_judged_by_themselves_and_kept() -> None:
     rule, flat = Plateau(3, 2, 0.01, initial=1), [5.0, 5.0, 5.0]
     for value in flat:
-        assert not rule(ONE_ENV, ended({0: value, 2: value})).any()
-    assert not rule(ONE_ENV, ended({1: 5.0})).any()  # its first episode
+        assert not rule(ONE_ENV, finished_episodes({0: value, 2: value})).any()
+    assert not rule(ONE_ENV, finished_episodes({1: 5.0})).any()  # its first episode
     rule.select(torch.tensor([1, 2]))
-    assert rule(ONE_ENV, ended({0: 5.0, 1: 5.0})).tolist() == [False, True]  # 2 and 4 episodes
-    assert rule(ONE_ENV, ended({1: 99.0})).tolist() == [False]
+    assert rule(ONE_ENV, finished_episodes({0: 5.0, 1: 5.0})).tolist() == [False, True]  # 2 and 4 episodes
+    assert rule(ONE_ENV, finished_episodes({1: 99.0})).tolist() == [False]
     rule.select(torch.tensor([0]))
-    assert [rule(ONE_ENV, ended({0: 5.0})).item() for _ in range(2)] == [False, True]
+    assert [rule(ONE_ENV, finished_episodes({0: 5.0})).item() for _ in range(2)] == [False, True]
 
 
 def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None:
-    asked: list[list[int]] = []
+    tested_members: list[list[int]] = []
 
     def test(interaction: Any, members: Tensor) -> Tensor:
-        asked.append(members.tolist())
+        tested_members.append(members.tolist())
         return members.double() * 10
 
     rule = Solved(3, 2, 10.0, initial=1, test=test)
-    assert not rule(ONE_ENV, ended({0: 1e9, 1: 1e9})).any()  # returns are not what counts
-    assert rule(ONE_ENV, ended({0: 1e9, 1: -1e9})).tolist() == [False, True]
-    twice = Ended(torch.tensor([2, 2]), torch.zeros(2), torch.ones(2), 3)
-    assert rule(ONE_ENV, twice).tolist() == [True, True]  # two episodes of one member in one tick
-    assert asked == [[0, 1], [0, 1], [2]]
+    assert not rule(ONE_ENV, finished_episodes({0: 1e9, 1: 1e9})).any()  # returns are not what counts
+    assert rule(ONE_ENV, finished_episodes({0: 1e9, 1: -1e9})).tolist() == [False, True]
+    two_episodes = Ended(torch.tensor([2, 2]), torch.zeros(2), torch.ones(2), 3)
+    assert rule(ONE_ENV, two_episodes).tolist() == [True, True]  # two episodes of one member in one tick
+    assert tested_members == [[0, 1], [0, 1], [2]]
     rule.select(torch.tensor([1]))
-    assert rule(ONE_ENV, ended({0: 0.0})).tolist() == [False]  # (0 + 10) / 2
+    assert rule(ONE_ENV, finished_episodes({0: 0.0})).tolist() == [False]  # (0 + 10) / 2
 
 
 def test_several_episodes_of_a_member_in_one_tick_all_count() -> None:

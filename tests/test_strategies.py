@@ -24,7 +24,7 @@ def make(name: str, mean: Tensor = MEAN, **changes: Any) -> Any:
     return STRATEGIES[name](SearchConfig(strategy=name, **{**SETTINGS, **changes}), mean)
 
 
-def told(strategy: Any, fitness: Tensor = FITNESS, noise: Tensor = NOISE, score: float | None = None) -> Tensor:
+def updated_mean(strategy: Any, fitness: Tensor = FITNESS, noise: Tensor = NOISE, score: float | None = None) -> Tensor:
     """The mean after one generation."""
     strategy.tell(noise, fitness, score)
     return strategy.mean
@@ -97,9 +97,12 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float], float | None, list[float]]
 
 @pytest.mark.parametrize(("name", "changes", "fitness", "score", "expected"), BY_HAND)
 def test_updates_by_hand(name: str, changes: Any, fitness: list[float], score: float | None, expected: Any) -> None:
-    found, wanted = told(make(name, **changes), torch.tensor(fitness), score=score), torch.tensor(expected).float()
-    torch.testing.assert_close(found, wanted)
-    assert torch.equal(found, MEAN) == torch.equal(wanted, MEAN)
+    mean, expected_mean = (
+        updated_mean(make(name, **changes), torch.tensor(fitness), score=score),
+        torch.tensor(expected).float(),
+    )
+    torch.testing.assert_close(mean, expected_mean)
+    assert torch.equal(mean, MEAN) == torch.equal(expected_mean, MEAN)
 
 
 def test_openai_es_gradient_by_hand() -> None:
@@ -113,21 +116,21 @@ def test_openai_es_gradient_by_hand() -> None:
 
 def test_openai_es_is_adam_on_its_gradient() -> None:
     strategy, generator = make("openai_es", step_size=0.1), torch.Generator().manual_seed(0)
-    theirs = MEAN.double().requires_grad_()
-    adam = torch.optim.Adam([theirs], lr=0.1)
+    torch_mean = MEAN.double().requires_grad_()
+    adam = torch.optim.Adam([torch_mean], lr=0.1)
     for _ in range(20):
         noise, fitness = torch.randn(2, 2, generator=generator), torch.randn(4, generator=generator)
-        theirs.grad = -strategy.gradient(noise, fitness)
+        torch_mean.grad = -strategy.gradient(noise, fitness)
         adam.step()
-        told(strategy, fitness, noise)
+        updated_mean(strategy, fitness, noise)
     assert float((strategy.mean - MEAN).abs().min()) > 0.1
-    torch.testing.assert_close(strategy.mean.double(), theirs.detach(), rtol=0, atol=2e-5)
+    torch.testing.assert_close(strategy.mean.double(), torch_mean.detach(), rtol=0, atol=2e-5)
 
 
 def test_snes_by_hand() -> None:
     """Utilities -1/2 and 1/2 for a population of two; squares of the noise minus 1 are (0, 3) and (8, 0)."""
     strategy = make("snes", mirrored=False, population=2, weight_decay=0.1)
-    torch.testing.assert_close(told(strategy, torch.tensor([1.0, 3.0])), torch.tensor([9.5, 18 - 0.75]))
+    torch.testing.assert_close(updated_mean(strategy, torch.tensor([1.0, 3.0])), torch.tensor([9.5, 18 - 0.75]))
     rate = (3 + math.log(2)) / (5 * math.sqrt(2))
     expected = [0.5 * math.exp(rate / 2 * 4), 0.5 * math.exp(-rate / 2 * 1.5)]
     torch.testing.assert_close(strategy.noise_std, torch.tensor(expected, dtype=torch.float64))
@@ -137,7 +140,7 @@ def test_snes_mirrored_is_snes_on_its_population() -> None:
     """Four rows that happen to be two and their opposites."""
     mirrored, plain = make("snes"), make("snes", mirrored=False)
     rows = torch.stack((NOISE, -NOISE), dim=1).flatten(0, 1)
-    torch.testing.assert_close(told(mirrored), told(plain, noise=rows))
+    torch.testing.assert_close(updated_mean(mirrored), updated_mean(plain, noise=rows))
     torch.testing.assert_close(mirrored.noise_std, plain.noise_std)
     best, second = math.log(3) / math.log(4.5), math.log(1.5) / math.log(4.5)  # of row 0's minus and row 1's plus
     expected = [10 + 0.5 * (-best + second * 3), 20 + 0.5 * (-best * 2 - second)]
@@ -153,28 +156,28 @@ def test_what_tell_returns(name: str) -> None:
     assert set(numbers) == {"update_norm", "noise_std", "failed"} and numbers["failed"] == 2
     assert numbers["update_norm"] == pytest.approx(float((strategy.mean - MEAN).norm()), rel=1e-5)
     assert numbers["noise_std"] == (pytest.approx(float(strategy.noise_std.mean())) if name == "snes" else 0.5)
-    before = strategy.state_dict()
+    old_state = strategy.state_dict()
     numbers = strategy.tell(NOISE, torch.tensor([NAN, INF, -INF, NAN]))
     assert numbers["failed"] == 4 and numbers["update_norm"] == 0, "with all failed nothing moves"
-    assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(before[k])) for k, v in strategy.state_dict().items())
+    assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(old_state[k])) for k, v in strategy.state_dict().items())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
     settings = {"population": 8, "noise_std": 0.1, "weight_decay": 0.01}
-    whole, half = make(name, torch.zeros(20), **settings), make(name, torch.zeros(20), **settings)
-    climb(whole, 4), climb(half, 4)
+    full_strategy, half = make(name, torch.zeros(20), **settings), make(name, torch.zeros(20), **settings)
+    climb(full_strategy, 4), climb(half, 4)
     file = io.BytesIO()
     torch.save(half.state_dict(), file)
-    kept = half.mean.clone()
+    saved_mean = half.mean.clone()
     half.state_dict()["mean"].zero_()
-    assert torch.equal(half.mean, kept), "a state is a copy"
+    assert torch.equal(half.mean, saved_mean), "a state is a copy"
     file.seek(0)
     restored = make(name, torch.ones(20), **settings)
     restored.load_state_dict(torch.load(file, weights_only=True))
-    climb(whole, 4, seed=1), climb(restored, 4, seed=1)
-    assert not torch.equal(whole.mean, kept) and torch.equal(whole.mean, restored.mean)
-    for name, value in whole.state_dict().items():
+    climb(full_strategy, 4, seed=1), climb(restored, 4, seed=1)
+    assert not torch.equal(full_strategy.mean, saved_mean) and torch.equal(full_strategy.mean, restored.mean)
+    for name, value in full_strategy.state_dict().items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(restored.state_dict()[name]))
 
 
@@ -185,10 +188,10 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
 def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) -> None:
     """As if it had scored as the worst sound one or less; its mirror image may still be the best."""
     strategy, other = make(name, score_transform=kind), make(name, score_transform=kind)
-    moved = told(strategy, torch.tensor([1.0, failure, failure, 3.0]), score=0.5)
+    moved = updated_mean(strategy, torch.tensor([1.0, failure, failure, 3.0]), score=0.5)
     assert moved.isfinite().all() and not torch.equal(moved, MEAN)
     # Both failed members share the last rank, so equal scores below all others stand for them.
-    assert torch.equal(moved, told(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
+    assert torch.equal(moved, updated_mean(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
 
 
 PAIRED = [(name, mirrored) for name in STRATEGIES for mirrored in (True, False) if mirrored or name != "ars"]
@@ -198,10 +201,10 @@ PAIRED = [(name, mirrored) for name in STRATEGIES for mirrored in (True, False) 
 def test_population_of_two_goes_towards_the_better(name: str, mirrored: bool) -> None:
     strategy = make(name, population=2, mirrored=mirrored)
     noise = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])[: strategy.rows]
-    assert (told(strategy, torch.tensor([1.0, 2.0]), noise) < MEAN).all()
+    assert (updated_mean(strategy, torch.tensor([1.0, 2.0]), noise) < MEAN).all()
     assert strategy.mean.isfinite().all()
 
 
 def test_rules_that_compare_with_the_mean_need_its_fitness() -> None:
     with pytest.raises(ValueError, match="needs the fitness of the mean"):
-        told(make("nes", score_transform=7))
+        updated_mean(make("nes", score_transform=7))

@@ -17,31 +17,31 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_member_draws_the_same_alone(name: str) -> None:
-    together = DRAWS[name](Streams([3, 4, 5]))
+    joint_draws = DRAWS[name](Streams([3, 4, 5]))
     for m, seed in enumerate([3, 4, 5]):
-        assert torch.equal(together[m], DRAWS[name](Streams([seed]))[0])
-    assert not torch.equal(together[0], together[1])
+        assert torch.equal(joint_draws[m], DRAWS[name](Streams([seed]))[0])
+    assert not torch.equal(joint_draws[0], joint_draws[1])
 
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_members_of_one_seed_draw_once_what_each_would_draw(name: str) -> None:
-    shared, each = in_step([5, 3, 5, 5, 4], "x"), Streams.named([5, 3, 5, 5, 4], "x")
+    shared, plain_streams = in_step([5, 3, 5, 5, 4], "x"), Streams.from_name([5, 3, 5, 5, 4], "x")
     assert isinstance(shared, SharedStreams) and len(shared) == 5 and len(shared.generators) == 3
     for _ in range(2):
-        assert torch.equal(DRAWS[name](shared), DRAWS[name](each))
-    for streams in (shared, each):
+        assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
+    for streams in (shared, plain_streams):
         streams.select([2, 4, 3])
-    assert torch.equal(shared.get_state(), each.get_state()) and len(shared.generators) == 2
-    assert torch.equal(DRAWS[name](shared), DRAWS[name](each))
-    again = in_step([1, 2, 1], "y")
-    again.set_state(shared.get_state())
-    assert torch.equal(DRAWS[name](again), DRAWS[name](each))
+    assert torch.equal(shared.get_state(), plain_streams.get_state()) and len(shared.generators) == 2
+    assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
+    restored = in_step([1, 2, 1], "y")
+    restored.set_state(shared.get_state())
+    assert torch.equal(DRAWS[name](restored), DRAWS[name](plain_streams))
     assert type(in_step([1, 2], "x")) is Streams
 
 
 def test_names_give_unrelated_streams() -> None:
     assert derive_seed(1, "a") != derive_seed(1, "b") and derive_seed(1, "a") != derive_seed(2, "a")
-    assert torch.equal(Streams.named([7], "x").uniform(4), Streams([derive_seed(7, "x")]).uniform(4))
+    assert torch.equal(Streams.from_name([7], "x").uniform(4), Streams([derive_seed(7, "x")]).uniform(4))
     # the same numbers on another machine, tomorrow
     assert derive_seed(25, "rollout") == 3696968438
 
@@ -57,8 +57,8 @@ def test_a_fork_moves_on_and_is_not_moved() -> None:
 
 
 def test_integers_keep_each_members_bound() -> None:
-    drawn = Streams([1, 2]).integers([2, 500], 4000)
-    assert drawn[0].unique().tolist() == [0, 1] and drawn[1].max() > 400 and drawn.max() < 500
+    integers = Streams([1, 2]).integers([2, 500], 4000)
+    assert integers[0].unique().tolist() == [0, 1] and integers[1].max() > 400 and integers.max() < 500
 
 
 def blocks(seeds: list[int], steps: int = 128) -> NoiseBlocks:
@@ -69,11 +69,11 @@ def blocks(seeds: list[int], steps: int = 128) -> NoiseBlocks:
 
 
 def test_numbers_of_steps_are_shaped_as_asked_and_never_come_twice() -> None:
-    alone, both = blocks([3]), blocks([9, 3])
+    alone, pair_blocks = blocks([3]), blocks([9, 3])
     shapes = {"a": (1, 10), "b": (1, 2, 3), "c": (1, 5), "d": (1, 1)}
     rows = []
     for _ in range(150):
-        step, company = alone.next(), both.next()
+        step, company = alone.next(), pair_blocks.next()
         assert {name: tuple(part.shape) for name, part in step.items()} == shapes
         assert all(torch.equal(part[0], company[name][1]) for name, part in step.items())
         rows.append(torch.cat([part.flatten() for part in step.values()]))
@@ -94,16 +94,21 @@ def test_a_block_is_one_draw_after_another() -> None:
 @pytest.mark.parametrize("used", [0, 1, 7, 8, 9])
 @pytest.mark.parametrize("early", [False, True])
 def test_noise_goes_on_from_its_state_and_with_some_members(used: int, early: bool) -> None:
-    whole, resumed, few = blocks([1, 2, 3], 8), blocks([0, 0, 0], 8), blocks([1, 2, 3], 8)
+    full_blocks, resumed, selected_blocks = blocks([1, 2, 3], 8), blocks([0, 0, 0], 8), blocks([1, 2, 3], 8)
     plain = blocks([1, 2, 3], 8)
     for _ in range(used):
-        whole.next(), few.next(), plain.next()
+        full_blocks.next(), selected_blocks.next(), plain.next()
     if early:  # the next block is drawn already
-        whole.prepare(), few.prepare()
-    resumed.load_state_dict(whole.state_dict())
-    few.select(torch.tensor([2, 0]))
+        full_blocks.prepare(), selected_blocks.prepare()
+    resumed.load_state_dict(full_blocks.state_dict())
+    selected_blocks.select(torch.tensor([2, 0]))
     for _ in range(10):
-        ours, theirs, some, same = whole.next(), resumed.next(), few.next(), plain.next()
-        for name, part in ours.items():
-            assert torch.equal(part, theirs[name]) and torch.equal(part[[2, 0]], some[name])
+        full_noise, resumed_noise, selected_noise, same = (
+            full_blocks.next(),
+            resumed.next(),
+            selected_blocks.next(),
+            plain.next(),
+        )
+        for name, part in full_noise.items():
+            assert torch.equal(part, resumed_noise[name]) and torch.equal(part[[2, 0]], selected_noise[name])
             assert torch.equal(part, same[name])

@@ -39,8 +39,8 @@ def system(count: int, seed: int) -> Transitions:
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(count, 2, generator=generator) * torch.tensor([30.0, 0.02]) + torch.tensor([100.0, 5.0])
     action = torch.randint(3, (count,), generator=generator)
-    following = obs @ MATRIX.T + PUSH[action]
-    return Transitions(obs, action, 2 * obs[:, 0] - action, following, (obs[:, 0] > 122.5).float())
+    next_obs = obs @ MATRIX.T + PUSH[action]
+    return Transitions(obs, action, 2 * obs[:, 0] - action, next_obs, (obs[:, 0] > 122.5).float())
 
 
 def fit_to(rows: Transitions, spaces: Spaces, updates: int, **changes: Any) -> tuple[Fit, torch.Tensor]:
@@ -115,9 +115,9 @@ def test_what_never_varies_is_a_constant_everywhere() -> None:
 
 def test_pieces_are_of_one_episode_and_held_out_as_a_whole() -> None:
     obs = torch.arange(130.0)[:, None]
-    following, ended = obs + 1, torch.zeros(130)
-    following[19], ended[69] = -1.0, 1.0  # a time limit, and an end
-    rows = Transitions(obs, torch.zeros(130, dtype=torch.int64), ended, following, ended)
+    next_obs, terminated = obs + 1, torch.zeros(130)
+    next_obs[19], terminated[69] = -1.0, 1.0  # a time limit, and an end
+    rows = Transitions(obs, torch.zeros(130, dtype=torch.int64), terminated, next_obs, terminated)
     assert rows.pieces().tolist() == [0, 20, 70, 120]
     learned, held_out = (part.obs[:, 0].int().tolist() for part in rows.split(0.25, Streams([0])))
     assert sorted([*learned, *held_out]) == [*range(130)]
@@ -129,19 +129,23 @@ def test_errors_of_rollouts_by_hand() -> None:
     rows = Transitions(obs[:20], torch.zeros(20, dtype=torch.int64), torch.ones(20), obs[1:], torch.eye(20)[7])
     fit, flat = fit_to(rows, Spaces((1,), Discrete(2)), 0, proxy_hidden_layer=0)
     flat.zero_()
-    named = fit.networks.named(flat[0])
-    named["state.0.weight"][0, 2], named["state.0.bias"][0], named["reward.0.bias"][0] = 1.0, 0.5, 1.0
+    named_weights = fit.networks.named_tensors(flat[0])
+    named_weights["state.0.weight"][0, 2], named_weights["state.0.bias"][0], named_weights["reward.0.bias"][0] = (
+        1.0,
+        0.5,
+        1.0,
+    )
     errors, spread = fit.errors(flat, rows), float(obs[1:].std(correction=0))
     # 0.1 too far in each step, and never an end: pieces are the steps up to the end at step 7, and those after it.
     assert errors["obs_loss"] == pytest.approx((0.1 / spread) ** 2, rel=1e-4) and errors["reward_loss"] == 0
     assert errors["rollout_error"] == pytest.approx(0.8 / spread, rel=1e-4)  # of 8 and 12 steps the lower median
     assert (errors["ends_missed"], errors["ends_false"], errors["rollout_ends"]) == (1, 0, 0.5)
-    named["done.0.bias"][0] = 0.6
+    named_weights["done.0.bias"][0] = 0.6
     errors = fit.errors(flat, rows)
     assert (errors["ends_missed"], errors["ends_false"], errors["rollout_ends"]) == (0, 1, 1)
     # -log sigmoid(0.1) at the end, -log sigmoid(-0.1) at 19 others
-    wanted = (np.log1p(np.exp(-0.1)) + 19 * np.log1p(np.exp(0.1))) / 20
-    assert errors["termination_loss"] == pytest.approx(wanted, rel=1e-5)
+    expected_loss = (np.log1p(np.exp(-0.1)) + 19 * np.log1p(np.exp(0.1))) / 20
+    assert errors["termination_loss"] == pytest.approx(expected_loss, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +168,13 @@ def test_transitions_are_those_of_the_environment(source: str, game: str, agent:
         state = torch.stack([torch.atan2(rows.obs[:, 1], rows.obs[:, 0]), rows.obs[:, 2]], 1)
     else:
         state = rows.obs
-    state, reward, ended, _ = dynamics.step(state[None].double(), rows.action[None])
+    state, reward, terminated, _ = dynamics.step(state[None].double(), rows.action[None])
     torch.testing.assert_close(dynamics.observe(state)[0].float(), rows.next_obs, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(reward[0].float(), rows.reward, rtol=1e-3, atol=1e-3)
-    assert (ended[0].float() == rows.ended).float().mean() > 0.99  # rounding at a bound
+    assert (terminated[0].float() == rows.ended).float().mean() > 0.99  # rounding at a bound
     assert len(rows.pieces()) > 4 and 0.2 < rows.action.double().std() < 3
-    again = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
-    assert torch.equal(rows.next_obs, again.next_obs)
+    second_rows = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
+    assert torch.equal(rows.next_obs, second_rows.next_obs)
 
 
 def run(logdir: Path, *callbacks: pl.Callback, **changes: Any) -> Path:
@@ -236,12 +240,12 @@ def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: 
     search = {"implementation": "SE", "gamename": "cartpole", "generations": 1, "population": 2, "center_agents": 1}
     search |= {"report_agents": 1, "retest_agents": 1, "inner_steps": 20, "compiled": False, "step_size": 1e-9}
     trainer.train(**search, start_from=str(folder), logdir=str(tmp_path), verbose=False)
-    found = files.load(run_folder(tmp_path))
-    torch.testing.assert_close(found.parameters, files.load(folder).parameters, rtol=0, atol=1e-6)
+    proxy = files.load(run_folder(tmp_path))
+    torch.testing.assert_close(proxy.parameters, files.load(folder).parameters, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("extra_flags", "words"),
     [
         (["--transitions", "50"], "transitions is 50; allowed: integer, at least 100"),
         (["--transitions_from", "agent"], "did you mean 'agents'"),
@@ -254,11 +258,11 @@ def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: 
         (["--proxy", "bandit"], "did you mean '--proxy mdp'?"),
     ],
 )
-def test_what_cannot_be_is_one_line(more: list[str], words: str, tmp_path: Path, capsys: Shown) -> None:
+def test_what_cannot_be_is_one_line(extra_flags: list[str], words: str, tmp_path: Path, capsys: Shown) -> None:
     command = ["--implementation", "SE", "--gamename", "cartpole", "--preset", "supervised", "--logdir", str(tmp_path)]
-    assert trainer.main([*command, *more]) == 2
-    shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: searches are")]
-    assert len(shown) == 1 and words in shown[0]
+    assert trainer.main([*command, *extra_flags]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: searches are")]
+    assert len(lines) == 1 and words in lines[0]
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

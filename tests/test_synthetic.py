@@ -15,7 +15,7 @@ from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from rounding import gamma, near
+from rounding import assert_near, gamma
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500)
 ACROBOT = Spaces((6,), Discrete(3), max_episode_steps=500)
@@ -96,14 +96,14 @@ def test_a_low_bias_leaves_ends_to_the_time_limit() -> None:
     first, second = (dynamics_of(settings, 20).program.step(states, action) for settings in (free, bound))
     assert torch.equal(first.next_state, second.next_state) and torch.equal(first.reward, second.reward)
     # A product may begin with the bias: then all of its sums round as numbers near 5 do.
-    near(first.done - 5, second.done, gamma(free.proxy_hidden_size + 2) * (first.done.abs() + 5))
+    assert_near(first.done - 5, second.done, gamma(free.proxy_hidden_size + 2) * (first.done.abs() + 5))
     assert (first.done > 0.5).any() and not (second.done > 0.5).any()
 
 
 def test_nothing_is_clipped_and_the_next_state_is_absolute() -> None:
-    there = torch.tensor([[1e9, -1e9, 0.5, 0.0]])
-    out = constant(config(), "state", there).program.step(torch.randn(1, 2, 4), torch.zeros(1, 2).long())
-    assert torch.equal(out.next_state[0], there.expand(2, 4))
+    next_state = torch.tensor([[1e9, -1e9, 0.5, 0.0]])
+    out = constant(config(), "state", next_state).program.step(torch.randn(1, 2, 4), torch.zeros(1, 2).long())
+    assert torch.equal(out.next_state[0], next_state.expand(2, 4))
 
 
 def test_a_bandit_has_episodes_of_one_step() -> None:
@@ -120,8 +120,8 @@ WIDE = Spaces((3,), Continuous((-1.0, -2.0), (1.0, 6.0)), max_episode_steps=9)
 
 
 @pytest.mark.parametrize("spaces", [WIDE, ACROBOT])
-@pytest.mark.parametrize(("form", "most"), [("absolute", 0.0), ("squared", 0.0), ("exponential", 1.0)])
-def test_a_target_does_what_pays_most(form: str, most: float, spaces: Spaces) -> None:
+@pytest.mark.parametrize(("form", "max_reward"), [("absolute", 0.0), ("squared", 0.0), ("exponential", 1.0)])
+def test_a_target_does_what_pays_most(form: str, max_reward: float, spaces: Spaces) -> None:
     """A target says 0 at first, and sees what it is spread over with mean 0 and variance 1."""
     settings = config(proxy="bandit", reward_form=form, first_states="table", table_size=40)
     networks, obs = Networks(settings, spaces), 5 + 2 * torch.randn(3, 50, *spaces.obs_shape)
@@ -131,20 +131,20 @@ def test_a_target_does_what_pays_most(form: str, most: float, spaces: Spaces) ->
     assert torch.equal(first, middle.expand_as(first))
     flat[:, : networks.searched] = torch.randn(3, networks.searched)
     program = networks.program(flat)
-    best, paid = networks.target(flat).act(obs), {}
+    best, rewards = networks.target(flat).act(obs), {}
     for action in (best, first, best.roll(1, 1)):
-        paid[action] = program.step(obs, action).reward
+        rewards[action] = program.step(obs, action).reward
         alone = networks.program(flat[1:2]).step(obs[1:2], action[1:2]).reward
-        assert torch.equal(alone, paid[action][1:2])
-    torch.testing.assert_close(paid.pop(best), torch.full((3, 50), most))
-    assert all((reward <= most).all() and reward.mean() < most - 0.1 for reward in paid.values())
+        assert torch.equal(alone, rewards[action][1:2])
+    torch.testing.assert_close(rewards.pop(best), torch.full((3, 50), max_reward))
+    assert all((reward <= max_reward).all() and reward.mean() < max_reward - 0.1 for reward in rewards.values())
     if spaces is WIDE:
         low, high = torch.tensor(WIDE.actions.low), torch.tensor(WIDE.actions.high)
         assert torch.equal(best, best.clamp(low, high)) and (best == low).any() and (best == high).any()
     fixed = networks.fixed(flat)
     assert networks.size - networks.searched == sum(view[0].numel() for view in fixed.values())
-    seen = (fixed["states.table"] - fixed["target.center"][:, None]) / fixed["target.spread"][:, None]
-    assert seen.mean().abs() < 0.1 and seen.std().item() == pytest.approx(1, abs=0.15)
+    normalized_table = (fixed["states.table"] - fixed["target.center"][:, None]) / fixed["target.spread"][:, None]
+    assert normalized_table.mean().abs() < 0.1 and normalized_table.std().item() == pytest.approx(1, abs=0.15)
 
 
 @pytest.mark.parametrize(("game", "limits"), [
@@ -178,15 +178,15 @@ def test_a_learned_reset_is_of_the_seed_alone(latent: int | None) -> None:
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_starts_are_the_environments_own_and_a_function_of_the_seed(members: int) -> None:
-    tensors, some = make_environment("cartpole", 3, 2), torch.arange(6).view(3, 2)
-    assert torch.equal(starts_of(tensors)(some), tensors.reset(some))
+    tensors, few_seeds = make_environment("cartpole", 3, 2), torch.arange(6).view(3, 2)
+    assert torch.equal(starts_of(tensors)(few_seeds), tensors.reset(few_seeds))
     real = make_environment("lunarlander", members, 2)
     starts, seeds = starts_of(real, draws=10), torch.randint(2**31, (5, 3, 100))
-    found, asked = starts(seeds), torch.arange(-(-10 // (2 * members)) * 2 * members).view(-1, members, 2)
-    bank = torch.cat([real.reset(block).flatten(0, 1) for block in asked])
-    assert found.shape == (5, 3, 100, 8)
-    assert torch.equal(found.flatten(0, -2).unique(dim=0), bank.unique(dim=0))  # all of them, and nothing else
-    assert torch.equal(starts(seeds[2, 1:2, 7:8]), found[2, 1:2, 7:8])
+    start_states, bank_seeds = starts(seeds), torch.arange(-(-10 // (2 * members)) * 2 * members).view(-1, members, 2)
+    bank = torch.cat([real.reset(block).flatten(0, 1) for block in bank_seeds])
+    assert start_states.shape == (5, 3, 100, 8)
+    assert torch.equal(start_states.flatten(0, -2).unique(dim=0), bank.unique(dim=0))  # all of them, and nothing else
+    assert torch.equal(starts(seeds[2, 1:2, 7:8]), start_states[2, 1:2, 7:8])
     real.close()
 
 
@@ -194,13 +194,13 @@ def test_a_proxy_alone_is_itself_in_company_to_the_bit() -> None:
     for settings in (config(), config(proxy_hidden_layer=2, raw_done=True), config(proxy_activation_fn="tanh")):
         dynamics, state = dynamics_of(settings, 6), torch.randn(6, 1, 4)
         actions = torch.randint(2, (50, 6, 1))
-        kept, theirs = dynamics.select(torch.tensor([4, 1])), state[[4, 1]]
-        alone, own = dynamics.select(torch.tensor([1])), state[[1]]
+        selected, selected_state = dynamics.select(torch.tensor([4, 1])), state[[4, 1]]
+        alone, alone_state = dynamics.select(torch.tensor([1])), state[[1]]
         for action in actions:
             state, reward, ends, _ = dynamics.step(state, action)
-            theirs, reward2, ends2, _ = kept.step(theirs, action[[4, 1]])
-            own, reward1, _, discount = alone.step(own, action[[1]])
-            assert torch.equal(theirs, state[[4, 1]]) and torch.equal(own, state[[1]])
+            selected_state, reward2, ends2, _ = selected.step(selected_state, action[[4, 1]])
+            alone_state, reward1, _, discount = alone.step(alone_state, action[[1]])
+            assert torch.equal(selected_state, state[[4, 1]]) and torch.equal(alone_state, state[[1]])
             assert torch.equal(reward2, reward[[4, 1]]) and torch.equal(reward1, reward[[1]])
             assert torch.equal(ends2, ends[[4, 1]]) and (discount is None) != settings.raw_done
 
@@ -211,8 +211,8 @@ def test_of_one_hot_environments_only_the_largest_number_is_seen() -> None:
     program = networks.program(networks.initial(Streams([0, 1])))
     world = SyntheticDynamics(program, real.spaces, starts_of(real))
     state = world.step(world.initial(torch.arange(6).view(2, 3)), torch.zeros(2, 3, dtype=torch.int64))[0]
-    seen = world.observe(state)
-    assert world.spaces.one_hot and not torch.equal(seen, state)
-    assert torch.equal(seen.argmax(-1), state.argmax(-1)) and torch.equal(
-        seen.sort(-1).values, torch.eye(6)[5].expand(2, 3, 6)
+    obs = world.observe(state)
+    assert world.spaces.one_hot and not torch.equal(obs, state)
+    assert torch.equal(obs.argmax(-1), state.argmax(-1)) and torch.equal(
+        obs.sort(-1).values, torch.eye(6)[5].expand(2, 3, 6)
     )

@@ -18,14 +18,14 @@ from models.off_policy import OffPolicy
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from proxies import PLAIN
-from rounding import Stack, backpropagated, gamma, near, steps
+from rounding import Stack, assert_near, backpropagated, gamma, steps
 
 OBS, LOW, HIGH = 4, (-2.0, 0.0), (2.0, 10.0)
 SMALL: dict[str, Any] = {"hidden_sizes": (9, 9), "batch_size": 7, "init_episodes": 0, "fill": 0}
 NOW, DISCRETE = Config(**SMALL), DiscreteConfig(**SMALL)
 
 
-def made(config: Any = NOW, seeds: Any = (0, 1, 2)) -> OffPolicy:
+def make_agent(config: Any = NOW, seeds: Any = (0, 1, 2)) -> OffPolicy:
     if isinstance(config, DiscreteConfig):
         return DiscreteAgent(config, Spaces((OBS,), Discrete(3)), list(seeds))
     return Agent(config, Spaces((OBS,), Continuous(LOW, HIGH)), list(seeds))
@@ -45,7 +45,7 @@ def live(agent: OffPolicy, steps: int, learns: bool = True, first: int = 0) -> N
             agent.learn()
 
 
-def apart(agent: OffPolicy) -> None:
+def perturb_targets(agent: OffPolicy) -> None:
     """Targets that are not the networks they follow."""
     g = torch.Generator().manual_seed(0)
     for target in (agent.critics.target, getattr(agent, "target", None)):
@@ -55,8 +55,10 @@ def apart(agent: OffPolicy) -> None:
 
 def learned(agent: OffPolicy) -> dict[str, Tensor]:
     parts = {"actor": agent.optimizer, "critics": agent.critics.optimizer}
-    found = {f"{part} {name}": value for part, own in parts.items() for name, value in own.state_dict().items()}
-    return {name: value.clone() for name, value in (found | dict(agent.state_dict())).items()}
+    states = {
+        f"{part} {name}": value for part, optimizer in parts.items() for name, value in optimizer.state_dict().items()
+    }
+    return {name: value.clone() for name, value in (states | dict(agent.state_dict())).items()}
 
 
 # -- gradients against autograd ----------------------------------------------------------------------------------------
@@ -101,8 +103,8 @@ def torch_losses(agent: Any, critics: Tensor, actor: Tensor, m: int) -> Tensor:
         next_action = next_action + noise.clamp(-config.policy_std_clip, config.policy_std_clip)
         if not isinstance(config, DiscreteConfig):
             next_action = next_action.clamp(-1, 1)
-        later = torch_critics(agent, agent.critics.target[m], next_obs, next_action).min(0).values
-    error = torch_critics(agent, critics, obs, action) - (reward + config.discount * discount * later)
+        next_q = torch_critics(agent, agent.critics.target[m], next_obs, next_action).min(0).values
+    error = torch_critics(agent, critics, obs, action) - (reward + config.discount * discount * next_q)
     return error.square().mean(1).sum()
 
 
@@ -115,9 +117,9 @@ def gradient_error(agent: OffPolicy, gradient: Tensor) -> float:
 
 def critic_bounds(agent: OffPolicy, weights: Tensor, pair: Tensor, error: Tensor | float = 0.0) -> list[Stack]:
     """Error bounds of both critics of one member at pairs ``[B, in]``."""
-    one = agent.critics.network
-    layers = [[(w[0], b[0, :, 0]) for w, b in one.layers(flat[None])[: one.depth]] for flat in weights.chunk(2)]
-    return [Stack(each, PLAIN[one.activation], pair, error) for each in layers]
+    network = agent.critics.network
+    layers = [[(w[0], b[0, :, 0]) for w, b in network.layers(flat[None])[: network.depth]] for flat in weights.chunk(2)]
+    return [Stack(critic_layers, PLAIN[network.activation], pair, error) for critic_layers in layers]
 
 
 GRADIENTS = {
@@ -134,51 +136,53 @@ GRADIENTS = {
 @pytest.mark.parametrize("case", GRADIENTS)
 def test_the_gradients_are_those_of_the_losses(case: str) -> None:
     """The critics' towards the goal, then the actor's up the first critic, after its step."""
-    agent: Any = made(dataclasses.replace(GRADIENTS[case], policy_delay=1))
-    apart(agent)
+    agent: Any = make_agent(dataclasses.replace(GRADIENTS[case], policy_delay=1))
+    perturb_targets(agent)
     live(agent, 30, learns=False)
     actors = [agent.online[m].clone().requires_grad_() for m in range(3)]
     critics = [agent.critics.online[m].clone().requires_grad_() for m in range(3)]
     losses = [torch_losses(agent, critics[m], actors[m], m) for m in range(3)]
-    ours, seen = agent.learn(), agent.measured()
+    agent_losses, logged = agent.learn(), agent.metrics()
     for m in range(3):
         losses[m].backward()
-        assert ours[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
-        near(agent.critics.optimizer.mean[m], 0.1 * critics[m].grad, 0.1 * gradient_error(agent, critics[m].grad))
+        assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
+        assert_near(
+            agent.critics.optimizer.mean[m], 0.1 * critics[m].grad, 0.1 * gradient_error(agent, critics[m].grad)
+        )
         obs = rows_of(agent, m)[0]
         action = torch_actor(agent, actors[m], obs, numbers_of(agent, m).get("gumbel", obs))
         torch_critics(agent, agent.critics.online[m], obs, action)[0].mean().neg().backward()
         assert actors[m].grad is not None and actors[m].grad.abs().max() > 1e-4
-        near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
-        if "train/entropy" in seen:
+        assert_near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
+        if "train/entropy" in logged:
             logits = torch_mlp(agent.network, actors[m][: agent.network.size], obs)
             exact = torch.distributions.Categorical(logits=logits).entropy().mean().item()
-            assert seen["train/entropy"][m].item() == pytest.approx(exact, rel=1e-4) and exact < 0.9999 * math.log(3)
-    assert ("train/entropy" in seen) == isinstance(agent.spaces.actions, Discrete)
+            assert logged["train/entropy"][m].item() == pytest.approx(exact, rel=1e-4) and exact < 0.9999 * math.log(3)
+    assert ("train/entropy" in logged) == isinstance(agent.spaces.actions, Discrete)
 
 
 def test_the_smaller_critic_and_its_gradient() -> None:
-    agent = made(dataclasses.replace(NOW, activation="tanh"))
+    agent = make_agent(dataclasses.replace(NOW, activation="tanh"))
     g = torch.Generator().manual_seed(3)
     agent.critics.online.data.normal_(generator=g)  # so that each is the smaller one somewhere
     pairs = torch.randn(3, OBS + 2, 40, generator=g)
     values, slopes = agent.critics.smaller(pairs)
     for m in range(3):
         x = pairs[m].T.clone().requires_grad_()
-        both = torch_critics(agent, agent.critics.online[m], x[:, :OBS], x[:, OBS:])
-        assert 0 < (both[0] < both[1]).sum() < 40
-        smaller = both.min(0).values
+        q_values = torch_critics(agent, agent.critics.online[m], x[:, :OBS], x[:, OBS:])
+        assert 0 < (q_values[0] < q_values[1]).sum() < 40
+        smaller = q_values.min(0).values
         smaller.mean().backward()
         bounds = critic_bounds(agent, agent.critics.online[m], pairs[m].T)
-        near(values[m], smaller, torch.cat([each.error for each in bounds], 1).amax(1))
-        downs = torch.stack([each.backward(torch.full((40, 1), 1 / 40))[1] for each in bounds])
-        near(slopes[m], x.grad.T, downs.amax(0).T)
+        assert_near(values[m], smaller, torch.cat([bound.error for bound in bounds], 1).amax(1))
+        downs = torch.stack([bound.backward(torch.full((40, 1), 1 / 40))[1] for bound in bounds])
+        assert_near(slopes[m], x.grad.T, downs.amax(0).T)
 
 
 @pytest.mark.parametrize("case", GRADIENTS)
 def test_the_value_of_a_state_is_that_of_what_a_test_does_there(case: str) -> None:
-    agent: Any = made(GRADIENTS[case])
-    apart(agent)
+    agent: Any = make_agent(GRADIENTS[case])
+    perturb_targets(agent)
     obs = torch.randn(3, 40, OBS, generator=torch.Generator().manual_seed(4))
     values = agent.state_values(obs)
     for m in range(3):
@@ -187,7 +191,7 @@ def test_the_value_of_a_state_is_that_of_what_a_test_does_there(case: str) -> No
         expected = torch_critics(agent, agent.critics.target[m], obs[m], done).min(0).values
         error = gamma(steps(*agent.network.sizes))  # of actions up to 1
         bounds = critic_bounds(agent, agent.critics.target[m], torch.cat([obs[m], done], 1), error)
-        near(values[m], expected, torch.cat([each.error for each in bounds], 1).amax(1))
+        assert_near(values[m], expected, torch.cat([bound.error for bound in bounds], 1).amax(1))
 
 
 # -- delays and waiting ------------------------------------------------------------------------------------------------
@@ -196,31 +200,33 @@ def test_the_value_of_a_state_is_that_of_what_a_test_does_there(case: str) -> No
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
 def test_actor_and_targets_move_at_every_policy_delay_th_update_of_a_member(config: Any) -> None:
     """Member m ends its first episode at tick 2 m, so that all count their own updates."""
-    agent: Any = made(dataclasses.replace(config, policy_delay=3, init_episodes=1))
-    apart(agent)
+    agent: Any = make_agent(dataclasses.replace(config, policy_delay=3, init_episodes=1))
+    perturb_targets(agent)
     obs, updates = torch.randn(3, 1, OBS, generator=torch.Generator().manual_seed(1)), [0, 0, 0]
     for tick in range(10):
-        before = learned(agent)
+        old_values = learned(agent)
         done = torch.tensor([[tick == 2 * m] for m in range(3)])
         agent.observe(obs, agent.act(obs), 0.9 * obs, torch.ones(3, 1), torch.ones(3, 1), done)
         loss, now = agent.learn(), learned(agent)
         for m in range(3):
-            able = tick >= 2 * m
-            updates[m] += able
-            assert loss[m].isnan() == (not able) == agent.measured()["train/q_mean"][m].isnan()
-            due = able and updates[m] % 3 == 0
+            active = tick >= 2 * m
+            updates[m] += active
+            assert loss[m].isnan() == (not active) == agent.metrics()["train/q_mean"][m].isnan()
+            is_due = active and updates[m] % 3 == 0
             for name, value in now.items():
-                moves = able if name.startswith("critics") and "target" not in name else due
+                moves = active if name.startswith("critics") and "target" not in name else is_due
                 if name.rpartition(" ")[2] != "lr":
-                    assert torch.equal(value[m], before[name][m]) == (not moves), (tick, m, name)
-            if due:
-                towards = 0.995 * before["target"][m] + 0.005 * now["online"][m]
-                near(now["target"][m], towards, gamma(3) * (before["target"][m].abs() + now["online"][m].abs()))
+                    assert torch.equal(value[m], old_values[name][m]) == (not moves), (tick, m, name)
+            if is_due:
+                towards = 0.995 * old_values["target"][m] + 0.005 * now["online"][m]
+                assert_near(
+                    now["target"][m], towards, gamma(3) * (old_values["target"][m].abs() + now["online"][m].abs())
+                )
     assert agent.critics.optimizer.count.tolist() == [10, 8, 6] and agent.optimizer.count.tolist() == [3, 2, 2]
 
 
 def test_acts_at_random_until_it_learns() -> None:
-    agent = made(dataclasses.replace(NOW, fill=300, action_std=0.0))
+    agent = make_agent(dataclasses.replace(NOW, fill=300, action_std=0.0))
     live(agent, 300, learns=False)
     action = agent.replay.rows()["pair"][:, :, OBS:]
     assert action.amin() < -0.97 and action.amax() > 0.97 and abs(action.mean()) < 0.05
@@ -232,7 +238,7 @@ def test_acts_at_random_until_it_learns() -> None:
 
 
 def test_noise_is_in_shares_of_half_the_range_and_actions_keep_to_it() -> None:
-    agent = made(dataclasses.replace(NOW, num_envs=4000, buffer_size=20_000, action_std=0.3))
+    agent = make_agent(dataclasses.replace(NOW, num_envs=4000, buffer_size=20_000, action_std=0.3))
     agent.online.data.zero_()  # the middle of the range
     live(agent, 1, learns=False)
     action = agent.act(torch.zeros(3, 4000, OBS))
@@ -243,7 +249,7 @@ def test_noise_is_in_shares_of_half_the_range_and_actions_keep_to_it() -> None:
 
 
 def test_discrete_does_the_largest_of_the_noisy_vector_that_it_remembers() -> None:
-    agent = made(dataclasses.replace(DISCRETE, action_std=1.0))
+    agent = make_agent(dataclasses.replace(DISCRETE, action_std=1.0))
     live(agent, 5, learns=False)  # the first of which is at random
     obs = torch.randn(3, 1, OBS)
     action = agent.act(obs)
@@ -251,14 +257,14 @@ def test_discrete_does_the_largest_of_the_noisy_vector_that_it_remembers() -> No
     vector = agent.replay.rows()["pair"][-1, :, OBS:]
     assert torch.equal(vector.argmax(1), action[:, 0])
     noise = agent.numbers["explore"][:, 0]
-    near((vector - noise).sum(1), torch.ones(3), gamma(2 * vector.shape[1]) * (1 + 2 * noise.abs().sum(1)))
+    assert_near((vector - noise).sum(1), torch.ones(3), gamma(2 * vector.shape[1]) * (1 + 2 * noise.abs().sum(1)))
     first = agent.replay.rows()["pair"][0, :, OBS:]
     assert sorted(first[0].tolist()) == [0, 0, 1]
 
 
 def test_annealed_temperature() -> None:
     """Linearly from 2 to 0.1 over 2,000 updates of each member's own."""
-    agent: Any = made(dataclasses.replace(DISCRETE, gumbel_softmax_temp=2.0, gumbel_temperature="annealed"))
+    agent: Any = make_agent(dataclasses.replace(DISCRETE, gumbel_softmax_temp=2.0, gumbel_temperature="annealed"))
     for counts, expected in (([0, 1000, 2000], [2.0, 1.05, 0.1]), ([500, 9000, 1], [1.525, 0.1, 1.99905])):
         agent.critics.optimizer.count = torch.tensor(counts)
         assert agent.temperature(agent.online).view(-1).tolist() == pytest.approx(expected)
@@ -267,7 +273,9 @@ def test_annealed_temperature() -> None:
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
 def test_tests_are_greedy_unless_they_are_to_be_noisy(config: Any) -> None:
     obs = torch.randn(3, 50, OBS)
-    calm, noisy = (made(dataclasses.replace(config, test_noise=own, action_std=0.5)) for own in (False, True))
+    calm, noisy = (
+        make_agent(dataclasses.replace(config, test_noise=test_noise, action_std=0.5)) for test_noise in (False, True)
+    )
     policies = [agent.begin(50, Streams([5, 6, 7]), sample=False) for agent in (calm, calm, noisy, noisy)]
     actions = [policy.act(obs) for policy in policies]
     outputs = torch.stack([torch_mlp(calm.network, calm.online[m, : calm.network.size], obs[m]) for m in range(3)])
@@ -283,7 +291,7 @@ def test_tests_are_greedy_unless_they_are_to_be_noisy(config: Any) -> None:
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
 def test_those_who_stay_go_on_as_if_nobody_had_left(config: Any) -> None:
-    leave(*(made(config, (0, 1, 2)) for _ in range(2)))
+    leave(*(make_agent(config, (0, 1, 2)) for _ in range(2)))
 
 
 def leave(all_of_them: OffPolicy, fewer: OffPolicy) -> None:

@@ -46,7 +46,7 @@ def half(obs: np.ndarray) -> np.ndarray:
     return np.full(len(obs), 0.5)
 
 
-def below(obs: np.ndarray) -> np.ndarray:
+def out_of_range(obs: np.ndarray) -> np.ndarray:
     return np.full(len(obs), -1)
 
 
@@ -54,7 +54,7 @@ def lost(obs: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(obs)) < 2, 0.0, np.nan)  # as one that fails far from home
 
 
-def far(obs: np.ndarray) -> np.ndarray:
+def huge_action(obs: np.ndarray) -> np.ndarray:
     return 1e30 * np.sign(obs[:, 0])
 
 
@@ -66,63 +66,63 @@ def broken(obs: np.ndarray) -> np.ndarray:
     raise RuntimeError("no such policy")
 
 
-def made(game: str, source: str, *more: str) -> tuple[Any, torch.Tensor]:
+def make_clone(game: str, source: str, *extra_flags: str) -> tuple[Any, torch.Tensor]:
     """The stages, and the clone's parameters."""
     words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "clone"]
     agent = ["--agent", "TD3"] if game == "pendulum" else []
-    few = [] if {"latent", "--pairs"} & {*more} else ["--table_size", "300"]
-    config = parse.parse([*words, *agent, "--start_from", source, *few, *more]).proxy
+    size_flags = [] if {"latent", "--pairs"} & {*extra_flags} else ["--table_size", "300"]
+    config = parse.parse([*words, *agent, "--start_from", source, *size_flags, *extra_flags]).proxy
     stages = stages_of(config, game)
     return stages, cloned(source, stages, game, 0)
 
 
 def test_a_clone_does_what_its_teacher_does() -> None:
-    stages, flat = made("cartpole", "test_teachers:balance")
-    own = stages.parameters
-    states = own.fixed(flat[None])["states.table"]
-    told = own.target(flat[None]).act(states)[0]
-    wanted = torch.from_numpy(balance(states[0].numpy()))
-    assert (told == wanted).double().mean() > 0.97
-    assert 0.1 < wanted.double().mean() < 0.9  # else a constant would do
+    stages, flat = make_clone("cartpole", "test_teachers:balance")
+    networks = stages.parameters
+    states = networks.fixed(flat[None])["states.table"]
+    actions = networks.target(flat[None]).act(states)[0]
+    expected = torch.from_numpy(balance(states[0].numpy()))
+    assert (actions == expected).double().mean() > 0.97
+    assert 0.1 < expected.double().mean() < 0.9  # else a constant would do
 
 
 def test_a_continuous_clone_does_so_within_the_bounds() -> None:
-    stages, flat = made("pendulum", "test_teachers:brake")
+    stages, flat = make_clone("pendulum", "test_teachers:brake")
     states = stages.parameters.fixed(flat[None])["states.table"]
     assert states[0, :, 2].abs().max() > 7  # all that there can be, not where the policy goes
-    told = stages.parameters.target(flat[None]).act(states)[0]
-    wanted = torch.from_numpy(brake(states[0].numpy())).clamp(-2, 2)
-    assert (told - wanted).abs().mean() < 0.05
+    actions = stages.parameters.target(flat[None]).act(states)[0]
+    expected = torch.from_numpy(brake(states[0].numpy())).clamp(-2, 2)
+    assert (actions - expected).abs().mean() < 0.05
 
 
 def test_the_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
     folder = DDQN(tmp_path)
-    stages, flat = made("cartpole", str(folder), "--clone_of", "values", "--reward_form", "free")
+    stages, flat = make_clone("cartpole", str(folder), "--clone_of", "values", "--reward_form", "free")
     states = stages.parameters.fixed(flat[None])["states.table"][0]
     q = teacher(str(folder), "cartpole", CARTPOLE, values=True)(states)
     program = stages.parameters.program(flat[None])
-    paid = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
-    wanted = (q - q.mean()) / q.std()
-    assert np.corrcoef(paid.flatten(), wanted.flatten())[0, 1] > 0.98
+    rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
+    expected = (q - q.mean()) / q.std()
+    assert np.corrcoef(rewards.flatten(), expected.flatten())[0, 1] > 0.98
     assert torch.equal(stages.as_met(flat, lambda *_: torch.zeros(300, 4), False), flat)  # no target meets other states
 
 
 def test_an_agent_is_cloned_as_it_is_when_greedy(tmp_path: Path) -> None:
     folder = DDQN(tmp_path)
-    found, obs = teacher(str(folder), "cartpole", CARTPOLE), 0.1 * torch.randn(20, 4)
-    assert found(obs).tolist() == [trainer.load(folder).predict(each) for each in obs.numpy()]
+    policy, obs = teacher(str(folder), "cartpole", CARTPOLE), 0.1 * torch.randn(20, 4)
+    assert policy(obs).tolist() == [trainer.load(folder).predict(observation) for observation in obs.numpy()]
 
 
 def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
-    seen = visited(act, "cartpole", 600, 0)
-    assert seen.shape == (600, 4) and torch.equal(seen, visited(act, "cartpole", 600, 0))
+    states = visited(act, "cartpole", 600, 0)
+    assert states.shape == (600, 4) and torch.equal(states, visited(act, "cartpole", 600, 0))
     monkeypatch.setattr(teachers, "_LADDER", (0.0,))
     calm = visited(act, "cartpole", 600, 0)
-    assert seen[:, 2].std() > 1.5 * calm[:, 2].std()
+    assert states[:, 2].std() > 1.5 * calm[:, 2].std()
     starts = visited(act, "cartpole", 600, 0, limit=1)
-    assert starts.abs().max() <= 0.05 < seen.abs().max() and len(starts.unique(dim=0)) == 600
-    stages, flat = made("cartpole", "test_teachers:balance", "--table_episodes", "1")
+    assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
+    stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
     assert stages.parameters.fixed(flat[None])["states.table"].abs().max() <= 0.05
 
 
@@ -135,7 +135,7 @@ def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyP
         ("test_teachers:alone", r"gives \[\] numbers for 2 observations"),
         ("test_teachers:broken", "failed: no such policy"),
         ("test_teachers:half", r"the action 0\.5; allowed: whole numbers, 0 to 1"),
-        ("test_teachers:below", "the action -1; allowed: whole numbers, 0 to 1"),
+        ("test_teachers:out_of_range", "the action -1; allowed: whole numbers, 0 to 1"),
         ("test_teachers:lost", "gives nan; allowed: finite numbers"),
         ("test_teachers:ending", "failed: 3; allowed: a function"),
     ],
@@ -146,12 +146,14 @@ def test_what_is_no_policy_is_told(source: str, words: str) -> None:
 
 
 def test_continuous_actions_are_cut_to_the_bounds_and_one_needs_no_axis() -> None:
-    given = teacher("test_teachers:far", "pendulum", PENDULUM)(torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0.0, 1, 0]]))
-    assert given.tolist() == [[2.0], [-2.0], [0.0]]
+    actions = teacher("test_teachers:huge_action", "pendulum", PENDULUM)(
+        torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0.0, 1, 0]])
+    )
+    assert actions.tolist() == [[2.0], [-2.0], [0.0]]
 
 
 @pytest.mark.parametrize(
-    ("game", "more", "words"),
+    ("game", "extra_flags", "words"),
     [
         ("cartpole", ["--first_states", "latent"], "first_states table"),
         ("cartpole", ["--clone_of", "values"], "reward_form free"),
@@ -165,9 +167,9 @@ def test_continuous_actions_are_cut_to_the_bounds_and_one_needs_no_axis() -> Non
         ),
     ],
 )
-def test_what_cannot_be_cloned_is_told(game: str, more: list[str], words: str) -> None:
+def test_what_cannot_be_cloned_is_told(game: str, extra_flags: list[str], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        made(game, f"test_teachers:{'balance' if game == 'cartpole' else 'brake'}", *more)
+        make_clone(game, f"test_teachers:{'balance' if game == 'cartpole' else 'brake'}", *extra_flags)
 
 
 def test_an_agent_of_another_game_is_told(tmp_path: Path) -> None:
@@ -183,8 +185,10 @@ def test_proxies_are_no_teachers(tmp_path: Path) -> None:
 
 def test_the_command_leaves_a_bandit_on_which_agents_do_as_well(tmp_path: Path, capsys: Any) -> None:
     changes = {"preset": "clone", "proxy": "bandit", "start_from": "test_teachers:balance", "agent": "DDQN"}
-    own = ["--table_size", "500", "--deploy_steps", "5000", "--retest_agents", "1", "--report_agents", "2"]
-    argv = flags(tmp_path, *own, "--test_limit", "100", implementation="SE", generations=1, population=2, **changes)
+    extra_flags = ["--table_size", "500", "--deploy_steps", "5000", "--retest_agents", "1", "--report_agents", "2"]
+    argv = flags(
+        tmp_path, *extra_flags, "--test_limit", "100", implementation="SE", generations=1, population=2, **changes
+    )
     assert trainer.main(argv) == 0
     proxy = files.load(run_folder(tmp_path) / "proxy.safetensors")
     assert proxy.description["settings"]["start_from"] == "test_teachers:balance"
@@ -219,23 +223,26 @@ def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_mee
     resumed search gives the same."""
     words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
     words += f" --table_episodes 7 --target_scale {scale}"
-    own: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
-    folder = searched(tmp_path / "whole", *words.split(), **own)
+    changes: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
+    folder = searched(tmp_path / "whole", *words.split(), **changes)
     proxy = files.load(folder / "proxy.safetensors")
-    target, named = proxy.networks.target(proxy.parameters[None]), proxy.networks.named(proxy.parameters)
-    chosen = json.loads((folder / "scores.json").read_text())["generation"]
-    players = {chosen: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
-    met, first = (
+    target, named_weights = (
+        proxy.networks.target(proxy.parameters[None]),
+        proxy.networks.named_tensors(proxy.parameters),
+    )
+    best_generation = json.loads((folder / "scores.json").read_text())["generation"]
+    players = {best_generation: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
+    visited_states, first = (
         visited(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7) for n, act in players.items()
     )
-    assert torch.equal(named["states.table"], met[:40])
-    torch.testing.assert_close(named["target.center"], first.mean(0))
-    spread = first.std(0) if scale == "start" else first.std(0).maximum(met.std(0))
-    torch.testing.assert_close(named["target.spread"], spread)
+    assert torch.equal(named_weights["states.table"], visited_states[:40])
+    torch.testing.assert_close(named_weights["target.center"], first.mean(0))
+    spread = first.std(0) if scale == "start" else first.std(0).maximum(visited_states.std(0))
+    torch.testing.assert_close(named_weights["target.spread"], spread)
     assert torch.equal(spread, first.std(0)) == (scale == "start")
     steps, filling = read_metrics(folder / "metrics.csv")["search/real_steps"], 342 * 12  # twice 2,048 by 12 at a time
     assert all(0 < real - (fills + 1) * filling <= fills * 6 * 2 * 30 for fills, real in enumerate(steps, 1))
     assert proxy.description["scores"]["search_real_steps"] > steps[-1] + filling
-    part = searched(tmp_path / "parts", *words.split(), **own | {"generations": 1})
-    searched(tmp_path / "parts", *words.split(), "--resume", **own)
+    part = searched(tmp_path / "parts", *words.split(), **changes | {"generations": 1})
+    searched(tmp_path / "parts", *words.split(), "--resume", **changes)
     assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)

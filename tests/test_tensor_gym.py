@@ -34,13 +34,13 @@ def test_steps_are_those_of_the_dynamics(name: str) -> None:
     obs, _ = env.reset(seed=3)
     inner: Any = env.unwrapped
     state = TensorEnvironment(inner.dynamics, 1, 1, 60)
-    seen = state.set_state(inner._state)
+    state_obs = state.set_state(inner._state)
     for action in np.random.default_rng(0).integers(env.action_space.n, size=60):
         flat = gym.spaces.flatten(env.observation_space, obs)
-        assert np.array_equal(flat, seen[0, 0].numpy()) and obs in env.observation_space
+        assert np.array_equal(flat, state_obs[0, 0].numpy()) and obs in env.observation_space
         obs, reward, terminated, truncated, _ = env.step(action)
         step = state.step(torch.tensor([[int(action)]]))
-        seen = step.obs
+        state_obs = step.obs
         assert (reward, terminated, truncated) == (float(step.reward), bool(step.terminated), bool(step.truncated))
         if terminated or truncated:
             break
@@ -51,10 +51,10 @@ def test_what_a_maze_looks_like() -> None:
     obs, _ = env.reset(seed=1)
     lines = env.render().splitlines()
     player, goal, wall, is_open = obs.reshape(4, 4, 4).transpose(2, 0, 1)
-    drawn = np.array([list(line) for line in lines])
-    assert np.array_equal(drawn == "#", wall == 1) and np.array_equal(drawn == "#", is_open == 0)
-    assert np.array_equal(np.isin(drawn, ["@", "*"]), player == 1)
-    assert np.array_equal(drawn == "*", (player == 1) & (goal == 1))
+    symbols = np.array([list(line) for line in lines])
+    assert np.array_equal(symbols == "#", wall == 1) and np.array_equal(symbols == "#", is_open == 0)
+    assert np.array_equal(np.isin(symbols, ["@", "*"]), player == 1)
+    assert np.array_equal(symbols == "*", (player == 1) & (goal == 1))
     picture = gym.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
     picture.reset(seed=1)
     pixels = picture.render()
@@ -94,6 +94,6 @@ def test_bad_parameters_are_one_line() -> None:
 
 @pytest.mark.parametrize("game", ["procmaze", "opengrid", "buttongrid", "panflute"])
 def test_an_id_is_the_environment_of_the_command_line(game: str) -> None:
-    env, known = gym.make(resolve(game).gym_id), make_dynamics(game)
-    assert env.observation_space.shape == known.spaces.obs_shape
-    assert env.spec.max_episode_steps == known.spaces.max_episode_steps
+    env, dynamics = gym.make(resolve(game).gym_id), make_dynamics(game)
+    assert env.observation_space.shape == dynamics.spaces.obs_shape
+    assert env.spec.max_episode_steps == dynamics.spaces.max_episode_steps

@@ -11,25 +11,25 @@ from control.loops.threads import for_members
 
 def test_every_thread_rounds_denormal_numbers_to_zero() -> None:
     configure_torch()  # this one's settings
-    all_at_once, found = threading.Barrier(3), []
+    all_at_once, records = threading.Barrier(3), []
 
     def work(memory: None, first: int, last: int) -> None:
         all_at_once.wait(10)
-        found.append((threading.get_ident(), first, last, float(np.float32(1e-39) * np.float32(0.5))))
+        records.append((threading.get_ident(), first, last, float(np.float32(1e-39) * np.float32(0.5))))
 
     for_members(work, 3, [None] * 3)
-    assert len({thread for thread, *_ in found}) == 3
-    assert sorted(each[1:] for each in found) == [(0, 1, 0.0), (1, 2, 0.0), (2, 3, 0.0)]
+    assert len({thread for thread, *_ in records}) == 3
+    assert sorted(record[1:] for record in records) == [(0, 1, 0.0), (1, 2, 0.0), (2, 3, 0.0)]
 
 
-@pytest.mark.parametrize("mine", [True, False])
-def test_what_a_thread_raises_comes_out_when_all_have_stopped(mine: bool) -> None:
-    here, both, stopped = threading.get_ident(), threading.Barrier(2), []
+@pytest.mark.parametrize("in_caller", [True, False])
+def test_what_a_thread_raises_comes_out_when_all_have_stopped(in_caller: bool) -> None:
+    caller, barrier, stopped = threading.get_ident(), threading.Barrier(2), []
 
     def work(memory: None, first: int, last: int) -> None:
         if first in (0, 6):  # they begin at either end
-            both.wait(10)
-            if (threading.get_ident() == here) == mine:
+            barrier.wait(10)
+            if (threading.get_ident() == caller) == in_caller:
                 raise ValueError("of a member")
             stopped.append(first)
 
@@ -39,15 +39,15 @@ def test_what_a_thread_raises_comes_out_when_all_have_stopped(mine: bool) -> Non
 
 
 def test_another_thread_begins_with_what_is_done_beside() -> None:
-    begun = threading.Event()
-    found: list[int] = []
+    start_event = threading.Event()
+    thread_ids: list[int] = []
 
-    def beside() -> None:
-        found.append(threading.get_ident())
-        begun.set()
+    def side_task() -> None:
+        thread_ids.append(threading.get_ident())
+        start_event.set()
 
-    for_members(lambda memory, first, last: begun.wait(10), 8, [None] * 2, beside)
-    assert len(found) == 1 and found[0] != threading.get_ident()
+    for_members(lambda memory, first, last: start_event.wait(10), 8, [None] * 2, side_task)
+    assert len(thread_ids) == 1 and thread_ids[0] != threading.get_ident()
 
     def fails() -> None:
         raise ValueError("beside")

@@ -50,14 +50,14 @@ def test_generations_until_solved_by_hand() -> None:
     assert until_solved(50, 50, -50.0, -12.0) == pytest.approx(50 * (1 + 38 / 50))
     assert until_solved(3, 30, -math.inf, 475.0) == 60
     reached = [-math.inf, -1e9, 0.0, 400.0, 474.9]
-    losses = [until_solved(30, 30, each, 475.0) for each in reached]
+    losses = [until_solved(30, 30, best_return, 475.0) for best_return in reached]
     assert losses == sorted(losses, reverse=True) and min(losses) > 30
 
 
 def test_a_trial_is_the_mean_of_its_searches_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """No mean reaches 475 within 20 steps: it counts as three generations and the share that is missing."""
-    ours, reports = trial_settings(settings(TINY), {"lr": 1e-3}), list[dict[str, float]]()
-    run_searches(ours, 2, "generations", tmp_path / "trial", reports.append)
+    trial_config, reports = trial_settings(settings(TINY), {"lr": 1e-3}), list[dict[str, float]]()
+    run_searches(trial_config, 2, "generations", tmp_path / "trial", reports.append)
     assert [report[SEARCHES] for report in reports] == [1, 2]
     losses = []
     for seed in (25, 26):
@@ -68,12 +68,14 @@ def test_a_trial_is_the_mean_of_its_searches_and_goes_on_where_it_was(tmp_path: 
     assert [report[METRIC] for report in reports] == pytest.approx([-losses[0], -np.mean(losses)])
     assert reports[-1][REACHED] == 0 and reports[-1]["epoch"] == 3
 
-    again = list[dict[str, float]]()
-    run_searches(ours, 1, "generations", tmp_path / "cut short", again.append)
-    run_searches(ours, 2, "generations", tmp_path / "cut short", again.append)  # the first has its last.ckpt
-    assert again == [reports[0], *reports]
-    run_searches(ours, 2, "generations", tmp_path / "trial", again.append)
-    assert again[3:] == reports
+    second_reports = list[dict[str, float]]()
+    run_searches(trial_config, 1, "generations", tmp_path / "cut short", second_reports.append)
+    run_searches(
+        trial_config, 2, "generations", tmp_path / "cut short", second_reports.append
+    )  # the first has its last.ckpt
+    assert second_reports == [reports[0], *reports]
+    run_searches(trial_config, 2, "generations", tmp_path / "trial", second_reports.append)
+    assert second_reports[3:] == reports
     table = read_metrics(tmp_path / "trial" / "seed_25" / "metrics.csv")
     assert table["epoch"] == [1, 2, 3]
 
@@ -82,7 +84,7 @@ def test_a_search_that_solves_ends_there_and_the_score_is_of_other_agents(tmp_pa
     """Each episode is some steps long, so the first mean has a return of 1."""
     easy, reports = settings(f"{TINY} --solved_reward 1"), list[dict[str, float]]()
     run_searches(trial_settings(easy, {}), 1, "generations", tmp_path / "generations", reports.append)
-    assert [(each[METRIC], each[REACHED], each["epoch"]) for each in reports] == [(-1, 1, 1)]
+    assert [(report[METRIC], report[REACHED], report["epoch"]) for report in reports] == [(-1, 1, 1)]
     steps = settings(f"{TINY} --solved_reward 1 --tune_objective steps --total_steps 10000")
     run_searches(trial_settings(steps, {}), 1, "steps", tmp_path / "steps", reports.append)
     assert reports[1][METRIC] == -reports[1]["env_steps"] < 0
@@ -95,12 +97,21 @@ def test_what_trials_of_searches_have_where_nothing_is_said() -> None:
     run = settings().run
     assert (run.num_seeds, run.tune_algorithm, run.tune_objective) == (3, "optuna_asha", "generations")
     assert settings().proxy.quit_when_solved and settings().proxy.eval_every == 1
-    given = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
-    assert (given.run.num_seeds, given.run.tune_algorithm, given.proxy.eval_every) == (1, "asha", 2)
+    changed_settings = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
+    assert (changed_settings.run.num_seeds, changed_settings.run.tune_algorithm, changed_settings.proxy.eval_every) == (
+        1,
+        "asha",
+        2,
+    )
     reward = for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
     assert reward.run.tune_objective == "score" and not reward.proxy.quit_when_solved
-    one = trial_settings(settings(), {"noise_std": 0.2})
-    assert (one.run.num_seeds, one.run.use_tune, one.run.tune_objective, one.proxy.noise_std) == (1, False, None, 0.2)
+    trial_config = trial_settings(settings(), {"noise_std": 0.2})
+    assert (
+        trial_config.run.num_seeds,
+        trial_config.run.use_tune,
+        trial_config.run.tune_objective,
+        trial_config.proxy.noise_std,
+    ) == (1, False, None, 0.2)
 
 
 # -- spaces --------------------------------------------------------------------------------------------------------
@@ -115,21 +126,21 @@ def test_what_trials_of_searches_have_where_nothing_is_said() -> None:
     ("RN --gamename mountaincar-continuous --agent TD3", "search_rn-td3.yaml", {"policy_delay": (1, 3)}),
 ])  # fmt: skip
 def test_published_spaces_of_searches(flags: str, file: str, ranges: dict[str, Any]) -> None:
-    ours = for_trials(parse(f"--use_tune --implementation {flags}".split()))
-    space = search_space(ours)
+    search_settings = for_trials(parse(f"--use_tune --implementation {flags}".split()))
+    space = search_space(search_settings)
     assert Path(space.source).name == file
     assert {name: space.dimensions[name].values for name in ranges} == ranges
     for end in (0, -1):  # both ends of every range are settings that go together
-        values = {name: each.labels[end] for name, each in space.dimensions.items()}
-        trial_settings(ours, space.decode(values))
+        values = {name: dimension.labels[end] for name, dimension in space.dimensions.items()}
+        trial_settings(search_settings, space.decode(values))
 
 
 def test_the_settings_of_a_reward_search_are_read_back(tmp_path: Path) -> None:
     """Their lists are empty, as in the best.yaml of such a search."""
-    ours = parse("--implementation RN --gamename cliff --agent QLearning".split())
-    (tmp_path / "best.yaml").write_text(to_yaml(ours))
-    again = parse(["--config", str(tmp_path / "best.yaml")])
-    assert again.proxy == ours.proxy and ours.proxy.rn_input_center == ()
+    search_settings = parse("--implementation RN --gamename cliff --agent QLearning".split())
+    (tmp_path / "best.yaml").write_text(to_yaml(search_settings))
+    restored = parse(["--config", str(tmp_path / "best.yaml")])
+    assert restored.proxy == search_settings.proxy and search_settings.proxy.rn_input_center == ()
 
 
 def test_one_minus_a_value(tmp_path: Path) -> None:
@@ -151,7 +162,7 @@ def test_a_bad_space_of_a_search_is_one_line(tmp_path: Path, text: str, error: s
     assert error in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("flags", "said"), [
+@pytest.mark.parametrize(("flags", "message"), [
     (f"{SEARCH} --tune_algorithm pbt", "tune_algorithm is 'pbt', but trials of SE are whole searches; allowed: asha,"),
     (f"{SEARCH} --tune_objective steps", "tune_objective is 'steps', but total_steps is null; allowed: a total_steps"),
     ("--use_tune --implementation SE --gamename pendulum --proxy bandit --tune_objective generations",
@@ -161,9 +172,12 @@ def test_a_bad_space_of_a_search_is_one_line(tmp_path: Path, text: str, error: s
     ("--use_tune --resume here", "resume is 'here', which has no search.yaml; allowed with --use_tune: the folder of"),
     ("--use_tune --resume", "--use_tune and --resume exclude each other"),
 ])  # fmt: skip
-def test_what_is_wrong_before_it_starts_is_one_line(flags: str, said: str, logdir: Path, capsys: Shown) -> None:
+def test_what_is_wrong_before_it_starts_is_one_line(flags: str, message: str, logdir: Path, capsys: Shown) -> None:
     refused(
-        trainer.main, [*flags.split(), "--logdir", str(logdir)][: None if "resume" not in flags else -2], said, capsys
+        trainer.main,
+        [*flags.split(), "--logdir", str(logdir)][: None if "resume" not in flags else -2],
+        message,
+        capsys,
     )
     assert not logdir.exists()
 
@@ -171,12 +185,12 @@ def test_what_is_wrong_before_it_starts_is_one_line(flags: str, said: str, logdi
 # -- a search that is resumed --------------------------------------------------------------------------------------
 
 
-def begun(tmp_path: Path) -> Search:
+def start_search(tmp_path: Path) -> Search:
     """A search of which two trials have ended and one was interrupted."""
     space = space_of(tmp_path, SPACE)
-    ours = settings(f"{TINY} --num_samples 4 --logdir {tmp_path} --search_space {tmp_path / 'space.yaml'}")
+    search_settings = settings(f"{TINY} --num_samples 4 --logdir {tmp_path} --search_space {tmp_path / 'space.yaml'}")
     (folder := tmp_path / "version_0").mkdir()
-    search = Search(ours, space, folder)
+    search = Search(search_settings, space, folder)
     search.begin()
     for number, raw in enumerate([{"noise_std": 0.1, "lr": 1e-3}, {"noise_std": 0.5, "lr": 1e-4}], 1):
         search.report(number, raw, {METRIC: -1.0 * number, REACHED: 0.0, "epoch": 3, "env_steps": 9, SEARCHES: 2})
@@ -186,16 +200,16 @@ def begun(tmp_path: Path) -> Search:
 
 
 def test_a_resumed_search_keeps_what_has_ended(tmp_path: Path, capsys: Shown) -> None:
-    search = begun(tmp_path)
-    asked = parse(["--use_tune", "--resume", str(search.folder), "--num_samples", "5"])
-    assert (asked.run.num_samples, asked.run.resume_search) == (5, str(search.folder))
-    assert asked.proxy == search.settings.proxy
-    again = Search(for_trials(asked), search.space, search.folder)
-    again.begin()
-    assert [(trial.number, trial.status) for trial in again.trials.values()] == [
+    search = start_search(tmp_path)
+    resume_settings = parse(["--use_tune", "--resume", str(search.folder), "--num_samples", "5"])
+    assert (resume_settings.run.num_samples, resume_settings.run.resume_search) == (5, str(search.folder))
+    assert resume_settings.proxy == search.settings.proxy
+    resumed = Search(for_trials(resume_settings), search.space, search.folder)
+    resumed.begin()
+    assert [(trial.number, trial.status) for trial in resumed.trials.values()] == [
         (1, "finished"), (2, "finished"), (3, "interrupted")]  # fmt: skip
-    assert [trial.number for trial in again.interrupted] == [3]
-    assert again.trials[1] == search.trials[1] and again.ranked[0].number == 1
+    assert [trial.number for trial in resumed.interrupted] == [3]
+    assert resumed.trials[1] == search.trials[1] and resumed.ranked[0].number == 1
     line = f"--num_seeds is a setting that the search in '{search.folder}' has already; allowed with --resume FOLDER: "
     refused(trainer.main, ["--use_tune", "--resume", str(search.folder), "--num_seeds", "1"], line, capsys)
 
@@ -203,15 +217,15 @@ def test_a_resumed_search_keeps_what_has_ended(tmp_path: Path, capsys: Shown) ->
 @pytest.mark.slow
 def test_a_search_goes_on_with_interrupted_trials_and_new_ones(tmp_path: Path, capfd: Shown) -> None:
     pytest.importorskip("ray")
-    search = begun(tmp_path)
-    kept = [search.trials[1], search.trials[2]]
+    search = start_search(tmp_path)
+    ended_trials = [search.trials[1], search.trials[2]]
     command = f"--use_tune --resume {search.folder} --max_concurrent_trials 1"
     assert trainer.main(command.split()) == 0
     out, err = capfd.readouterr()
     assert err == "" and "2 are kept" in out
     trials = json.loads((search.folder / "trials.json").read_text())["trials"]
     assert [trial["number"] for trial in trials] == [1, 2, 3, 4]
-    assert [trial["best"] for trial in trials[:2]] == [trial.best for trial in kept]
+    assert [trial["best"] for trial in trials[:2]] == [trial.best for trial in ended_trials]
     assert trials[2]["raw"] == {"noise_std": 0.05, "lr": 1e-2} and trials[2]["course"][0][0] == 1
     assert {trial["status"] for trial in trials} <= {"finished", "stopped early"}
     assert not (search.folder / "trial_1").exists()  # nobody has trained it again
@@ -234,17 +248,17 @@ def changed(**parts: Any) -> Callable[[dict[str, Any]], Any]:
     changed(status=["failed"]), lambda content: content["trials"].append(None),
 ])  # fmt: skip
 def test_a_search_with_damaged_trials_is_not_resumed(change: Callable[[dict[str, Any]], Any], tmp_path: Path) -> None:
-    search = begun(tmp_path)
+    search = start_search(tmp_path)
     content = json.loads((path := search.folder / TRIALS).read_text())
     change(content)
     path.write_text(json.dumps(content))
-    before = {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
-    asked = parse(["--use_tune", "--resume", str(search.folder)])
+    old_files = {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
+    resume_settings = parse(["--use_tune", "--resume", str(search.folder)])
     with pytest.raises(
         SettingError, match=f"^resume is '{search.folder}', where {TRIALS} is not as a search writes it"
     ):
-        Search(for_trials(asked), search.space, search.folder).begin()
-    assert before == {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
+        Search(for_trials(resume_settings), search.space, search.folder).begin()
+    assert old_files == {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
 
 
 # -- what mattered -------------------------------------------------------------------------------------------------
@@ -313,6 +327,6 @@ def test_damaged_trials_are_not_drawn(odd: Any, tmp_path: Path, capsys: Shown) -
 def test_the_search_of_the_page_is_of_the_shipped_space() -> None:
     search = json.loads((ROOT / "docs" / "results" / "three_levels.json").read_text())["cliff"]
     space = search_space(for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split())))
-    assert {name: each.labels for name, each in space.dimensions.items()} == {
+    assert {name: dimension.labels for name, dimension in space.dimensions.items()} == {
         name: entry["values"] for name, entry in search["space"].items()}  # fmt: skip
     assert sum(bool(trial["best"]) for trial in search["trials"]) == 30

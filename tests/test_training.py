@@ -65,7 +65,7 @@ def events(folder: Path) -> EventAccumulator:
     return accumulator
 
 
-def kept(folder: Path) -> dict[str, Any]:
+def load_run_state(folder: Path) -> dict[str, Any]:
     """What the last checkpoint of a run holds beside weights and optimisers."""
     return checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state
 
@@ -75,11 +75,11 @@ def kept(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_run_writes_what_it_promises(name: str, finished: Finished) -> None:
-    own: dict[str, Any] = {"hidden_sizes": "16,16"} if name.startswith("RCP") else {}
+    changes: dict[str, Any] = {"hidden_sizes": "16,16"} if name.startswith("RCP") else {}
     by_steps = "time/train" in WRITTEN[name]
     if name.startswith("TD3"):
-        own = {"init_episodes": 1, "fill": 0}
-    folder, shown = finished(implementation=name, **own)
+        changes = {"init_episodes": 1, "fill": 0}
+    folder, output = finished(implementation=name, **changes)
     assert folder.parts[-5:] == ("cartpole", "debug", name, "seed_25", "version_0")
     assert {"config.yaml", "metrics.csv", "checkpoints", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
@@ -88,10 +88,10 @@ def test_a_run_writes_what_it_promises(name: str, finished: Finished) -> None:
     assert set(metrics) == WRITTEN[name]
     assert metrics["epoch"] == [1, 2, 3, 4, 5] and metrics["seed"] == [25] * 5
     for tag, column in metrics.items():
-        measured = [not math.isnan(value) for value in column]
+        has_value = [not math.isnan(value) for value in column]
         if tag.startswith("rollout/") and by_steps:  # episodes that ended in an epoch
             continue
-        assert measured == [not tag.startswith(("eval/", "time/eval")) or epoch % 2 == 0 for epoch in range(1, 6)], tag
+        assert has_value == [not tag.startswith(("eval/", "time/eval")) or epoch % 2 == 0 for epoch in range(1, 6)], tag
     # in this environment an episode is as long as its return
     assert np.array_equal(metrics["rollout/return_mean"], metrics["rollout/length_mean"], equal_nan=True)
     if by_steps:  # one update a step, from the end of the first episode on
@@ -101,14 +101,14 @@ def test_a_run_writes_what_it_promises(name: str, finished: Finished) -> None:
             and np.diff(metrics["train/gradient_steps"]).tolist() == [37] * 4
         )
     else:  # every step of three episodes an epoch counts
-        assert metrics["train/gradient_steps"] == [each * (1 if on_policy(name) else 3) for each in range(1, 6)]
-        played = np.multiply(3, metrics["rollout/length_mean"][1:]).round()
-        assert np.diff(metrics["env_steps"]).tolist() == played.tolist()
-        extremes = np.array([metrics[f"rollout/return_{which}"] for which in ("min", "mean", "max")])
+        assert metrics["train/gradient_steps"] == [epoch * (1 if on_policy(name) else 3) for epoch in range(1, 6)]
+        epoch_steps = np.multiply(3, metrics["rollout/length_mean"][1:]).round()
+        assert np.diff(metrics["env_steps"]).tolist() == epoch_steps.tolist()
+        extremes = np.array([metrics[f"rollout/return_{statistic}"] for statistic in ("min", "mean", "max")])
         assert (np.diff(extremes, axis=0) >= 0).all()
     for line in ("epoch 1/5", "epoch 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
-        assert line in shown
-    assert "--resume" not in shown and "warning" not in shown.lower() and "nan" not in shown
+        assert line in output
+    assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
 
 
 def test_what_was_not_measured_is_nan_and_not_printed(logdir: Path, capsys: Shown) -> None:
@@ -122,11 +122,11 @@ def test_what_was_not_measured_is_nan_and_not_printed(logdir: Path, capsys: Show
 
 
 def test_config_yaml_makes_the_same_run_again(logdir: Path, tmp_path: Path) -> None:
-    more = ["--command.return", "31.5", "--lr", "0.002", "--no_expo_weighting"]
-    first, asked = trained(logdir, *more, epochs=2), config.parse(flags(logdir, *more, epochs=2))
+    extra_flags = ["--command.return", "31.5", "--lr", "0.002", "--no_expo_weighting"]
+    first, expected = trained(logdir, *extra_flags, epochs=2), config.parse(flags(logdir, *extra_flags, epochs=2))
     read = config.from_dict(yaml.safe_load((first / "config.yaml").read_text()))
-    run = dataclasses.replace(asked.run, logdir=config.RunConfig.logdir)  # a file does not say where to write
-    assert read == config.Settings(run, asked.agent, asked.command)
+    run = dataclasses.replace(expected.run, logdir=config.RunConfig.logdir)  # a file does not say where to write
+    assert read == config.Settings(run, expected.agent, expected.command)
     assert trainer.main(["--config", str(first / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
     np.testing.assert_equal(learned(run_folder(tmp_path / "again")), learned(first))
 
@@ -134,11 +134,11 @@ def test_config_yaml_makes_the_same_run_again(logdir: Path, tmp_path: Path) -> N
 def test_a_second_run_overwrites_nothing_and_is_the_newest_of_the_folder(logdir: Path, finished: Finished) -> None:
     shutil.copytree(finished(implementation="UDRL")[0].parents[4], logdir)
     first = run_folder(logdir)
-    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    first_files = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     newest = trained(logdir)
     assert newest.name == "version_1"
     np.testing.assert_equal(learned(newest), learned(first))
-    assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    assert first_files == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     for folder in (newest, newest / "checkpoints", newest.parent):
         assert checkpoints.load(folder).path == newest / "checkpoints" / "best.ckpt"
     with pytest.raises(UserError, match="is no run, but has 2 below it; allowed: one of .*/version_0, .*/version_1$"):
@@ -158,15 +158,15 @@ def test_several_seeds_in_one_program_are_each_alone(changes: dict[str, Any], lo
     folder, count = trained(logdir, **changes, epochs=3), changes["num_seeds"]
     assert folder.parent.name == f"seed_25-{24 + count}"
     assert {path.name for path in folder.glob("seed_*")} == {f"seed_{25 + m}" for m in range(count)}
-    together = learned(folder)
+    joint_metrics = learned(folder)
     alone = learned(trained(tmp_path / "alone", **changes | {"num_seeds": 1, "seed": 26}, epochs=3))
-    rows = [row for row, seed in enumerate(together["seed"]) if seed == 26]
+    rows = [row for row, seed in enumerate(joint_metrics["seed"]) if seed == 26]
     assert len(rows) == 3
-    np.testing.assert_equal({name: [together[name][row] for row in rows] for name in alone}, alone)
+    np.testing.assert_equal({name: [joint_metrics[name][row] for row in rows] for name in alone}, alone)
     plugins = events(folder / "seed_26").SummaryMetadata("_hparams_/session_start_info").plugin_data
     assert plugins.plugin_name == "hparams" and b"num_seeds" not in plugins.content
     if count == 4:
-        assert len(kept(folder)["loop"]["groups"]) > 1
+        assert len(load_run_state(folder)["loop"]["groups"]) > 1
 
 
 # -- stopping, reloading, failing ------------------------------------------------------------------------------------
@@ -182,28 +182,39 @@ def test_stops_at_the_target_return(name: str, target: float, epochs: int, logdi
     assert (folder / "checkpoints" / "last.ckpt").exists()
 
 
-@pytest.mark.parametrize(("name", "which", "other"), [
+@pytest.mark.parametrize(("name", "checkpoint_name", "other"), [
     ("UDRL", "last", {"hidden_sizes": "8,8"}), ("DDQN", "best", {"hidden_sizes": "8"}),
     ("AAC", "last", {"value_hidden_sizes": "8,8"}),
 ])  # fmt: skip
 def test_reload_takes_the_weights_and_nothing_else(
-    name: str, which: str, other: dict[str, Any], logdir: Path, tmp_path: Path, capsys: Shown, finished: Finished
+    name: str,
+    checkpoint_name: str,
+    other: dict[str, Any],
+    logdir: Path,
+    tmp_path: Path,
+    capsys: Shown,
+    finished: Finished,
 ) -> None:
-    kept = finished(implementation=name)[0] / "checkpoints" / f"{which}.ckpt"
+    checkpoint_path = finished(implementation=name)[0] / "checkpoints" / f"{checkpoint_name}.ckpt"
     short = {"max_episodes": 1, "value_lr": 1e-12} if name == "AAC" else {"epochs": 1}
-    again = trained(logdir, implementation=name, reload=kept, lr=1e-12, **short)
-    theirs, ours = checkpoints.load(kept), checkpoints.load(again / "checkpoints" / "last.ckpt")
-    before, after = (each.content["state_dict"] for each in (theirs, ours))
-    weights = [own for own in before if own.endswith((".flat", ".online"))]
+    reloaded_folder = trained(logdir, implementation=name, reload=checkpoint_path, lr=1e-12, **short)
+    source_checkpoint, new_checkpoint = (
+        checkpoints.load(checkpoint_path),
+        checkpoints.load(reloaded_folder / "checkpoints" / "last.ckpt"),
+    )
+    source_weights, new_weights = (
+        checkpoint.content["state_dict"] for checkpoint in (source_checkpoint, new_checkpoint)
+    )
+    weights = [key for key in source_weights if key.endswith((".flat", ".online"))]
     assert len(weights) == (2 if name == "AAC" else 1)
-    for own in weights:
-        torch.testing.assert_close(after[own], before[own], rtol=0, atol=1e-9)
-    assert ours.run_state["epoch"] == 1
+    for key in weights:
+        torch.testing.assert_close(new_weights[key], source_weights[key], rtol=0, atol=1e-9)
+    assert new_checkpoint.run_state["epoch"] == 1
     if name == "UDRL":
-        assert ours.content["optimizer_states"][0]["param_groups"][0]["step_count"] == 3
+        assert new_checkpoint.content["optimizer_states"][1]["param_groups"][0]["step_count"] == 3
     if name == "DDQN":
-        assert theirs.run_state["loop"]["groups"] is None
-    argv = flags(tmp_path / "c", implementation=name, reload=kept, **other)
+        assert source_checkpoint.run_state["loop"]["groups"] is None
+    argv = flags(tmp_path / "c", implementation=name, reload=checkpoint_path, **other)
     refused(trainer.main, argv, "whose networks are others", capsys)
     assert not (tmp_path / "c").exists()
 
@@ -227,20 +238,20 @@ class Spoiled(gym.Env):
         return np.zeros(3, np.float32), self.rewards[self.age - 1], self.age == len(self.rewards), False, {}
 
 
-@pytest.mark.parametrize(("name", "rewards", "limit", "said"), [
+@pytest.mark.parametrize(("name", "rewards", "limit", "message"), [
     ("UDRL", [1.0] * 6 + [math.nan, 1.0, 1.0], None, "reward is nan"),
     ("UDRL", [3e38] * 9, 5, "the rewards of an episode add up to nan or to more than a float holds"),
     ("DDQN", [math.nan] * 9, None, "reward is nan"),
     ("DDQN", [3e38] * 9, None, "the rewards of an episode add up to nan or to more than a float holds"),
 ])  # fmt: skip
 def test_rewards_that_are_no_number_are_one_line(
-    name: str, rewards: list[float], limit: int | None, said: str, logdir: Path, capsys: Shown,
+    name: str, rewards: list[float], limit: int | None, message: str, logdir: Path, capsys: Shown,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     spec = EnvSpec("Spoiled-v0", Spoiled, max_episode_steps=limit, kwargs={"rewards": rewards})
     monkeypatch.setitem(gym.registry, "Spoiled-v0", spec)
     argv = flags(logdir, implementation=name, gamename="Spoiled-v0")
-    assert refused(trainer.main, argv, said, capsys, begun=True).startswith("error: environment Spoiled-v0")
+    assert refused(trainer.main, argv, message, capsys, run_started=True).startswith("error: environment Spoiled-v0")
 
 
 # -- warnings --------------------------------------------------------------------------------------------------------
@@ -289,13 +300,13 @@ def test_one_seed_that_diverges_spoils_no_mean_and_ends_no_run(
 
     monkeypatch.setattr(AgentModule, "training_step", spoiling)
     assert trainer.main(flags(logdir, gamename="probe-4-continuous", num_seeds=3, eval_every=1)) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
-    assert len(shown) == 5 and "nan" not in "".join(shown)
-    assert ["1 of 3 seeds diverged" in line for line in shown] == [False] + [True] * 4
+    epoch_lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert len(epoch_lines) == 5 and "nan" not in "".join(epoch_lines)
+    assert ["1 of 3 seeds diverged" in line for line in epoch_lines] == [False] + [True] * 4
     metrics = read_metrics(run_folder(logdir) / "metrics.csv")
     returns = np.array(metrics["eval/return_greedy"]).reshape(5, 3)
     assert (returns[1:, 1] == 0.75).all()  # the action in the middle is half from the target
-    assert kept(run_folder(logdir))["best"] == pytest.approx(returns.mean(1).max())
+    assert load_run_state(run_folder(logdir))["best"] == pytest.approx(returns.mean(1).max())
 
 
 # -- videos, and what is typed next ------------------------------------------------------------------------------------
@@ -314,8 +325,8 @@ def test_what_has_no_pictures_is_not_trained_to_be_filmed(
     else:
         words = [*argv.split(), "--gamename", "probe-4", "--logdir", str(logdir)]
     name = argv.split()[0].removeprefix("--")
-    said = refused(trainer.main, words, "probe-4 cannot be drawn", capsys)
-    assert said.startswith(f"error: {name} is ") and not logdir.exists()
+    message = refused(trainer.main, words, "probe-4 cannot be drawn", capsys)
+    assert message.startswith(f"error: {name} is ") and not logdir.exists()
 
 
 def test_the_next_commands_are_for_a_shell(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,8 +337,8 @@ def test_the_next_commands_are_for_a_shell(tmp_path: Path, capsys: Shown, monkey
     first, head, *commands = capsys.readouterr().out.splitlines()
     assert (first, head) == (f"  run         {odd}", "next:")
     shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {commands[0]}"], capture_output=True, text=True, check=True)
-    near = str(odd.relative_to(tmp_path))
-    assert shell.stdout.splitlines() == ["a python", str(TRAINER), "--eval_agent", near, "--num_agents", "10"]
+    relative_path = str(odd.relative_to(tmp_path))
+    assert shell.stdout.splitlines() == ["a python", str(TRAINER), "--eval_agent", relative_path, "--num_agents", "10"]
     assert commands[1] == "  'a python' -m a.b"
     show_next([("run", 1), ("a longer name", 2)], [])
     assert capsys.readouterr().out == "  run            1\n  a longer name  2\nnext:\n"
@@ -353,11 +364,11 @@ def test_a_signal_ends_the_epoch_under_way(
 
     monkeypatch.setattr(AgentModule, "training_step", interrupted)
     assert trainer.main(flags(logdir, checkpoint_every=4)) == 130
-    folder, shown = run_folder(logdir), capsys.readouterr()
-    assert "stopping after this epoch" in shown.err and shown.err.count("\n") <= 2
-    assert "3 epochs," in shown.out and "--resume goes on from epoch 3" in shown.out
+    folder, captured = run_folder(logdir), capsys.readouterr()
+    assert "stopping after this epoch" in captured.err and captured.err.count("\n") <= 2
+    assert "3 epochs," in captured.out and "--resume goes on from epoch 3" in captured.out
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
-    assert kept(folder)["epoch"] == 3
+    assert load_run_state(folder)["epoch"] == 3
 
 
 @pytest.mark.slow
@@ -371,7 +382,7 @@ def test_a_signal_ends_with_checkpoint_and_summary(number: signal.Signals, logdi
     assert "Traceback" not in err and "stopping after this epoch" in err
     epochs = read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]
     assert f"{epochs[-1]} epochs," in out and f"--resume goes on from epoch {epochs[-1]}" in out
-    assert kept(run_folder(logdir))["epoch"] == epochs[-1]
+    assert load_run_state(run_folder(logdir))["epoch"] == epochs[-1]
 
 
 def test_a_second_ctrl_c_ends_at_once(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,5 +393,5 @@ def test_a_second_ctrl_c_ends_at_once(logdir: Path, capsys: Shown, monkeypatch: 
 
     monkeypatch.setattr(AgentModule, "training_step", interrupted)
     assert trainer.main(flags(logdir)) == 130
-    shown = capsys.readouterr().err
-    assert "stopping after this epoch" in shown and shown.strip().endswith("interrupted")
+    stderr = capsys.readouterr().err
+    assert "stopping after this epoch" in stderr and stderr.strip().endswith("interrupted")

@@ -90,8 +90,8 @@ def test_a_bad_space_is_one_line(tmp_path: Path, text: str, error: str) -> None:
 
 def test_the_published_spaces() -> None:
     """One for every family of experiments/ that has such a file; what is given is not searched."""
-    for name, own in implementations().items():
-        if any((ROOT / "experiments").glob(f"{own.package.rpartition('.')[2]}/search_*.yaml")):
+    for name, family in implementations().items():
+        if any((ROOT / "experiments").glob(f"{family.package.rpartition('.')[2]}/search_*.yaml")):
             space = search_space(settings("--implementation", name))
             assert "lr" in space.dimensions and "/" in space.source
     space = search_space(settings())
@@ -121,8 +121,8 @@ def test_results_are_on_disk_at_every_moment_and_all_failed_is_one_error(tmp_pat
     raw = {"lr": 1e-3, "batch_size": 16, "hidden_sizes": "8"}
     for number, score, epoch in [(1, 5.0, 10), (2, 7.0, 10), (1, 6.0, 20), (2, 3.0, 40)]:
         search.start(number, raw)
-        measured = {METRIC: score, EVALUATED[1]: 1.0, "epoch": epoch, "env_steps": 9}
-        search.report(number, raw | {"batch_size": 32}, measured)
+        metrics = {METRIC: score, EVALUATED[1]: 1.0, "epoch": epoch, "env_steps": 9}
+        search.report(number, raw | {"batch_size": 32}, metrics)
     search.end(2)
     search.start(3, raw)
     search.end(3, "out of memory")
@@ -132,8 +132,8 @@ def test_results_are_on_disk_at_every_moment_and_all_failed_is_one_error(tmp_pat
     best = config.parse(["--config", str(tmp_path / "best.yaml")])
     assert (best.agent.hidden_sizes, best.agent.batch_size, best.run.use_tune) == ((8,), 32, False)
     assert search.finish(interrupted=True) == 130
-    said = capsys.readouterr().out
-    assert "trial 3: failed: out of memory" in said and f"--config {tmp_path / 'best.yaml'}\n" in said
+    output = capsys.readouterr().out
+    assert "trial 3: failed: out of memory" in output and f"--config {tmp_path / 'best.yaml'}\n" in output
     elsewhere = Search(settings("--logdir", str(tmp_path)), search.space, tmp_path)
     elsewhere.report(1, raw, {METRIC: 5.0, "epoch": 10, "env_steps": 9})
     assert elsewhere.finish(interrupted=True) == 130
@@ -152,14 +152,14 @@ def test_results_are_on_disk_at_every_moment_and_all_failed_is_one_error(tmp_pat
 def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) -> None:
     def trial(folder: str, epochs: int, start_from: Path | None, *argv: str) -> list[dict[str, float]]:
         reports: list[dict[str, float]] = []
-        ours = settings(*TINY, "--epochs", str(epochs), "--checkpoint_every", "1", *argv)
-        run_trial(trial_settings(ours, {}), tmp_path / folder, start_from, reports.append)
+        base_settings = settings(*TINY, "--epochs", str(epochs), "--checkpoint_every", "1", *argv)
+        run_trial(trial_settings(base_settings, {}), tmp_path / folder, start_from, reports.append)
         return reports
 
-    whole = trial("whole", 4, None)
+    full_reports = trial("whole", 4, None)
     last = tmp_path / "paused" / "checkpoints" / "last.ckpt"
-    assert trial("paused", 2, None) + trial("paused", 4, last) == whole
-    assert [report["epoch"] for report in whole] == [1, 2, 3, 4]
+    assert trial("paused", 2, None) + trial("paused", 4, last) == full_reports
+    assert [report["epoch"] for report in full_reports] == [1, 2, 3, 4]
     assert trial("other", 6, last, "--lr", "0.1") != trial("same", 6, last)
     assert "epoch 6/6" in (tmp_path / "same" / "log.txt").read_text()
     content = checkpoints.load(tmp_path / "other" / "checkpoints" / "last.ckpt").content
@@ -172,7 +172,7 @@ def test_a_trial_goes_on_from_a_checkpoint_as_if_never_paused(tmp_path: Path) ->
 INSTALL = "is not installed; in the project's folder: pip install -e"
 
 
-@pytest.mark.parametrize(("flags", "missing", "said"), [
+@pytest.mark.parametrize(("flags", "missing", "message"), [
     ("--tune_algorithm pbt --no_checkpoint", "", "--no_checkpoint and --tune_algorithm pbt exclude each other"),
     ("--tune_algorithm asha", "ray", f"'ray' {INSTALL} '.[tune]'"),
     ("--tune_algorithm optuna", "optuna", f"'optuna' {INSTALL} '.[tune]'"),
@@ -181,13 +181,13 @@ INSTALL = "is not installed; in the project's folder: pip install -e"
     ("--ray_address ray://here:1", "", "allowed: host:port"),
 ])  # fmt: skip
 def test_what_is_wrong_before_a_search_is_one_line(
-    flags: str, missing: str, said: str, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    flags: str, missing: str, message: str, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     if missing != "ray" and (missing or "ray_address" in flags):
         pytest.importorskip("ray", reason="needs the extra tune")
     if missing:
         monkeypatch.setitem(sys.modules, missing, None)
-    refused(trainer.main, ["--use_tune", "--logdir", str(logdir), *flags.split()], said, capsys)
+    refused(trainer.main, ["--use_tune", "--logdir", str(logdir), *flags.split()], message, capsys)
     assert not logdir.exists()
 
 
@@ -195,7 +195,7 @@ def test_what_is_wrong_before_a_search_is_one_line(
 
 
 def command_of(tmp_path: Path, text: str, flags: str) -> list[str]:
-    """A search of the space ``text``, for the new folder ``here``."""
+    """A search of the space ``text``, for the new folder ``workdir``."""
     pytest.importorskip("ray", reason="needs the extra tune")
     (tmp_path / "here").mkdir(parents=True)
     (space := tmp_path / "space.yaml").write_text(text)
@@ -214,7 +214,7 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def found(tmp_path: Path) -> list[dict[str, str]]:
+def search_results(tmp_path: Path) -> list[dict[str, str]]:
     (file,) = (tmp_path / "here").glob("exp_dir/*/*/*/tune/version_0/results.csv")
     return rows(file)
 
@@ -231,16 +231,16 @@ def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
 def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """In this process, where torch is imported already."""
     command = command_of(tmp_path, SPACE, "--num_samples 1 --max_concurrent_trials 1 --total_steps 300")
-    monkeypatch.chdir(here := tmp_path / "here")
+    monkeypatch.chdir(workdir := tmp_path / "here")
     assert trainer.main(command) == 0
     out, err = capfd.readouterr()
-    assert err == "" and len(out.splitlines()) < 25 and os.listdir(here) == ["exp_dir"]
-    folder = here / "exp_dir" / "cartpole" / "debug" / "UDRL" / "tune" / "version_0"
-    ours = [".lock", "best.yaml", "results.csv", "search.yaml", "space.yaml", "trial_1", "trials.json"]
-    assert sorted(os.listdir(folder)) == ours
-    (first,) = found(tmp_path)
+    assert err == "" and len(out.splitlines()) < 25 and os.listdir(workdir) == ["exp_dir"]
+    folder = workdir / "exp_dir" / "cartpole" / "debug" / "UDRL" / "tune" / "version_0"
+    expected_files = [".lock", "best.yaml", "results.csv", "search.yaml", "space.yaml", "trial_1", "trials.json"]
+    assert sorted(os.listdir(folder)) == expected_files
+    (first,) = search_results(tmp_path)
     assert first["status"] == "finished" and int(first["env_steps"]) >= 300
-    assert (here / first["checkpoint"]).exists()
+    assert (workdir / first["checkpoint"]).exists()
     best = config.parse(["--config", str(folder / "best.yaml")])
     assert str(best.agent.lr) == first["lr"] and not best.run.use_tune
     assert best == config.parse(["--config", str(folder / f"trial_{first['trial']}" / "config.yaml")])
@@ -255,7 +255,7 @@ def test_every_algorithm_searches(algorithm: str, length: str, tmp_path: Path) -
         pytest.importorskip("hpbandster", reason="needs the extra bohb")
     flags = f"--num_samples 3 {length} --max_concurrent_trials 2 --tune_algorithm {algorithm}"
     assert searched(tmp_path, SPACE, flags)[::2] == (0, "")
-    statuses = [row["status"] for row in found(tmp_path)]
+    statuses = [row["status"] for row in search_results(tmp_path)]
     assert len(statuses) == 3 and set(statuses) <= {"finished", "stopped early"}
 
 
@@ -266,7 +266,7 @@ def test_a_failed_trial_stops_no_other_and_all_failed_is_one_line(tmp_path: Path
     code, out, err = searched(tmp_path / "some", text, "--num_samples 3 --epochs 1 --max_concurrent_trials 2")
     assert (code, err) == (0, "")
     assert re.search(r"trial \d: failed: desire_rtg and desire_cum_rew exclude each other", out)
-    assert {row["status"] for row in found(tmp_path / "some")} == {"finished", "failed"}
+    assert {row["status"] for row in search_results(tmp_path / "some")} == {"finished", "failed"}
     code, _, err = searched(tmp_path / "all", "desire_cum_rew: [true]\n", "--num_samples 1 --epochs 1")
     assert code == 2
     assert err.count("\n") == 1 and err.startswith("error: all 1 trials failed; the first: desire_rtg and")
@@ -274,8 +274,8 @@ def test_a_failed_trial_stops_no_other_and_all_failed_is_one_line(tmp_path: Path
 
 def children_of(parent: int, name: str) -> list[int]:
     """Process ids of the children whose command has ``name``."""
-    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in found if name in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()]
+    pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in pids if name in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()]
 
 
 @pytest.mark.slow
@@ -287,22 +287,22 @@ def test_ctrl_c_writes_what_is_known(number: int, tmp_path: Path) -> None:
         while "best so far" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(number)
-        before = time.monotonic()
+        start_time = time.monotonic()
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, err) == (130, "") and time.monotonic() - before < 30
-    assert "interrupted: 1 trial in" in out and found(tmp_path)[0]["status"] == "interrupted"
+    assert (process.returncode, err) == (130, "") and time.monotonic() - start_time < 30
+    assert "interrupted: 1 trial in" in out and search_results(tmp_path)[0]["status"] == "interrupted"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["raylet/raylet", "gcs/gcs_server"])
-@pytest.mark.parametrize("begun", [False, True], ids=["starting", "searching"])
-def test_a_server_of_ray_that_dies_is_one_line_and_status_1(server: str, begun: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("search_started", [False, True], ids=["starting", "searching"])
+def test_a_server_of_ray_that_dies_is_one_line_and_status_1(server: str, search_started: bool, tmp_path: Path) -> None:
     process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
     assert process.stdout
     try:
-        while begun and "best so far" not in process.stdout.readline():
+        while search_started and "best so far" not in process.stdout.readline():
             assert process.poll() is None
         while not (pids := children_of(process.pid, server)):
             assert process.poll() is None
@@ -326,7 +326,7 @@ def test_a_search_joins_a_cluster_and_leaves_it_running(tmp_path: Path, monkeypa
         cluster.add_node(num_cpus=1)
         flags = f"--num_samples 2 --epochs 2 --ray_address {cluster.address}"
         assert searched(tmp_path, SPACE, flags)[::2] == (0, "")
-        assert [row["status"] for row in found(tmp_path)] == ["finished"] * 2
+        assert [row["status"] for row in search_results(tmp_path)] == ["finished"] * 2
         ray.init(address=cluster.address, log_to_driver=False)
         assert len([node for node in ray.nodes() if node["Alive"]]) == 2
     finally:

@@ -27,7 +27,7 @@ from envs.tensor import TensorEnvironment
 from models.proxies import files
 from models.spaces import Discrete, Spaces
 from proxies import KINDS, dynamics_of, stack_of, step_errors, written
-from rounding import FUNCTION, UNIT, near
+from rounding import FUNCTION, UNIT, assert_near
 from understudy import ProxyError, hashing, program
 from understudy.env import SyntheticEnv, make_synthetic
 from understudy.kinds import KINDS as READ
@@ -36,7 +36,7 @@ from understudy.proxy import BOUND
 ANY = "understudy/Synthetic-v0"
 
 
-def made(folder: Path, kind: str, scale: float = 3.0) -> str:
+def write_proxy(folder: Path, kind: str, scale: float = 3.0) -> str:
     written(folder / f"{kind}.safetensors", kind, scale=scale)
     return str(folder / f"{kind}.safetensors")
 
@@ -71,10 +71,10 @@ def test_all_ids_are_namespaced_and_make_the_shipped_ones() -> None:
             assert gym.make(name).unwrapped.proxy.path == understudy.pretrained()[kwargs["proxy"]]
     assert gym.make("understudy/SyntheticCartPoleMDP-v0").spec.max_episode_steps == 200
     assert not [name for name in gym.registry if name.startswith(("Synthetic", "ProcMaze"))]
-    ours = make_environment("understudy:understudy/SyntheticCartPoleMDP-v0", 2, 3)
-    assert (ours.spaces.obs_shape, ours.spaces.max_episode_steps) == ((4,), 200)
-    ours.reset(torch.arange(6).view(2, 3))
-    assert ours.step(torch.ones(2, 3, dtype=torch.int64)).obs.isfinite().all()
+    environment = make_environment("understudy:understudy/SyntheticCartPoleMDP-v0", 2, 3)
+    assert (environment.spaces.obs_shape, environment.spaces.max_episode_steps) == ((4,), 200)
+    environment.reset(torch.arange(6).view(2, 3))
+    assert environment.step(torch.ones(2, 3, dtype=torch.int64)).obs.isfinite().all()
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -86,17 +86,19 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "asked", "line"), WRONG)
-def test_a_request_that_does_not_fit_is_one_line(tmp_path: Path, kind: str, asked: dict[str, Any], line: str) -> None:
+@pytest.mark.parametrize(("kind", "overrides", "line"), WRONG)
+def test_a_request_that_does_not_fit_is_one_line(
+    tmp_path: Path, kind: str, overrides: dict[str, Any], line: str
+) -> None:
     for make in (gym.make, gym.make_vec):
         with pytest.raises(ProxyError) as caught:
-            make("understudy/SyntheticCartPoleMDP-v0", **{"proxy": made(tmp_path, kind)} | asked)  # type: ignore[operator]
+            make("understudy/SyntheticCartPoleMDP-v0", **{"proxy": write_proxy(tmp_path, kind)} | overrides)  # type: ignore[operator]
         assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_numbers_are_shown_as_bars(tmp_path: Path) -> None:
     """Up from the middle where positive, down where negative, the reward last and in a colour of its own."""
-    env = gym.make("understudy/Synthetic-v0", proxy=made(tmp_path, "mdp"), render_mode="rgb_array")
+    env = gym.make("understudy/Synthetic-v0", proxy=write_proxy(tmp_path, "mdp"), render_mode="rgb_array")
     with pytest.raises(gym.error.ResetNeeded):
         env.unwrapped.render()
     env.reset(seed=3)
@@ -113,13 +115,13 @@ def test_numbers_are_shown_as_bars(tmp_path: Path) -> None:
         assert not len(rows[rows != 0]) or (np.sign(-rows[rows != 0]) == np.sign(number)).all()
     assert len({tuple(bar[middle - 1, 0]) for bar in (bars[1], bars[7])}) == 1
     assert tuple(bars[9][middle + 1, 0]) != tuple(bars[1][middle - 1, 0])
-    assert gym.make("understudy/Synthetic-v0", proxy=made(tmp_path, "mdp")).unwrapped.render() is None
+    assert gym.make("understudy/Synthetic-v0", proxy=write_proxy(tmp_path, "mdp")).unwrapped.render() is None
 
 
 def test_names_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names of one fit, and one that nobody has is one line; the known ones are the trainer's."""
     for kind in ("mdp-learned-reset", "mdp-wide"):  # of cartpole-200, of CartPole-v1
-        gym.make("understudy/SyntheticCartPoleMDP-v0", proxy=made(tmp_path, kind)).reset()
+        gym.make("understudy/SyntheticCartPoleMDP-v0", proxy=write_proxy(tmp_path, kind)).reset()
     (tmp_path / "payload.py").write_text(f"open({str(tmp_path / 'harmed')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     written(tmp_path / "foreign.safetensors", game="payload:CartPole-v1")
@@ -135,25 +137,25 @@ def test_names_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         gym.make(ANY, proxy=tmp_path / "lost.safetensors")
     plain = (None, RepeatParameters, CartPoleParameters)  # without parameters they are of Gymnasium
     fixed = {name: game for name, game in GAMES.items() if game.parameters in plain}
-    known = {name: game.gym_id for name, game in fixed.items() if game.gym_id}
+    gym_ids = {name: game.gym_id for name, game in fixed.items() if game.gym_id}
     images = {"takecover", "carracing"}
-    assert program.IDS == {name: gym_id for name, gym_id in known.items() if name not in images}
+    assert program.IDS == {name: gym_id for name, gym_id in gym_ids.items() if name not in images}
 
 
 @pytest.mark.parametrize("actions", [[0, 2], [-1, 0], [0.0, 1.0], [0]])
 def test_wrong_calls_are_refused(tmp_path: Path, actions: list[float]) -> None:
-    path = made(tmp_path, "mdp")
-    env, many = SyntheticEnv(path), gym.make_vec(ANY, num_envs=2, proxy=path)
-    for one in (env, many):
+    path = write_proxy(tmp_path, "mdp")
+    env, vector_env = SyntheticEnv(path), gym.make_vec(ANY, num_envs=2, proxy=path)
+    for environment in (env, vector_env):
         with pytest.raises(gym.error.ResetNeeded):
-            one.step(np.array([0, 1]))
-        one.reset()
+            environment.step(np.array([0, 1]))
+        environment.reset()
     with pytest.raises(ValueError, match=r"action is .* allowed: Discrete\(2\)"):
-        many.step(np.array(actions))
+        vector_env.step(np.array(actions))
     for action in (2, -1, 0.5, [0]):
         with pytest.raises(ValueError, match=r"allowed: Discrete\(2\)"):
             env.step(action)
-    pushed = SyntheticEnv(made(tmp_path, "mdp-continuous"))
+    pushed = SyntheticEnv(write_proxy(tmp_path, "mdp-continuous"))
     pushed.reset()
     pushed.step([3.0])  # out of bounds is no mistake
     for wrong in ([0.0, 0.0], [np.nan], [np.inf]):
@@ -167,9 +169,11 @@ def test_wrong_calls_are_refused(tmp_path: Path, actions: list[float]) -> None:
 
 def test_hashes_are_the_trainers() -> None:
     seeds = torch.cat([torch.arange(-3, 3), torch.tensor([2**62, -(2**63)])]).view(2, 4)
-    for ours, theirs in ((hashing.uniform, uniform), (hashing.normal, normal)):
-        found = torch.from_numpy(ours(seeds.numpy(), 5))
-        torch.testing.assert_close(found, theirs(seeds, 5), atol=0 if ours is hashing.uniform else 1e-12, rtol=0)
+    for numpy_hash, torch_hash in ((hashing.uniform, uniform), (hashing.normal, normal)):
+        hashes = torch.from_numpy(numpy_hash(seeds.numpy(), 5))
+        torch.testing.assert_close(
+            hashes, torch_hash(seeds, 5), atol=0 if numpy_hash is hashing.uniform else 1e-12, rtol=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_hashes_are_the_trainers() -> None:
 def test_first_states_are_those_that_agents_see(name: str) -> None:
     seeds = torch.arange(-3, 69).view(4, 6, 3)
     starts = starts_of(make_environment(name, 6, 3))(seeds).numpy()
-    near(program.real_starts(name)(seeds.numpy()), starts, UNIT * np.abs(starts))  # of float64, rounded once
+    assert_near(program.real_starts(name)(seeds.numpy()), starts, UNIT * np.abs(starts))  # of float64, rounded once
 
 
 def encoded(spaces: Spaces, actions: Any) -> torch.Tensor:
@@ -205,7 +209,7 @@ def first_error(path: str, kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> None:
-    env = gym.make(ANY, proxy=made(tmp_path, kind))
+    env = gym.make(ANY, proxy=write_proxy(tmp_path, kind))
     assert env.spec is not None and env.spec.max_episode_steps == (None if kind.startswith("bandit") else 7)
     env.action_space.seed(0)
     dynamics = dynamics_of(files.load(env.unwrapped.proxy.path))
@@ -216,7 +220,7 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
     if latent := dynamics.program.networks.latent:
         noise = normal(seeds[0], latent).float()
         error = stack_of(load_file(env.unwrapped.proxy.path), config, "initial", noise, UNIT * noise.abs()).error
-    near(firsts[0], expected[0], error)
+    assert_near(firsts[0], expected[0], error)
     tensors = TensorEnvironment(dynamics, 1, 1)
     ends = []
     for episode in range(20):
@@ -224,12 +228,12 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
         tensors.set_state(torch.from_numpy(obs)[None, None])
         done = False
         while not done:
-            action, before = env.action_space.sample(), torch.from_numpy(obs)[None]
+            action, previous_obs = env.action_space.sample(), torch.from_numpy(obs)[None]
             obs, reward, terminated, truncated, info = env.step(action)
             expected = tensors.step(torch.as_tensor(action)[None, None])
-            of_obs, of_reward, _ = step_errors(env.unwrapped.proxy.path, kind, before, encoded(spaces, action))
-            near(obs, expected.obs[0, 0], of_obs[0])
-            near(reward, expected.reward[0, 0], of_reward[0])
+            of_obs, of_reward, _ = step_errors(env.unwrapped.proxy.path, kind, previous_obs, encoded(spaces, action))
+            assert_near(obs, expected.obs[0, 0], of_obs[0])
+            assert_near(reward, expected.reward[0, 0], of_reward[0])
             assert obs.dtype == np.float32 and isinstance(reward, float) and info == {}
             assert terminated is expected.terminated.item()
             assert truncated == (expected.truncated.item() and not kind.startswith("bandit"))
@@ -242,7 +246,7 @@ def test_steps_are_those_of_the_tensor_program(tmp_path: Path, kind: str) -> Non
 @strictly
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_is_a_function_of_its_seed(tmp_path: Path, kind: str) -> None:
-    path = made(tmp_path, kind)
+    path = write_proxy(tmp_path, kind)
     env = gym.make(ANY, proxy=path).unwrapped
     check_env(env)
 
@@ -258,7 +262,7 @@ def test_an_episode_is_a_function_of_its_seed(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pickled_one_goes_on_as_the_one_it_was_made_of(tmp_path: Path, kind: str) -> None:
     """In the midst of an episode, and into those that follow."""
-    path = made(tmp_path, kind)
+    path = write_proxy(tmp_path, kind)
     for env in (gym.make(ANY, proxy=path), gym.make_vec(ANY, num_envs=3, proxy=path)):
         pickle.loads(pickle.dumps(env)).reset()
         env.action_space.seed(0)
@@ -267,15 +271,15 @@ def test_a_pickled_one_goes_on_as_the_one_it_was_made_of(tmp_path: Path, kind: s
         copy = pickle.loads(pickle.dumps(env))
         for _ in range(10):
             action = env.action_space.sample()
-            for one, other in zip(env.step(action)[:4], copy.step(action)[:4], strict=True):
-                np.testing.assert_array_equal(one, other)
+            for original, restored in zip(env.step(action)[:4], copy.step(action)[:4], strict=True):
+                np.testing.assert_array_equal(original, restored)
             if isinstance(env, gym.Env):
                 np.testing.assert_array_equal(env.reset()[0], copy.reset()[0])
 
 
 @pytest.mark.parametrize(("limit", "length"), [(None, 7), (3, 3), (100, 7)])
 def test_make_can_shorten_the_time_limit_only(tmp_path: Path, limit: int | None, length: int) -> None:
-    path = made(tmp_path, "mdp", scale=0.1)
+    path = write_proxy(tmp_path, "mdp", scale=0.1)
     for make, action in ((gym.make, 0), (gym.make_vec, np.array([0]))):
         env = make(ANY, proxy=path, max_episode_steps=limit)  # type: ignore[operator]
         env.reset(seed=0)
@@ -286,65 +290,67 @@ def test_make_can_shorten_the_time_limit_only(tmp_path: Path, limit: int | None,
 @pytest.mark.parametrize("scale", [1e4, 1e15, 3e38])
 @pytest.mark.parametrize("kind", ["mdp", "mdp-deep", "mdp-learned-reset", "bandit"])
 def test_poor_ones_stay_finite(tmp_path: Path, kind: str, scale: float) -> None:
-    path = made(tmp_path, kind, scale)
+    path = write_proxy(tmp_path, kind, scale)
     raw, state = dynamics_of(files.load(path)), torch.ones(1, 1, 4)
     for _ in range(9):
         state, reward, *_ = raw.step(state, torch.tensor([[1]]))
     bounded = kind in ("bandit", "mdp-deep") or scale < 1e10
     assert bounded or not state.isfinite().all()  # the tensor program itself is left alone
-    env, many = gym.make(ANY, proxy=path), gym.make_vec(ANY, num_envs=5, proxy=path)
+    env, vector_env = gym.make(ANY, proxy=path), gym.make_vec(ANY, num_envs=5, proxy=path)
     check_env(env.unwrapped)
-    seen = [env.reset(seed=0)[0], many.reset(seed=0)[0]]
+    outputs = [env.reset(seed=0)[0], vector_env.reset(seed=0)[0]]
     for _ in range(30):
         obs, pay, terminated, truncated, _ = env.step(1)
-        seen += [obs, np.float64(pay), *many.step(np.ones(5, np.int64))[:2]]
+        outputs += [obs, np.float64(pay), *vector_env.step(np.ones(5, np.int64))[:2]]
         if terminated or truncated:
-            seen.append(env.reset()[0])
-    assert all((np.abs(each) <= BOUND).all() for each in seen)  # false for NaN
+            outputs.append(env.reset()[0])
+    assert all((np.abs(output) <= BOUND).all() for output in outputs)  # false for NaN
     if kind not in ("bandit", "mdp-deep") and scale < 1e30:  # above, all is NaN and so 0
-        assert any((np.abs(each) == BOUND).any() for each in seen)
+        assert any((np.abs(output) == BOUND).any() for output in outputs)
 
 
 @strictly
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_equal_single_ones(tmp_path: Path, kind: str, mode: AutoresetMode) -> None:
-    path, n = made(tmp_path, kind), 6
-    ours = gym.make_vec(ANY, num_envs=n, proxy=path, autoreset_mode=mode.value)
-    theirs = SyncVectorEnv([lambda: make_synthetic(path)] * n, autoreset_mode=mode)
-    assert ours.metadata["autoreset_mode"] is mode and type(ours.unwrapped).__name__ == "SyntheticVectorEnv"
+    path, n = write_proxy(tmp_path, kind), 6
+    vector_env = gym.make_vec(ANY, num_envs=n, proxy=path, autoreset_mode=mode.value)
+    sync_env = SyncVectorEnv([lambda: make_synthetic(path)] * n, autoreset_mode=mode)
+    assert vector_env.metadata["autoreset_mode"] is mode and type(vector_env.unwrapped).__name__ == "SyntheticVectorEnv"
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
-        assert getattr(ours, name) == getattr(theirs, name)
+        assert getattr(vector_env, name) == getattr(sync_env, name)
     firsts = first_error(path, kind)
-    same(ours.reset(seed=11), theirs.reset(seed=11), firsts)
-    ours.action_space.seed(0)
-    ended = np.zeros(2, int)
+    same(vector_env.reset(seed=11), sync_env.reset(seed=11), firsts)
+    vector_env.action_space.seed(0)
+    end_counts = np.zeros(2, int)
     for step in range(120):
         if step in (60, 80):
             seed = None if step == 60 else [5, None, 6, 7, None, 8]
-            same(ours.reset(seed=seed), theirs.reset(seed=seed), firsts)
-        actions = ours.action_space.sample()
-        before = torch.from_numpy(ours.unwrapped._state)
-        of_obs, of_reward, _ = step_errors(path, kind, before, encoded(KINDS[kind][1], actions))
-        one, other = ours.step(actions), theirs.step(actions)
-        same(one, other, torch.maximum(of_obs, firsts), of_reward)
-        for env, state in zip(theirs.envs, ours.unwrapped._state, strict=True):
+            same(vector_env.reset(seed=seed), sync_env.reset(seed=seed), firsts)
+        actions = vector_env.action_space.sample()
+        previous_states = torch.from_numpy(vector_env.unwrapped._state)
+        of_obs, of_reward, _ = step_errors(path, kind, previous_states, encoded(KINDS[kind][1], actions))
+        vector_step, sync_step = vector_env.step(actions), sync_env.step(actions)
+        same(vector_step, sync_step, torch.maximum(of_obs, firsts), of_reward)
+        for env, state in zip(sync_env.envs, vector_env.unwrapped._state, strict=True):
             env.unwrapped._state[:] = state  # rounding adds up from step to step else
-        ended += one[2].sum(), one[3].sum()
-    assert (ended[0] > 100 and ended[1] == 0) if kind.startswith("bandit") else ended.min() > 0
+        end_counts += vector_step[2].sum(), vector_step[3].sum()
+    assert (end_counts[0] > 100 and end_counts[1] == 0) if kind.startswith("bandit") else end_counts.min() > 0
 
 
-def same(ours: tuple[Any, ...], theirs: tuple[Any, ...], *errors: torch.Tensor) -> None:
+def same(actual: tuple[Any, ...], expected: tuple[Any, ...], *errors: torch.Tensor) -> None:
     """Observations and rewards but for rounding, of which ``errors`` are the bounds, ends exactly, infos with the same
     observations."""
-    assert len(ours) == len(theirs)
-    for one, other, error in itertools.zip_longest(ours[:-1], theirs[:-1], errors, fillvalue=0.0):
-        assert one.shape == other.shape and one.dtype in (np.bool_, np.float32)
-        near(one.astype(np.float64), other.astype(np.float64), error)
-    assert ours[-1].keys() == theirs[-1].keys()
-    if ours[-1]:
-        assert np.array_equal(ours[-1]["_final_obs"], theirs[-1]["_final_obs"])
-        for one, other, error in zip(ours[-1]["final_obs"], theirs[-1]["final_obs"], errors[0], strict=True):
-            assert (one is None) == (other is None)
-            if one is not None:
-                near(one, other, error)
+    assert len(actual) == len(expected)
+    for value, expected_value, error in itertools.zip_longest(actual[:-1], expected[:-1], errors, fillvalue=0.0):
+        assert value.shape == expected_value.shape and value.dtype in (np.bool_, np.float32)
+        assert_near(value.astype(np.float64), expected_value.astype(np.float64), error)
+    assert actual[-1].keys() == expected[-1].keys()
+    if actual[-1]:
+        assert np.array_equal(actual[-1]["_final_obs"], expected[-1]["_final_obs"])
+        for value, expected_value, error in zip(
+            actual[-1]["final_obs"], expected[-1]["final_obs"], errors[0], strict=True
+        ):
+            assert (value is None) == (expected_value is None)
+            if value is not None:
+                assert_near(value, expected_value, error)

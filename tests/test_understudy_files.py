@@ -25,7 +25,7 @@ from models.registry import family
 from models.settings import allowed, bounds, kinds
 from models.spaces import Discrete, Spaces
 from proxies import DESCRIPTION, KINDS, PLAIN, REWARDS, stack_of, step_errors, written
-from rounding import near
+from rounding import assert_near
 from understudy import ProxyError
 from understudy.kinds import KINDS as READ
 from understudy.kinds import MODES
@@ -79,29 +79,29 @@ def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
         action = encoded = 3 * torch.randn(50, spaces.actions.size, generator=generator)
     x = torch.cat([encoded, state], 1)
     program = Networks(config, spaces).program(parameters[None])
-    ours = program.step(state[None], action[None])
+    transition = program.step(state[None], action[None])
     of_state, of_reward, of_done = step_errors(path, kind, state, encoded)
     if config.reward_form == "free":
-        pairs = [(ours.reward[0], network("reward", x)[:, 0], of_reward)]
+        pairs = [(transition.reward[0], network("reward", x)[:, 0], of_reward)]
     else:
         aim = network("target", (state - tensors.pop("target.center")) / tensors.pop("target.spread"))
-        pairs = [(ours.reward[0], paid(config.reward_form, aim, encoded, spaces), of_reward)]
+        pairs = [(transition.reward[0], reward_by_target(config.reward_form, aim, encoded, spaces), of_reward)]
     if config.first_states == "table":
         table = tensors.pop("states.table")
-        pairs.append((program.drawn(torch.tensor([[0.0, 0.99999]]))[0], table[[0, len(table) - 1]], 0.0))
+        pairs.append((program.table_rows(torch.tensor([[0.0, 0.99999]]))[0], table[[0, len(table) - 1]], 0.0))
     if config.proxy == "mdp":
-        pairs.append((ours.next_state[0], network("state", x), of_state))
-        pairs.append((ours.done[0], network("done", x)[:, 0], of_done))
+        pairs.append((transition.next_state[0], network("state", x), of_state))
+        pairs.append((transition.done[0], network("done", x)[:, 0], of_done))
     if latent := program.networks.latent:
         noise = torch.randn(50, latent, generator=generator)
         error = stack_of(tensors, config, "initial", noise).error
         pairs.append((program.first_states(noise[None])[0], network("initial", noise), error))
-    for mine, theirs, error in pairs:
-        near(mine, theirs, error)
+    for actual, expected, error in pairs:
+        assert_near(actual, expected, error)
     assert not tensors  # all were used
 
 
-def paid(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) -> Tensor:
+def reward_by_target(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) -> Tensor:
     """Rewards ``[N]`` of actions by what a target says, both ``[N, A]``."""
     if isinstance(spaces.actions, Discrete):
         aim = F.one_hot(aim.argmax(1), spaces.actions.n)
@@ -130,7 +130,7 @@ def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypa
 
 
 def test_what_no_reader_would_take_is_never_written(path: Path) -> None:
-    good, before = written(path), path.read_bytes()
+    good, original_bytes = written(path), path.read_bytes()
     config, spaces, game = KINDS["mdp"]
     unwritable: list[tuple[Tensor, dict[str, Any], type[Exception], str]] = [
         (good * float("nan"), {}, ProxyError, "not finite"),
@@ -141,7 +141,7 @@ def test_what_no_reader_would_take_is_never_written(path: Path) -> None:
     for parameters, description, error, line in unwritable:
         with pytest.raises(error, match=line):
             files.save(path, parameters, config=config, spaces=spaces, game=game, description=description)
-        assert path.read_bytes() == before
+        assert path.read_bytes() == original_bytes
 
 
 def one_line(path: Path) -> str:
@@ -162,21 +162,26 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
         assert "not a whole safetensors file" in one_line(path)
     torch.save({"state_dict": {}}, path)
     assert "it is a checkpoint" in one_line(path)
-    for text, said in (
+    for text, message in (
         (None, "without 'understudy' metadata"), ("{", "its metadata are damaged (Expecting property name"),
         ("[" * 10**5, "(too deeply nested)"), ('{"format": 1, "format": 1}', "(a name is there twice)"),
         ('{"format": 1e999}', "('1e999' is no finite number)"), ('{"format": NaN}', "('NaN' is no finite number)"),
         (f'{{"format": {"9" * 5000}}}', "its metadata are damaged"), (" " * 2**21, "(2,097,152 characters, at most"),
     ):  # fmt: skip
         save_file({"a": torch.zeros(2)}, path, None if text is None else {"understudy": text})
-        assert said in one_line(path)
+        assert message in one_line(path)
     written(path)
-    whole = path.read_bytes()
-    for content in [*(whole[:size] for size in [*range(0, len(whole), 101), len(whole) - 1]), whole + b"\0"]:
+    valid_content = path.read_bytes()
+    for content in [
+        *(valid_content[:size] for size in [*range(0, len(valid_content), 101), len(valid_content) - 1]),
+        valid_content + b"\0",
+    ]:
         path.write_bytes(content)
         assert "not a whole safetensors file" in one_line(path)
-    for place in range(0, len(whole), 13):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+    for place in range(0, len(valid_content), 13):
+        path.write_bytes(
+            valid_content[:place] + bytes([valid_content[place] ^ 1 << place % 8]) + valid_content[place + 1 :]
+        )
         one_line(path)
     assert "it is not as it was written" in one_line(path)  # a number among the last
     monkeypatch.setattr("builtins.open", refused)
@@ -243,7 +248,7 @@ DAMAGED_REWARDS: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({"config": OF_REWARD | {"rn_input_spread": [1, 0, 1]}}, {}, "allowed: list of numbers other than 0, at most 512"),
     ({"config": OF_REWARD | {"rn_input_center": [1, 0]}}, {}, "its spaces are damaged"),
     ({"config": {name: OF_REWARD[name] for name in OF_REWARD if name != "mode"}}, {}, "its setting mode is missing"),
-    *(({"spaces": REWARD_SPACES | own}, {}, "its spaces are damaged") for own in (
+    *(({"spaces": REWARD_SPACES | changes}, {}, "its spaces are damaged") for changes in (
         {}, {"info": []}, {"info": "ab"}, {"info": [1, 2]}, {"info": ["x"] * 65}, {"info": None})),
     ({"spaces": REWARD_SPACES | {"info": ["speed"]}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 4]"),
 ]  # fmt: skip
@@ -271,7 +276,8 @@ AGAINST: list[tuple[str, dict[str, Any], str]] = [
     ("mdp-acrobot", {"game": "cartpole"}, "its obs_shape is (6,); allowed with cartpole: (4,)"),
     ("mdp-continuous", {"game": "mountaincar"}, "allowed with mountaincar: Discrete(n=3)"),
     ("mdp", {"game": "cartpoel"}, "its gamename is 'cartpoel'; did you mean 'cartpole'?"),
-    *(("mdp", {"description": {"settings": own}}, f"its description.settings are damaged ({line}") for own, line in (
+    *(("mdp", {"description": {"settings": changes}}, f"its description.settings are damaged ({line}")
+      for changes, line in (
         ({"lr": 10**400}, "lr is 1000"), ({"lr": [1]}, "lr is [1.0]"),
         ({"agent": "DDQM"}, "agent is 'DDQM'; did you mean 'DDQN'? Allowed: DDQN"),
         ({"command": [1]}, "AttributeError)"), ({"preset": ["recipe"]}, ""), ({"nothing": 1}, "nothing is unknown"),
@@ -303,19 +309,19 @@ def test_names_that_are_no_paths(name: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["SE", "RN"])
 def test_ranges_are_those_of_the_flags(kind: str) -> None:
-    own = family(kind).config
-    fields = {field.name: field.metadata for field in dataclasses.fields(own)}
+    config_class = family(kind).config
+    fields = {field.name: field.metadata for field in dataclasses.fields(config_class)}
     names = fields["proxy"]["choices"]
     assert all(files.searching(name) == kind for name in names)
-    settings = {name: each for proxy in names for name, each in READ[proxy].settings.items()}
+    settings = {name: rule for proxy in names for name, rule in READ[proxy].settings.items()}
     for name, (good, words) in settings.items():
-        found, limits = kinds(own)[name], bounds(kinds(own)[name], fields[name])
-        if not found.many and name != "rn_output_scale":
-            assert words == allowed(found, fields[name]), name
-        if found.item is int and limits:
+        setting_kind, limits = kinds(config_class)[name], bounds(kinds(config_class)[name], fields[name])
+        if not setting_kind.is_list and name != "rn_output_scale":
+            assert words == allowed(setting_kind, fields[name]), name
+        if setting_kind.item is int and limits:
             assert good(limits["minimum"]) and good(limits["maximum"]), name
             assert not good(limits["minimum"] - 1) and not good(limits["maximum"] + 1) and not good(1.0), name
-        assert good(None) == found.optional, name
+        assert good(None) == setting_kind.optional, name
         for choice in fields[name]["choices"]:
             assert good(choice), (name, choice)
     assert set(family("RN").config.__dataclass_fields__["mode"].metadata["choices"]) == set(MODES)
@@ -327,15 +333,15 @@ def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ProxyError, match="proxy is 'cartpole-mdp'; allowed: a .safetensors file$"):
         understudy.load("cartpole-mdp")
     run, file = tmp_path / "version_0", tmp_path / "pretrained" / "cartpole-mdp.safetensors"
-    for own in (run / "proxy.safetensors", file):
-        own.parent.mkdir()
-        written(own)
+    for proxy_path in (run / "proxy.safetensors", file):
+        proxy_path.parent.mkdir()
+        written(proxy_path)
     assert understudy.pretrained() == {"cartpole-mdp": file}
     assert understudy.load("cartpole-mdp").path == file == understudy.load(file).path
     assert understudy.load("version_0").path == Path("version_0/proxy.safetensors")
     with pytest.raises(ProxyError) as caught:
         understudy.load("cartpole-mpd")
-    said = "did you mean 'cartpole-mdp'? Allowed: a .safetensors file, or one of cartpole-mdp"
-    assert str(caught.value) == f"proxy is 'cartpole-mpd'; {said}"
+    hint = "did you mean 'cartpole-mdp'? Allowed: a .safetensors file, or one of cartpole-mdp"
+    assert str(caught.value) == f"proxy is 'cartpole-mpd'; {hint}"
     with pytest.raises(ProxyError, match="did you mean 'version_0/proxy.safetensors'"):
         understudy.load("version_0/prxy.safetensors")

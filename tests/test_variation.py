@@ -21,20 +21,20 @@ def draws(config: Config = VARIED, count: int = 3000) -> list[Config]:
 
 def test_ranges_and_distributions_as_published() -> None:
     """lr 3.3e-4 .. 3e-3, batch and width 42 .. 384, both log-uniform, and depth 1 .. 3 uniform."""
-    found = draws()
-    rates = np.log([own.lr / (1e-3 / 3) for own in found]) / math.log(9)
+    configs = draws()
+    rates = np.log([config.lr / (1e-3 / 3) for config in configs]) / math.log(9)
     assert 0 <= rates.min() < 0.01 and 0.99 < rates.max() <= 1
     assert stats.kstest(rates, "uniform").pvalue > 1e-3
     spread = np.random.default_rng(0)
-    for whole in ([own.batch_size for own in found], [own.hidden_sizes[0] for own in found]):
-        drawn = np.array(whole)
-        assert drawn.min() == 42 and 380 <= drawn.max() <= 384
+    for values in ([config.batch_size for config in configs], [config.hidden_sizes[0] for config in configs]):
+        samples = np.array(values)
+        assert samples.min() == 42 and 380 <= samples.max() <= 384
         # An integer k stands for all numbers in [k, k + 1): spread over them, the drawn ones are log-uniform again.
-        smooth = drawn * ((drawn + 1) / drawn) ** spread.random(len(drawn))
+        smooth = samples * ((samples + 1) / samples) ** spread.random(len(samples))
         assert stats.kstest(np.log(smooth / 42) / math.log(385 / 42), "uniform").pvalue > 1e-3
-    depths = np.bincount([len(own.hidden_sizes) for own in found], minlength=4)
+    depths = np.bincount([len(config.hidden_sizes) for config in configs], minlength=4)
     assert depths[0] == 0 and len(depths) == 4 and stats.chisquare(depths[1:]).pvalue > 1e-3
-    from_one = [len(own.hidden_sizes) for own in draws(Config(vary_hp=True, hidden_sizes=(64,)))]  # 0 counts as 1
+    from_one = [len(config.hidden_sizes) for config in draws(Config(vary_hp=True, hidden_sizes=(64,)))]  # 0 counts as 1
     assert set(from_one) == {1, 2} and from_one.count(2) / len(from_one) == pytest.approx(1 / 3, abs=0.04)
 
 
@@ -47,34 +47,34 @@ def test_the_four_are_drawn_independently() -> None:
 
 @pytest.mark.parametrize("base", [1, 2, 5])
 def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
-    drawn = {own.batch_size for own in draws(Config(vary_hp=True, batch_size=base), 2000)}
-    assert drawn == set(range(max(1, base // 3), 3 * base + 1))
+    batch_sizes = {config.batch_size for config in draws(Config(vary_hp=True, batch_size=base), 2000)}
+    assert batch_sizes == set(range(max(1, base // 3), 3 * base + 1))
 
 
 def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
     assert draw(VARIED, 5) == draw(VARIED, 5) != draw(VARIED, 6)
-    only = Config(vary_hp=True, vary=("lr",), hidden_sizes=(70,))
+    lr_only = Config(vary_hp=True, vary=("lr",), hidden_sizes=(70,))
     for seed in range(20):
-        own = draw(only, seed)
-        assert own.lr == draw(Config(vary_hp=True), seed).lr != only.lr
-        assert (own.batch_size, own.hidden_sizes) == (only.batch_size, (70,))
+        config = draw(lr_only, seed)
+        assert config.lr == draw(Config(vary_hp=True), seed).lr != lr_only.lr
+        assert (config.batch_size, config.hidden_sizes) == (lr_only.batch_size, (70,))
     assert draw(Config(), 5) is not None and draw(Config(), 5) == Config()
 
 
 @pytest.mark.parametrize("config", [VARIED, Config(vary_hp=True, vary=("lr",)), Config()], ids=["all", "lr", "none"])
 def test_groups_have_everybody_once_in_one_shape_each(config: Config) -> None:
     seeds = [7 * i + 3 for i in range(200)]
-    found = groups(config, seeds)
-    assert sorted(position for group in found for position in group) == list(range(200))
-    shapes = [{shape_of(draw(config, seeds[position])) for position in group} for group in found]
-    assert all(len(of_group) == 1 for of_group in shapes) and len(set.union(*shapes)) == len(found)
-    assert (len(found) == 1) == (config is not VARIED)
-    assert all(group == sorted(group) for group in found)
+    seed_groups = groups(config, seeds)
+    assert sorted(position for group in seed_groups for position in group) == list(range(200))
+    shapes = [{shape_of(draw(config, seeds[position])) for position in group} for group in seed_groups]
+    assert all(len(of_group) == 1 for of_group in shapes) and len(set.union(*shapes)) == len(seed_groups)
+    assert (len(seed_groups) == 1) == (config is not VARIED)
+    assert all(group == sorted(group) for group in seed_groups)
     assert groups(config, []) == []
 
 
 def test_members_of_different_shapes_are_refused() -> None:
-    one, other = (group[0] for group in groups(VARIED, range(50))[:2])
+    seed, other_seed = (group[0] for group in groups(VARIED, range(50))[:2])
     with pytest.raises(ValueError, match="different shapes"):
-        Agent(VARIED, SPACES, [one, other])
-    assert Agent(VARIED, SPACES, [one]).members == 1
+        Agent(VARIED, SPACES, [seed, other_seed])
+    assert Agent(VARIED, SPACES, [seed]).members == 1

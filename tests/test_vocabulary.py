@@ -19,16 +19,16 @@ from helpers import same_runs
 from models.registry import agent_class, implementations
 from models.settings import SettingError
 from models.spaces import Discrete
-from models.vocabulary import DEPTHS, MODE_NAMES, WIDTHS, others
+from models.vocabulary import DEPTHS, MODE_NAMES, WIDTHS, aliases_of
 from understudy.kinds import MODES
 
 WORDS = "--env CartPole-v1 --total_steps 60 --lr 1e-3 --discount 0.9 --hidden_sizes 8,8 --activation tanh --seed 3"
 
 
-def able() -> Iterator[str]:
+def cartpole_implementations() -> Iterator[str]:
     """The implementations that play CartPole."""
-    for name, own in implementations().items():
-        if own.learns_from != "evolution":
+    for name, family in implementations().items():
+        if family.learns_from != "evolution":
             kind = agent_class(name)
             if Discrete in kind.action_kinds and not kind.takes_cells_only:
                 yield name
@@ -39,19 +39,19 @@ def folder_of(logdir: Path) -> Path:
     return table.parent
 
 
-@pytest.mark.parametrize("name", able())
+@pytest.mark.parametrize("name", cartpole_implementations())
 def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, capsys: Shown) -> None:
     agent = parse(["--algo", name]).agent
-    few = "--num_grad_steps 2 --num_rand_action_rollouts 2" if hasattr(agent, "num_grad_steps") else ""
-    few += "--steps_per_epoch 60 --eval_steps 3 --eval_episodes 2" if hasattr(agent, "eval_steps") else ""
-    assert trainer.main([*f"--algo {name} {WORDS} {few} --logdir".split(), str(tmp_path)]) == 0
+    short_flags = "--num_grad_steps 2 --num_rand_action_rollouts 2" if hasattr(agent, "num_grad_steps") else ""
+    short_flags += "--steps_per_epoch 60 --eval_steps 3 --eval_episodes 2" if hasattr(agent, "eval_steps") else ""
+    assert trainer.main([*f"--algo {name} {WORDS} {short_flags} --logdir".split(), str(tmp_path)]) == 0
     folder = folder_of(tmp_path)
     steps = read_metrics(folder / "metrics.csv")["env_steps"]
-    assert steps[-1] >= 60 and all(before < 60 for before in steps[:-1])
+    assert steps[-1] >= 60 and all(step < 60 for step in steps[:-1])
     written = yaml.safe_load((folder / "config.yaml").read_text())
-    wanted = {"implementation": name, "gamename": "cartpole", "total_steps": 60, "lr": 1e-3, "discount": 0.9}
+    expected = {"implementation": name, "gamename": "cartpole", "total_steps": 60, "lr": 1e-3, "discount": 0.9}
     assert (
-        written | wanted | {"hidden_sizes": [8, 8], "activation": "tanh", "seed": 3} == written
+        written | expected | {"hidden_sizes": [8, 8], "activation": "tanh", "seed": 3} == written
         and "epochs" not in written
     )
     assert f"{round(steps[-1]):,} environment steps in" in capsys.readouterr().out
@@ -88,10 +88,10 @@ def test_an_implementation_is_known_in_any_spelling(name: str, tmp_path: Path) -
     for spelling in (name.lower(), name.upper(), name.replace("-", "_"), name.replace("Dueling", "dueling_")):
         file = tmp_path / "run.yaml"
         file.write_text(f"algo: {spelling}\nenv: CartPole\n")
-        found = [parse(["--algo", spelling]), parse(["--config", str(file)]), settings_from(algo=spelling),
+        all_settings = [parse(["--algo", spelling]), parse(["--config", str(file)]), settings_from(algo=spelling),
                  parse(["--config", str(file), "--algo", name]), from_dict({"implementation": spelling})]  # fmt: skip
-        assert {settings.run.implementation for settings in found} == {name}
-    assert found[1].run.gamename == "cartpole"
+        assert {settings.run.implementation for settings in all_settings} == {name}
+    assert all_settings[1].run.gamename == "cartpole"
     with pytest.raises(SettingError, match=f"^implementation is '{name}x'"):
         parse(["--algo", f"{name}x"])
 
@@ -101,29 +101,29 @@ def test_names_of_agents_are_known_in_any_spelling() -> None:
     assert parse("--algo se --env CartPole --agent td3_discrete".split()).run.agent == "TD3Discrete"
 
 
-@pytest.mark.parametrize(("words", "values", "said"), MEANT, ids=[words for words, *_ in MEANT])
+@pytest.mark.parametrize(("words", "values", "message"), MEANT, ids=[words for words, *_ in MEANT])
 def test_other_names_are_accepted_everywhere(
-    words: str, values: dict[str, Any], said: str, tmp_path: Path, capsys: Shown
+    words: str, values: dict[str, Any], message: str, tmp_path: Path, capsys: Shown
 ) -> None:
     """As flags, which say so once; in files, as keywords and in a checkpoint's settings, which do not."""
-    found = parse(words.split())
-    assert {name: found.value(name) for name in values} == values
-    shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.count(said) == 1
-    given = dict(pair.split() for pair in words.removeprefix("--").split(" --"))
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(given))
-    numbers = {name: yaml.safe_load(value) for name, value in given.items()}
-    plain = dataclasses.replace(found, given=frozenset())
+    settings = parse(words.split())
+    assert {name: settings.value(name) for name in values} == values
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count(message) == 1
+    flag_values = dict(pair.split() for pair in words.removeprefix("--").split(" --"))
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(flag_values))
+    numbers = {name: yaml.safe_load(value) for name, value in flag_values.items()}
+    plain = dataclasses.replace(settings, explicit_names=frozenset())
     for other in (parse(["--config", str(tmp_path / "own.yaml")]), settings_from(**numbers), from_dict(numbers)):
-        assert dataclasses.replace(other, given=frozenset()) == plain
+        assert dataclasses.replace(other, explicit_names=frozenset()) == plain
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", implementations())
 def test_no_family_calls_a_setting_by_another_name(name: str) -> None:
-    known = as_dict(parse(["--implementation", name])).keys()
-    foreign = {other for ours in known for other in others(ours)} | {*WIDTHS, *DEPTHS}
-    assert not known & foreign
+    setting_names = as_dict(parse(["--implementation", name])).keys()
+    foreign = {other for setting in setting_names for other in aliases_of(setting)} | {*WIDTHS, *DEPTHS}
+    assert not setting_names & foreign
 
 
 @pytest.mark.parametrize(("words", "line"), [
@@ -174,25 +174,25 @@ def test_total_steps_end_any_run_its_config_repeats_it_and_resume_goes_on(kind: 
     words = LOOPS[kind].split()
     for name, parts in {"whole": ["150"], "parts": ["70", "150"]}.items():
         for number, steps in enumerate(parts):
-            more = ["--resume"] * number
-            assert trainer.main([*words, "--total_steps", steps, "--logdir", str(tmp_path / name), *more]) == 0
-    whole, parts = folder_of(tmp_path / "whole"), folder_of(tmp_path / "parts")
-    taken = read_metrics(whole / "metrics.csv")["env_steps"]
-    assert taken[-1] >= 150 and all(before < 150 for before in taken[:-1]) and len(taken) > 1
-    assert read_metrics(parts / "metrics.csv")["env_steps"][0] == taken[0]
+            resume_flags = ["--resume"] * number
+            assert trainer.main([*words, "--total_steps", steps, "--logdir", str(tmp_path / name), *resume_flags]) == 0
+    full_folder, parts = folder_of(tmp_path / "whole"), folder_of(tmp_path / "parts")
+    env_steps = read_metrics(full_folder / "metrics.csv")["env_steps"]
+    assert env_steps[-1] >= 150 and all(step < 150 for step in env_steps[:-1]) and len(env_steps) > 1
+    assert read_metrics(parts / "metrics.csv")["env_steps"][0] == env_steps[0]
     if kind in ("episodes with a memory", "evolution"):  # others have rates that fall over the run as it was begun
-        same_runs(whole, parts)
-    own = checkpoints.load(whole / "checkpoints" / "last.ckpt").settings
-    written = yaml.safe_load((whole / "config.yaml").read_text())
-    own = dataclasses.replace(own, lacks=frozenset({"images"}))
-    assert written == {n: v for n, v in acting(own).items() if n != "checkpoint_every"} | {
+        same_runs(full_folder, parts)
+    run_settings = checkpoints.load(full_folder / "checkpoints" / "last.ckpt").settings
+    written = yaml.safe_load((full_folder / "config.yaml").read_text())
+    run_settings = dataclasses.replace(run_settings, lacks=frozenset({"images"}))
+    assert written == {n: v for n, v in acting(run_settings).items() if n != "checkpoint_every"} | {
         "checkpoint_every": written["checkpoint_every"]
     }
     assert (
         not {"epochs", "max_episodes", "generations", "num_samples", "display", "evaluation", "plot"} & written.keys()
     )
-    assert trainer.main(["--config", str(whole / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
-    same_runs(whole, folder_of(tmp_path / "again"))
+    assert trainer.main(["--config", str(full_folder / "config.yaml"), "--logdir", str(tmp_path / "again")]) == 0
+    same_runs(full_folder, folder_of(tmp_path / "again"))
 
 
 def test_modes_have_names() -> None:
@@ -217,14 +217,14 @@ def test_modes_have_names() -> None:
 def test_mode_minus_one_is_the_agent_with_a_bonus_for_novelty(
     words: str, means: str, tmp_path: Path, capsys: Shown
 ) -> None:
-    wanted = as_dict(parse(means.split()))
-    assert as_dict(parse(["--implementation", "RN", *words.split()])) == wanted
+    expected = as_dict(parse(means.split()))
+    assert as_dict(parse(["--implementation", "RN", *words.split()])) == expected
     assert capsys.readouterr().err.startswith("--mode -1 of RN is --implementation ")
     values = dict(pair.split() for pair in words.removeprefix("--").split(" --"))
     numbers = {name: float(value) for name, value in values.items() if name == "icm_eta"}
-    assert as_dict(settings_from(implementation="RN", **values | numbers)) == wanted
+    assert as_dict(settings_from(implementation="RN", **values | numbers)) == expected
     (tmp_path / "mode.yaml").write_text(yaml.safe_dump({"implementation": "RN"} | values))
-    assert as_dict(parse(["--config", str(tmp_path / "mode.yaml")])) == wanted
+    assert as_dict(parse(["--config", str(tmp_path / "mode.yaml")])) == expected
 
 
 def test_unknown_modes_are_one_line(capsys: Shown) -> None:
@@ -237,7 +237,7 @@ def test_the_bare_command_says_what_it_does(capsys: Shown, monkeypatch: pytest.M
     monkeypatch.setattr(trainer, "run", lambda settings: 0)
     assert trainer.main([]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert all(each in line for each in ("UDRL", "lunarlander", "2,000 epochs", "half an hour", "--help"))
+    assert all(word in line for word in ("UDRL", "lunarlander", "2,000 epochs", "half an hour", "--help"))
     assert trainer.main(["--seed", "3"]) == 0 and capsys.readouterr().out == ""
 
 

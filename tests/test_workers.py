@@ -77,25 +77,27 @@ def pids_of(environment):
 
 @pytest.mark.parametrize("name", ["lunarlander", STEPPED_PENDULUM])
 def test_two_workers_give_what_one_process_gives(name):
-    one, two = make_environment(name, 3, 3, num_workers=1), make_environment(name, 3, 3, num_workers=2)
-    assert isinstance(two, ParallelEnvironment) and len(pids_of(two)) == 2 and one.spaces == two.spaces
-    assert torch.equal(one.reset(seeds(3, 3)), two.reset(seeds(3, 3)))
+    serial, parallel = make_environment(name, 3, 3, num_workers=1), make_environment(name, 3, 3, num_workers=2)
+    assert (
+        isinstance(parallel, ParallelEnvironment) and len(pids_of(parallel)) == 2 and serial.spaces == parallel.spaces
+    )
+    assert torch.equal(serial.reset(seeds(3, 3)), parallel.reset(seeds(3, 3)))
     generator = torch.Generator().manual_seed(0)
     for t in range(30):
         active = torch.rand(3, 3, generator=generator) < 0.8
         force, engine = torch.rand(3, 3, 1, generator=generator) * 4 - 2, torch.randint(4, (3, 3), generator=generator)
         actions = force if name == STEPPED_PENDULUM else engine
-        ours, theirs = one.step(actions, active), two.step(actions, active)
-        assert all(torch.equal(getattr(ours, key), getattr(theirs, key)) for key in FIELDS)
+        serial_step, parallel_step = serial.step(actions, active), parallel.step(actions, active)
+        assert all(torch.equal(getattr(serial_step, key), getattr(parallel_step, key)) for key in FIELDS)
         if t == 15:
-            first = theirs.obs.clone()
-            assert torch.equal(one.reset(seeds(3, 3, 90), active), two.reset(seeds(3, 3, 90), active))
-            assert torch.equal(first, theirs.obs)
-    pids = pids_of(two)
-    two.close()
+            first = parallel_step.obs.clone()
+            assert torch.equal(serial.reset(seeds(3, 3, 90), active), parallel.reset(seeds(3, 3, 90), active))
+            assert torch.equal(first, parallel_step.obs)
+    pids = pids_of(parallel)
+    parallel.close()
     assert all_gone(pids) and multiprocessing.active_children() == []
     with pytest.raises(EnvironmentFault, match="closed"):
-        two.reset(seeds(3, 3))
+        parallel.reset(seeds(3, 3))
 
 
 def test_a_fault_in_a_worker_is_told_and_a_death_ends_all():
@@ -122,10 +124,10 @@ def test_numbers_of_the_info_come_along_where_the_game_names_them():
 
 
 def test_settings_that_are_wrong_start_no_process():
-    before = multiprocessing.active_children()
+    previous_children = multiprocessing.active_children()
     with pytest.raises(SettingError, match="cannot be made"):
         ParallelEnvironment(Game("cartpole", "CartPole-v1", None, {"no_such": 1}), 1, 2, 2)
-    assert set(multiprocessing.active_children()) <= set(before)
+    assert set(multiprocessing.active_children()) <= set(previous_children)
 
 
 @pytest.mark.parametrize("moment", ["before it is asked", "before it answers"])
@@ -137,11 +139,11 @@ def test_a_server_that_dies_as_it_starts_a_worker_is_one_line_and_status_1(momen
 
     send, read = reduction.sendfds, forkserver.read_signed
     if moment == "before it is asked":
-        monkeypatch.setattr(reduction, "sendfds", lambda *what: (kill(), send(*what)))
+        monkeypatch.setattr(reduction, "sendfds", lambda *args: (kill(), send(*args)))
     else:
         stop = signal.SIGSTOP  # so that it does not answer first
         monkeypatch.setattr(
-            reduction, "sendfds", lambda *what: (os.kill(forkserver._forkserver._forkserver_pid, stop), send(*what))
+            reduction, "sendfds", lambda *args: (os.kill(forkserver._forkserver._forkserver_pid, stop), send(*args))
         )
         monkeypatch.setattr(forkserver, "read_signed", lambda pipe: (kill(), read(pipe))[1])
     flags = "--gamename gymnasium.envs.classic_control:MountainCar-v0 --num_workers 2 --epochs 1 --logdir"

@@ -33,13 +33,15 @@ IDS: dict[str, dict[str, str]] = {
     "understudy/SyntheticAcrobotTarget-v0": {"proxy": "acrobot-target", "game": "acrobot", "kind": "bandit"},
     "understudy/SyntheticPendulum-v0": {"proxy": "pendulum-bandit", "game": "pendulum", "kind": "bandit"},
     "understudy/SyntheticMountainCarContinuous-v0": {
-        "proxy": "mountaincarcontinuous-bandit", "game": "mountaincarcontinuous", "kind": "bandit",
+        "proxy": "mountaincarcontinuous-bandit",
+        "game": "mountaincarcontinuous",
+        "kind": "bandit",
     },
     "understudy/SyntheticMountainCar-v0": {"proxy": "mountaincar-bandit", "game": "mountaincar", "kind": "bandit"},
     "understudy/SyntheticSwimmer-v0": {"proxy": "swimmer-bandit", "game": "swimmer", "kind": "bandit"},
     "understudy/SyntheticHopper-v0": {"proxy": "hopper-bandit", "game": "hopper", "kind": "bandit"},
     "understudy/SyntheticHalfCheetah-v0": {"proxy": "halfcheetah-bandit", "game": "halfcheetah", "kind": "bandit"},
-}  # fmt: skip
+}
 _ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 
 for _id, _kwargs in IDS.items():

@@ -24,16 +24,16 @@ _COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment, without a time limit, which `make_synthetic` adds.
 
-    ``asked`` may have ``game`` and ``kind`` (mdp, bandit), which the ``proxy`` must match. Raises ProxyError if the
-    proxy cannot be loaded or does not match. ``render_mode`` rgb_array draws the observation as bars.
+    ``requirements`` may have ``game`` and ``kind`` (mdp, bandit), which the ``proxy`` must match. Raises ProxyError if
+    the proxy cannot be loaded or does not match. ``render_mode`` rgb_array draws the observation as bars.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, proxy: Source = None, render_mode: str | None = None, **asked: Any) -> None:
+    def __init__(self, proxy: Source = None, render_mode: str | None = None, **requirements: Any) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, rgb_array")
-        self.proxy, self.render_mode = _opened(proxy, **asked), render_mode
+        self.proxy, self.render_mode = _opened(proxy, **requirements), render_mode
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
         self._episodes: Episodes | None = None
@@ -77,9 +77,9 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return picture
 
 
-def make_synthetic(proxy: Source = None, **asked: Any) -> gym.Env:
+def make_synthetic(proxy: Source = None, **requirements: Any) -> gym.Env:
     """`SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten it."""
-    env = SyntheticEnv(proxy, **asked)
+    env = SyntheticEnv(proxy, **requirements)
     limit = env.proxy.time_limit
     return env if limit is None else gym.wrappers.TimeLimit(env, limit)
 
@@ -87,7 +87,7 @@ def make_synthetic(proxy: Source = None, **asked: Any) -> gym.Env:
 class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """``num_envs`` (N) copies as one program. Each equals a `SyntheticEnv` of its seed, up to rounding.
 
-    ``asked`` is as there. ``max_episode_steps`` shortens the time limit of the proxy. With ``autoreset_mode``
+    ``requirements`` is as there. ``max_episode_steps`` shortens the time limit of the proxy. With ``autoreset_mode``
     NEXT_STEP, the step after the last one of an episode starts the next episode and pays 0. With SAME_STEP, the last
     step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final one. That wastes no
     step of a bandit.
@@ -102,11 +102,11 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         render_mode: None = None,
-        **asked: Any,
+        **requirements: Any,
     ) -> None:
         if render_mode is not None:
             raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, many at once have no picture")
-        self.num_envs, self.proxy = num_envs, _opened(proxy, **asked)
+        self.num_envs, self.proxy = num_envs, _opened(proxy, **requirements)
         self.program = Program(self.proxy)
         self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -127,21 +127,21 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. A ``seed`` s seeds them with s, s + 1, and so on;
         a list has one seed for each. None, alone or in a list, starts the next episode. ``options`` are ignored."""
-        one = int(seed) if isinstance(seed, int | np.integer) else None
-        super().reset(seed=one)
+        first_seed = int(seed) if isinstance(seed, int | np.integer) else None
+        super().reset(seed=first_seed)
         if isinstance(seed, list | tuple):
             seeds = list(seed)
         else:
-            seeds = [None if one is None else one + i for i in range(self.num_envs)]
+            seeds = [None if first_seed is None else first_seed + i for i in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} numbers; allowed: {self.num_envs}, one per environment")
-        following = self._episodes.seeds if self._episodes else self.np_random.integers(SEEDS, size=self.num_envs)
-        for i, own in enumerate(seeds):
-            if own is not None:
-                following[i] = seeding.np_random(own)[0].integers(SEEDS)
-        self._episodes = Episodes(self.program, following)
+        episode_seeds = self._episodes.seeds if self._episodes else self.np_random.integers(SEEDS, size=self.num_envs)
+        for i, env_seed in enumerate(seeds):
+            if env_seed is not None:
+                episode_seeds[i] = seeding.np_random(env_seed)[0].integers(SEEDS)
+        self._episodes = Episodes(self.program, episode_seeds)
         self._ages = np.zeros(self.num_envs, np.int64)
-        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._autoreset_envs = np.zeros(self.num_envs, np.bool_)
         self._state = self._episodes.begin(np.arange(self.num_envs))
         return self._state.copy(), {}
 
@@ -150,15 +150,15 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         truncated ``[N]`` bool, infos."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
-        given = _checked(actions, self.action_space, self.single_action_space)
-        state, rewards, terminated = self.program.step(self._state, given)
+        action_array = _checked(actions, self.action_space, self.single_action_space)
+        state, rewards, terminated = self.program.step(self._state, action_array)
         self._ages += 1
         truncated = np.zeros_like(terminated) if self._limit is None else self._ages >= self._limit
         infos: dict[str, Any] = {}
-        over = terminated | truncated
+        dones = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP:
-            over, self._ended = self._ended, over & ~self._ended
-        rows = np.flatnonzero(over)
+            dones, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
+        rows = np.flatnonzero(dones)
         if len(rows):
             if self._mode is AutoresetMode.NEXT_STEP:
                 rewards[rows], terminated[rows], truncated[rows] = 0, False, False
@@ -166,7 +166,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
                 last = np.full(self.num_envs, None, dtype=object)
                 for row, final in zip(rows.tolist(), state[rows], strict=True):
                     last[row] = final
-                infos = {"final_obs": last, "_final_obs": over, "final_info": {}, "_final_info": over.copy()}
+                infos = {"final_obs": last, "_final_obs": dones, "final_info": {}, "_final_info": dones.copy()}
             state[rows] = self._episodes.begin(rows)
             self._ages[rows] = 0
         self._state = state
@@ -182,8 +182,8 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {pays} for it")
     # cartpole-200 and CartPole-v1 are a cartpole too.
     base = loaded.game.partition(",")[0]
-    found = IDS.get(base, base).rpartition("-v")[0].lower()
-    if (game and found != game) or (kind and loaded.kind != kind):
+    proxy_game = IDS.get(base, base).rpartition("-v")[0].lower()
+    if (game and proxy_game != game) or (kind and loaded.kind != kind):
         raise ProxyError(
             f"synthetic environment {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; "
             f"allowed: {kind} of {game}, or the id understudy/Synthetic-v0, which takes any"
@@ -194,12 +194,12 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
 def _checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
     """Actions of ``space``, each one in ``single``, as an array. Raises ValueError for anything else. Continuous ones
     may be out of bounds, but must be finite."""
-    given = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
-    good = given.shape == space.shape
+    action_array = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
+    good = action_array.shape == space.shape
     if isinstance(single, gym.spaces.Discrete) and good:  # negative ones are large without their sign
-        good = given.dtype.kind in "iu" and bool((given.astype(np.uint64) < single.n).all())
+        good = action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < single.n).all())
     elif good:  # of NaN a poor network would be paid nothing at all, which may be the most there is
-        good = bool(np.isfinite(given).all())
+        good = bool(np.isfinite(action_array).all())
     if not good:
         raise ValueError(f"action is {actions!r}; allowed: {single}")
-    return given
+    return action_array

@@ -44,20 +44,20 @@ def pretrained() -> dict[str, Path]:
 def load(name_or_path: str | Path) -> Proxy:
     """Load the learned environment or reward of a file, of a search's folder, or of a shipped name. Existing paths take
     precedence over names. Raises ProxyError, one line with the path or the nearest name, if that fails."""
-    known = pretrained()
+    shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
-        places = (path, path / IN_RUN, known.get(str(name_or_path), path))
-        found = [place for place in places if place.is_file()]
-        beside = [] if found else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
+        places = (path, path / IN_RUN, shipped_files.get(str(name_or_path), path))
+        files = [place for place in places if place.is_file()]
+        sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, not to be looked at
         reason = getattr(error, "strerror", None) or error
         raise ProxyError(f"proxy is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
-    if found:
-        return _read(found[0], found[0])
-    near = nearest(str(name_or_path), [*known, *beside])
-    hint = f"{near} Allowed:" if near else "; allowed:"
-    shipped = f", or one of {', '.join(known)}" if known else ""
+    if files:
+        return _read(files[0], files[0])
+    suggestion = nearest(str(name_or_path), [*shipped_files, *sibling_files])
+    hint = f"{suggestion} Allowed:" if suggestion else "; allowed:"
+    shipped = f", or one of {', '.join(shipped_files)}" if shipped_files else ""
     raise ProxyError(f"proxy is {str(name_or_path)!r}{hint} a {SUFFIX} file{shipped}")
 
 
@@ -95,9 +95,9 @@ def save(
         temporary.unlink(missing_ok=True)
 
 
-def refused(path: Path, what: str, allowed: str) -> ProxyError:
+def refused(path: Path, fault: str, allowed: str) -> ProxyError:
     """The error about a file, as one line."""
-    return ProxyError(f"proxy {str(path)!r}: {what}{' Allowed' if what.endswith('?') else '; allowed'}: {allowed}")
+    return ProxyError(f"proxy {str(path)!r}: {fault}{' Allowed' if fault.endswith('?') else '; allowed'}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -118,9 +118,9 @@ def _read(file: Path, path: Path) -> Proxy:
             header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
             # Checked against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
-            found = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
-            for what, allowed in _problems(header, found):
-                raise refused(path, what, allowed)
+            tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
+            for fault, allowed in _problems(header, tensor_specs):
+                raise refused(path, fault, allowed)
             kind = KINDS[header["config"]["proxy"]]
             config = kind.defaults | header["config"]
             tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
@@ -146,10 +146,10 @@ def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
 def _parsed(path: Path, text: str) -> Any:
     """The metadata: every name once, every number finite."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(mapping := dict(pairs)) < len(pairs):
             raise ValueError("a name is there twice")
-        return found
+        return mapping
 
     def finite(word: str) -> float:
         if math.isfinite(number := float(word)):
@@ -159,7 +159,7 @@ def _parsed(path: Path, text: str) -> Any:
     try:
         if len(text) > _TEXT:
             raise ValueError(f"{len(text):,} characters, at most {_TEXT:,}")
-        return json.loads(text, object_pairs_hook=once, parse_float=finite, parse_constant=finite)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_float=finite, parse_constant=finite)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
         raise refused(path, f"its metadata are damaged ({reason})", "JSON as `save` writes it") from error
@@ -174,7 +174,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
-def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
+def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
     """Errors in a header and in dtypes and shapes of tensors, each with the allowed values. Later checks assume that
     earlier ones passed."""
     if not isinstance(header, dict) or "format" not in header:
@@ -195,27 +195,27 @@ def _problems(header: Any, found: Mapping[str, tuple[str, list[int]]]) -> Iterat
     if "proxy" not in config:
         yield "its setting proxy is missing", f"one of {', '.join(KINDS)}"
     if not isinstance(name := config["proxy"], str) or name not in KINDS:
-        yield f"its setting proxy is {_brief(name)}{_near(name, KINDS)}", ", ".join(KINDS)
+        yield f"its setting proxy is {_brief(name)}{_suggestion(name, KINDS)}", ", ".join(KINDS)
     kind = KINDS[config["proxy"]]
     config = kind.defaults | config
     for name, (good, words) in kind.settings.items():
         if name not in config:
             yield f"its setting {name} is missing", f"all of {', '.join(kind.settings)}"
         if not good(config[name]):
-            yield f"its setting {name} is {_brief(config[name])}{_near(config[name], words.split(', '))}", words
+            yield f"its setting {name} is {_brief(config[name])}{_suggestion(config[name], words.split(', '))}", words
     if not _are_spaces(header["spaces"], config, kind):
         yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
     expected = kind.shapes(config, header["spaces"])
-    for name in sorted(expected.keys() - found):
+    for name in sorted(expected.keys() - tensor_specs):
         yield f"tensor {name} is missing", f"all of {', '.join(expected)}"
-    for name in sorted(found.keys() - expected):
+    for name in sorted(tensor_specs.keys() - expected):
         yield f"tensor {_brief(name)} is unknown{nearest(name, expected)}", ", ".join(expected)
     for name, shape in expected.items():
-        if found[name] != ("F32", shape):
-            yield f"tensor {name} is {found[name][0]} {found[name][1]}", f"F32 {shape}"
+        if tensor_specs[name] != ("F32", shape):
+            yield f"tensor {name} is {tensor_specs[name][0]} {tensor_specs[name][1]}", f"F32 {shape}"
 
 
-def _near(value: Any, names: Iterable[str]) -> str:
+def _suggestion(value: Any, names: Iterable[str]) -> str:
     return nearest(value, names) if isinstance(value, str) else ""
 
 
@@ -230,7 +230,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
         numbers = (0 if best is None else best, *sum(bounds, ()))
         return (
             all(type(count) is int and 1 <= count < 2**63 for count in counts)
-            and all(type(each) in (int, float) and abs(each) <= _WIDEST for each in numbers)
+            and all(type(number) in (int, float) and abs(number) <= _WIDEST for number in numbers)
             and all(np.float32(low) < np.float32(high) for low, high in bounds)
             and kind.fits(config, spaces)
         )

@@ -30,10 +30,10 @@ def normal(seeds: np.ndarray, n: int) -> np.ndarray:
 def bits(seeds: Any, columns: Any, use: int) -> Any:
     """53 random bits for each of ``seeds`` and ``columns``, int64 arrays or tensors, broadcast."""
     # The seed is hashed before the column is added: seeds are often neighbours, and so are columns.
-    return _shift(_mix(_mix(own(seeds) + use) + (columns + 1) * GOLDEN), 11)
+    return _shift(_mix(_mix(seed_hash(seeds) + use) + (columns + 1) * GOLDEN), 11)
 
 
-def own(seeds: Any) -> Any:
+def seed_hash(seeds: Any) -> Any:
     """The hash of a seed by itself, of no column."""
     return _mix(seeds + GOLDEN)
 

@@ -89,9 +89,9 @@ MODES: dict[int, Mode] = {
 # Types of settings ---------------------------------------------------------------------------------------------------
 
 
-def integer(most: int, words: str, optional: bool = False, least: int = 1) -> Setting:
-    """An integer from ``least`` to ``most``, or null if it is ``optional``."""
-    return Setting(lambda v: v is None and optional or type(v) is int and least <= v <= most, words)
+def integer(maximum: int, words: str, optional: bool = False, minimum: int = 1) -> Setting:
+    """An integer from ``minimum`` to ``maximum``, or null if it is ``optional``."""
+    return Setting(lambda v: v is None and optional or type(v) is int and minimum <= v <= maximum, words)
 
 
 def choice(*names: Any) -> Setting:
@@ -109,7 +109,7 @@ def numbers(value: Any) -> bool:
 
 NETWORKS = {
     "proxy_hidden_size": integer(65_536, "integer, at least 1, at most 65536"),
-    "proxy_hidden_layer": integer(16, "integer, at least 0, at most 16", least=0),
+    "proxy_hidden_layer": integer(16, "integer, at least 0, at most 16", minimum=0),
     "proxy_activation_fn": choice(*ACTIVATIONS),
 }
 """The settings of networks that are all of one width, depth and activation."""
@@ -118,11 +118,11 @@ NETWORKS = {
 def layers(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
     """Shapes of weights and biases of networks by these settings: name -> numbers in and out."""
     hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
-    named: dict[str, list[int]] = {}
+    shapes: dict[str, list[int]] = {}
     for name, (first, last) in networks.items():
         for i, (ins, outs) in enumerate(zip([first, *hidden], [*hidden, last], strict=True)):
-            named |= {f"{name}.{i}.weight": [outs, ins], f"{name}.{i}.bias": [outs]}
-    return named
+            shapes |= {f"{name}.{i}.weight": [outs, ins], f"{name}.{i}.bias": [outs]}
+    return shapes
 
 
 def activation_in_words(config: Json) -> str:
@@ -163,9 +163,9 @@ def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     / spread`` whose outputs are actions. Initial states are rows of a table, or outputs of ``initial``."""
     (size,), free, table = spaces["obs_shape"], config["reward_form"] == FREE, config["first_states"] == "table"
     networks = {"reward": (_inputs(spaces), 1)} if free else {"target": (size, _vector(spaces))}
-    found = layers(networks | ({} if table else _initial(config, spaces)), config)
-    found |= {} if free else {"target.center": [size], "target.spread": [size]}
-    return found | ({"states.table": [config["table_size"], size]} if table else {})
+    shapes = layers(networks | ({} if table else _initial(config, spaces)), config)
+    shapes |= {} if free else {"target.center": [size], "target.spread": [size]}
+    return shapes | ({"states.table": [config["table_size"], size]} if table else {})
 
 
 def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
@@ -221,10 +221,10 @@ _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size":
 def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     """One network of the state, of the step's info or of both (`Mode`); of the info alone it is one weight, without a
     bias."""
-    mode, (size,), told = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
+    mode, (size,), info_size = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
     if mode.info and not mode.state:
-        return {"reward.0.weight": [1, told]}
-    inputs = max(1, size * mode.state + told * mode.info)  # mode 0 has a network without use
+        return {"reward.0.weight": [1, info_size]}
+    inputs = max(1, size * mode.state + info_size * mode.info)  # mode 0 has a network without use
     return layers({"reward": (inputs, 1)}, config)
 
 
@@ -240,8 +240,10 @@ def _reward_in_words(config: Json) -> str:
 def _reward_fits(config: Json, spaces: Json) -> bool:
     info, (size,) = spaces["info"], spaces["obs_shape"]
     scaled = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
-    named = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
-    return named and (bool(info) or not MODES[config["mode"]].info) and all(len(each) == size for each in scaled)
+    valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
+    return (
+        valid_names and (bool(info) or not MODES[config["mode"]].info) and all(len(values) == size for values in scaled)
+    )
 
 
 MOST_EXPONENT = 30.0  # of a symexp
@@ -258,12 +260,22 @@ _REWARD = NETWORKS | {
 KINDS: dict[str, Kind] = {
     "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes, _mdp_in_words),
     "bandit": Kind(
-        "synthetic bandit", _BANDIT, _bandit_shapes, _bandit_in_words, defaults=_BANDIT_DEFAULTS,
+        "synthetic bandit",
+        _BANDIT,
+        _bandit_shapes,
+        _bandit_in_words,
+        defaults=_BANDIT_DEFAULTS,
         one_step=True,
     ),
     "reward": Kind(
-        "reward network", _REWARD, _reward_shapes, _reward_in_words, defaults=_REWARD_DEFAULTS, spaces=("info",),
-        fits=_reward_fits, used_by="understudy.RewardWrapper",
+        "reward network",
+        _REWARD,
+        _reward_shapes,
+        _reward_in_words,
+        defaults=_REWARD_DEFAULTS,
+        spaces=("info",),
+        fits=_reward_fits,
+        used_by="understudy.RewardWrapper",
     ),
-}  # fmt: skip
+}
 """What the setting ``proxy`` of a file may be. A new kind is one more entry."""

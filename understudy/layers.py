@@ -50,11 +50,11 @@ def side_by_side(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Lay
 
 
 def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
-    whole, row, column = np.zeros(np.sum([each.shape for each in matrices], 0), np.float32), 0, 0
+    block_diagonal, row, column = np.zeros(np.sum([block.shape for block in matrices], 0), np.float32), 0, 0
     for matrix in matrices:
-        whole[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
+        block_diagonal[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
         row, column = row + matrix.shape[0], column + matrix.shape[1]
-    return whole
+    return block_diagonal
 
 
 def finished(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -87,8 +87,8 @@ class Program:
         with np.errstate(all="ignore"):
             if self._pay is not None:
                 return state, _finite(self._pay(state, action)), np.ones(len(state), np.bool_)
-            acted = self._by_action[action] if self._discrete else action @ self._by_action + self._bias
-            out = finished(state @ self._by_state + acted, self._layers, self._activation)
+            action_term = self._by_action[action] if self._discrete else action @ self._by_action + self._bias
+            out = finished(state @ self._by_state + action_term, self._layers, self._activation)
             ends = out[:, -1] > ENDS_ABOVE
             out = _finite(out)
         if self._one_step:
@@ -179,9 +179,9 @@ def _acrobot(seeds: np.ndarray) -> np.ndarray:
 
 def _cell(cells: int, first: int = 0) -> Starts:
     """Always the same cell of a map, one-hot."""
-    seen = np.zeros(cells, np.float32)
-    seen[first] = 1
-    return lambda seeds: np.tile(seen, (*seeds.shape, 1))
+    obs = np.zeros(cells, np.float32)
+    obs[first] = 1
+    return lambda seeds: np.tile(obs, (*seeds.shape, 1))
 
 
 def _mountaincar(seeds: np.ndarray) -> np.ndarray:
@@ -230,8 +230,8 @@ def _resets(gym_id: str) -> Starts:
     @functools.cache
     def first(seed: int) -> np.ndarray:
         try:
-            seen = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
-            return np.asarray(seen, np.float32).reshape(gymnasium.spaces.flatdim(real.observation_space))
+            obs = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
+            return np.asarray(obs, np.float32).reshape(gymnasium.spaces.flatdim(real.observation_space))
         except (Exception, SystemExit) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             line = f"first states are those of {gym_id!r}, whose reset with seed {seed} failed ({reason})"

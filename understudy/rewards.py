@@ -27,9 +27,10 @@ from understudy.proxy import Proxy, ProxyError
 NATIVE = "native_reward"  # entry of info for the environment's reward
 
 
-def shaped(mode: Mode, reward: Any, before: Any, after: Any, discount: Any) -> Any:
-    """The reward that an agent gets, of arrays or tensors of one shape: ``before`` is phi(x), ``after`` phi(x')."""
-    bonus = discount * after - before if mode.potential else after
+def shaped(mode: Mode, reward: Any, potential: Any, next_potential: Any, discount: Any) -> Any:
+    """The reward that an agent gets, of arrays or tensors of one shape: ``potential`` is phi(x), ``next_potential``
+    phi(x')."""
+    bonus = discount * next_potential - potential if mode.potential else next_potential
     return reward + bonus if mode.additive else bonus
 
 
@@ -59,8 +60,8 @@ class Phi:
         x = np.concatenate(parts, 1, dtype=np.float32)
         for i, (weight, bias) in enumerate(self._layers):
             x = (self._activation(x) if i else x) @ weight + bias
-        found = x[:, 0] * np.float32(self.scale)
-        return np.expm1(np.minimum(np.abs(found), np.float32(MOST_EXPONENT))) * np.sign(found) if self.bent else found
+        value = x[:, 0] * np.float32(self.scale)
+        return np.expm1(np.minimum(np.abs(value), np.float32(MOST_EXPONENT))) * np.sign(value) if self.bent else value
 
 
 @dataclass
@@ -74,14 +75,14 @@ class _Payer:
 
     def pay(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
         """The rewards ``[N]`` of steps to ``obs [N, S]``. Both states of a step get the info of that step [F]."""
-        mode, before, after = self.phi.mode, np.zeros(len(obs), np.float32), self.phi(obs, info)
+        mode, potential, next_potential = self.phi.mode, np.zeros(len(obs), np.float32), self.phi(obs, info)
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
         if mode.potential:
-            before = self.phi(self.obs, info)
+            potential = self.phi(self.obs, info)
         if self.zero_at_end:
-            after = np.where(terminated, np.float32(0), after)
-        return shaped(mode, reward, before, after, self.discount)
+            next_potential = np.where(terminated, np.float32(0), next_potential)
+        return shaped(mode, reward, potential, next_potential, self.discount)
 
 
 def _opened(
@@ -97,10 +98,10 @@ def _opened(
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
     name, size = loaded.game.partition(",")[0], gym.spaces.flatdim(space)
     line, game_id = f"learned reward {str(loaded.path)!r}: it is for", IDS.get(name, name)
-    wanted = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_kind(loaded.action_space)}"
-    here = f"observations of {size} {_units(space) if name in IDS else 'numbers'} and {_kind(actions)}"
-    if here != wanted:
-        raise ProxyError(f"{line} {wanted}, those of {loaded.game}; here there are {here}")
+    expected = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_kind(loaded.action_space)}"
+    actual = f"observations of {size} {_units(space) if name in IDS else 'numbers'} and {_kind(actions)}"
+    if actual != expected:
+        raise ProxyError(f"{line} {expected}, those of {loaded.game}; here there are {actual}")
     if spec is not None and _other_task(spec, game_id):
         raise ProxyError(f"{line} {loaded.game}, which is {game_id}; this environment is {spec.id}")
     return _Payer(phi, float(discount), loaded.config["rn_terminal"] == "zero", np.zeros((0, size), np.float32))
@@ -125,13 +126,13 @@ def _units(space: gym.Space) -> str:
 def _other_task(spec: EnvSpec, game_id: str) -> bool:
     """Whether both are Gymnasium's environments with different names and classes. Variants from other packages are
     accepted."""
-    own = gym.registry.get(game_id)
-    if own is None or own.name == spec.name or own.entry_point == spec.entry_point:
+    game_spec = gym.registry.get(game_id)
+    if game_spec is None or game_spec.name == spec.name or game_spec.entry_point == spec.entry_point:
         return False
-    return all(str(each.entry_point).startswith("gymnasium.envs.") for each in (own, spec))
+    return all(str(env_spec.entry_point).startswith("gymnasium.envs.") for env_spec in (game_spec, spec))
 
 
-def _told(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
+def _info_values(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
     """The numbers ``[N, I]`` of ``names`` in the info of a step. Raises ProxyError if one is missing."""
     for name in names:
         if name not in info:
@@ -139,14 +140,14 @@ def _told(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
     return np.stack([np.broadcast_to(info[name], count) for name in names], 1) if names else np.zeros((count, 0))
 
 
-def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, ended: np.ndarray) -> np.ndarray:
+def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
     """The numbers ``[N, I]`` that the steps of N environments tell; zeros of those that have not ``stepped [N]`` but
-    only reset. Those that have ``ended [N]`` and begun anew since tell them in ``final_info``."""
-    told = np.zeros((len(stepped), len(names)))
-    for where, source in ((stepped & ~ended, info), (ended, info.get("final_info", {}))):
+    only reset. Those that have ``reset_mask [N]`` and begun anew since tell them in ``final_info``."""
+    info_values = np.zeros((len(stepped), len(names)))
+    for where, source in ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {}))):
         if where.any():
-            told[where] = _told(names, source, len(where))[where]
-    return told
+            info_values[where] = _info_values(names, source, len(where))[where]
+    return info_values
 
 
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
@@ -171,10 +172,10 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        seen, told = self._flat(obs), _told(self._payer.phi.names, info, 1)
-        paid = self._payer.pay(np.array([reward], np.float32), seen, told, np.array([terminated]))
-        self._payer.obs = seen
-        return obs, float(paid[0]), terminated, truncated, info | {NATIVE: reward}
+        flat_obs, info_values = self._flat(obs), _info_values(self._payer.phi.names, info, 1)
+        learned_rewards = self._payer.pay(np.array([reward], np.float32), flat_obs, info_values, np.array([terminated]))
+        self._payer.obs = flat_obs
+        return obs, float(learned_rewards[0]), terminated, truncated, info | {NATIVE: reward}
 
 
 class RewardVectorWrapper(gym.vector.VectorWrapper):
@@ -192,26 +193,31 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def _flat(self, obs: Any) -> np.ndarray:
         space = self.env.single_observation_space
-        rows = [np.asarray(gym.spaces.flatten(space, one), np.float32) for one in gym.vector.utils.iterate(
-            self.env.observation_space, obs)]  # fmt: skip
+        rows = [
+            np.asarray(gym.spaces.flatten(space, row_obs), np.float32)
+            for row_obs in gym.vector.utils.iterate(self.env.observation_space, obs)
+        ]
         return np.stack(rows).reshape(len(rows), -1)
 
-    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(**how)
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
         self._payer.obs, self._fresh = self._flat(obs), np.zeros(self.num_envs, np.bool_)
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         obs, rewards, terminated, truncated, info = self.env.step(actions)
-        seen, over = self._flat(obs), terminated | truncated
-        last, ended = seen, over & (self._mode is AutoresetMode.SAME_STEP)
-        if ended.any():
-            last, space = seen.copy(), self.env.single_observation_space
-            for row in np.flatnonzero(over):
+        flat_obs, dones = self._flat(obs), terminated | truncated
+        last, reset_mask = flat_obs, dones & (self._mode is AutoresetMode.SAME_STEP)
+        if reset_mask.any():
+            last, space = flat_obs.copy(), self.env.single_observation_space
+            for row in np.flatnonzero(dones):
                 last[row] = gym.spaces.flatten(space, info["final_obs"][row])
-        told = _told_by_all(self._payer.phi.names, info, ~self._fresh, ended)
-        paid = self._payer.pay(rewards.astype(np.float32), last, told, terminated)
+        info_values = _told_by_all(self._payer.phi.names, info, ~self._fresh, reset_mask)
+        learned_rewards = self._payer.pay(rewards.astype(np.float32), last, info_values, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:
-            paid, self._fresh = np.where(self._fresh, rewards.astype(np.float32), paid), over & ~self._fresh
-        self._payer.obs = seen
-        return obs, paid, terminated, truncated, info | {NATIVE: rewards}
+            learned_rewards, self._fresh = (
+                np.where(self._fresh, rewards.astype(np.float32), learned_rewards),
+                dones & ~self._fresh,
+            )
+        self._payer.obs = flat_obs
+        return obs, learned_rewards, terminated, truncated, info | {NATIVE: rewards}

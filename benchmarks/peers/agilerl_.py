@@ -39,10 +39,20 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
     recorded.go_on_from(done + 5 * (done // (steps // 8)))  # and the steps of its tests
     say(folder, f"resumed at {done}" if done else "begun")
     train_off_policy(
-        DummyVecEnv(recorded), "CartPole-v1", "DQN", [agent], ReplayBuffer(max_size=20_000), max_steps=steps,
-        evo_steps=steps // 8, eval_steps=5, checkpoint=steps // 8, checkpoint_path=str(folder / "population.pt"),
-        eps_end=0.05, eps_decay=0.998, verbose=False,
-    )  # fmt: skip
+        DummyVecEnv(recorded),
+        "CartPole-v1",
+        "DQN",
+        [agent],
+        ReplayBuffer(max_size=20_000),
+        max_steps=steps,
+        evo_steps=steps // 8,
+        eval_steps=5,
+        checkpoint=steps // 8,
+        checkpoint_path=str(folder / "population.pt"),
+        eps_end=0.05,
+        eps_decay=0.998,
+        verbose=False,
+    )
     finish(folder, agent.actor.state_dict().values())
 
 

@@ -18,8 +18,8 @@ SETTINGS = {
 
 
 def main(folder: Path, algorithm: str, steps: int) -> None:
-    kept = list(folder.glob("*/*/*/*/version_*/checkpoints/last.ckpt"))
-    say(folder, "resumed" if kept else "begun")
+    checkpoint_paths = list(folder.glob("*/*/*/*/version_*/checkpoints/last.ckpt"))
+    say(folder, "resumed" if checkpoint_paths else "begun")
     flags = SETTINGS[algorithm].format(part=steps // 40, episodes=steps // 20).split()
     status = trainer.main([*flags, "--gamename", "cartpole", "--seed", "1", "--logdir", str(folder), "--resume"])
     assert status == 0

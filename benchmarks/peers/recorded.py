@@ -35,20 +35,20 @@ class Recorded(gymnasium.Wrapper):
         """Forget the episodes after a checkpoint."""
         self.steps = steps
         lines = self.curve.read_text().splitlines() if self.curve.exists() else []
-        kept = [line for line in lines if int(line.split(",")[0]) <= steps]
-        self.curve.write_text("".join(f"{line}\n" for line in kept))
+        kept_lines = [line for line in lines if int(line.split(",")[0]) <= steps]
+        self.curve.write_text("".join(f"{line}\n" for line in kept_lines))
 
-    def reset(self, **how):
+    def reset(self, **kwargs):
         self.total = 0.0
-        return super().reset(**how)
+        return super().reset(**kwargs)
 
     def step(self, action):
-        found = super().step(action)
-        self.steps, self.total = self.steps + 1, self.total + float(found[1])
-        if found[2] or found[3]:
+        transition = super().step(action)
+        self.steps, self.total = self.steps + 1, self.total + float(transition[1])
+        if transition[2] or transition[3]:
             with open(self.curve, "a") as file:
                 file.write(f"{self.steps},{self.total:g}\n")
-        return found
+        return transition
 
 
 def finish(folder: Path, tensors: Iterable[torch.Tensor]) -> None:

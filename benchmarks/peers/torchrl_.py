@@ -36,11 +36,22 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20_000), batch_size=32)
     rotation = CheckpointRotation(folder / "rotation", keep_last=3)
     trainer = DQNTrainer(
-        collector=collector, total_frames=steps, frame_skip=1, optim_steps_per_batch=25, loss_module=loss,
-        optimizer=torch.optim.Adam(loss.parameters(), lr=1e-3), replay_buffer=buffer, enable_logging=False,
-        target_net_updater=SoftUpdate(loss, eps=0.99), greedy_module=greedy, progress_bar=False, seed=1,
-        save_trainer_interval=steps // 8, checkpoint=Checkpoint(rng=GlobalRNGState()), checkpoint_rotation=rotation,
-    )  # fmt: skip
+        collector=collector,
+        total_frames=steps,
+        frame_skip=1,
+        optim_steps_per_batch=25,
+        loss_module=loss,
+        optimizer=torch.optim.Adam(loss.parameters(), lr=1e-3),
+        replay_buffer=buffer,
+        enable_logging=False,
+        target_net_updater=SoftUpdate(loss, eps=0.99),
+        greedy_module=greedy,
+        progress_bar=False,
+        seed=1,
+        save_trainer_interval=steps // 8,
+        checkpoint=Checkpoint(rng=GlobalRNGState()),
+        checkpoint_rotation=rotation,
+    )
     done = 0
     for path in reversed(rotation.checkpoints()):
         try:

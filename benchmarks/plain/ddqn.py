@@ -52,9 +52,9 @@ def mlp(inputs: int, hidden: int, outputs: int, activation: nn.Module) -> nn.Seq
 def take_weights(network: nn.Sequential, layers: Iterable[tuple[Tensor, Tensor]], member: int) -> None:
     """Take over those of one member of `models.mlp.Mlp.layers`."""
     linear = [part for part in network if isinstance(part, nn.Linear)]
-    for mine, (weight, bias) in zip(linear, layers, strict=True):
-        mine.weight.copy_(weight[member])
-        mine.bias.copy_(bias[member, :, 0])
+    for layer, (weight, bias) in zip(linear, layers, strict=True):
+        layer.weight.copy_(weight[member])
+        layer.bias.copy_(bias[member, :, 0])
 
 
 class SyntheticEnvironment:
@@ -80,8 +80,8 @@ class SyntheticEnvironment:
         x = torch.cat((self.one_hot[action], self.state))
         self.state, reward, raw = self.state_net(x), self.reward_net(x), self.done_net(x)
         self.age += 1
-        over = raw.item() > 0.5
-        return self.state, reward, raw if self.raw_done else over, over or self.age >= EPISODE_STEPS
+        terminated = raw.item() > 0.5
+        return self.state, reward, raw if self.raw_done else terminated, terminated or self.age >= EPISODE_STEPS
 
 
 class Replay:
@@ -129,12 +129,12 @@ class PlainTraining:
         settings = self.settings
         for _ in range(steps):
             action = self.act(self.obs)
-            next_obs, reward, done, ended = self.environment.step(action)
+            next_obs, reward, done, episode_done = self.environment.step(action)
             self.memory.add(self.obs, action, next_obs, reward, done)
             if self.episode >= settings.init_episodes:
                 self.update(*self.memory.sample(settings.batch))
             self.obs = next_obs
-            if ended:
+            if episode_done:
                 self.obs = self.environment.reset()
                 self.episode += 1
                 self.epsilon = max(settings.eps_min, self.epsilon * settings.eps_decay)
@@ -147,9 +147,9 @@ class PlainTraining:
 
     def update(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, done: Tensor) -> None:
         with torch.no_grad():
-            best = self.online(next_obs).argmax(1, keepdim=True)
-            goal = reward + self.settings.discount * (1 - done) * self.target(next_obs).gather(1, best)
-        loss = F.mse_loss(self.online(obs).gather(1, action), goal)
+            next_action = self.online(next_obs).argmax(1, keepdim=True)
+            td_target = reward + self.settings.discount * (1 - done) * self.target(next_obs).gather(1, next_action)
+        loss = F.mse_loss(self.online(obs).gather(1, action), td_target)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -168,10 +168,10 @@ def test(network: nn.Module, env: gym.Env, seeds: Iterable[int]) -> list[float]:
     returns = []
     for seed in seeds:
         obs, _ = env.reset(seed=seed)
-        total, ended = 0.0, False
-        while not ended:
+        total, done = 0.0, False
+        while not done:
             obs, reward, terminated, truncated, _ = env.step(int(network(torch.as_tensor(obs)).argmax()))
-            total, ended = total + float(reward), terminated or truncated
+            total, done = total + float(reward), terminated or truncated
         returns.append(total)
     return returns
 
@@ -193,10 +193,21 @@ def stable_baselines(settings: Settings) -> Any:
     from stable_baselines3 import DQN
 
     model = DQN(
-        "MlpPolicy", cartpole(), learning_rate=settings.lr, buffer_size=settings.capacity,
-        learning_starts=settings.batch, batch_size=settings.batch, tau=settings.tau, gamma=settings.discount,
-        train_freq=1, gradient_steps=1, target_update_interval=1, exploration_initial_eps=settings.eps_min,
-        exploration_final_eps=settings.eps_min, device="cpu", seed=0,
+        "MlpPolicy",
+        cartpole(),
+        learning_rate=settings.lr,
+        buffer_size=settings.capacity,
+        learning_starts=settings.batch,
+        batch_size=settings.batch,
+        tau=settings.tau,
+        gamma=settings.discount,
+        train_freq=1,
+        gradient_steps=1,
+        target_update_interval=1,
+        exploration_initial_eps=settings.eps_min,
+        exploration_final_eps=settings.eps_min,
+        device="cpu",
+        seed=0,
         policy_kwargs={"net_arch": [settings.hidden], "activation_fn": settings.activation},
-    )  # fmt: skip
+    )
     return model.learn(2 * settings.batch)

@@ -43,9 +43,12 @@ class PlainReplay:
         self.target = copy.deepcopy(self.values)
         # AdamW's decay is a multiple of the step size, the original's is not.
         self.optimizer = torch.optim.AdamW(
-            self.values.parameters(), config.lr, (config.adam_beta1, config.adam_beta2), config.adam_eps,
+            self.values.parameters(),
+            config.lr,
+            (config.adam_beta1, config.adam_beta2),
+            config.adam_eps,
             weight_decay=config.weight_decay / config.lr,
-        )  # fmt: skip
+        )
         self.rows: tuple[Tensor, ...] = ()
 
     def remember(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> None:
@@ -54,16 +57,16 @@ class PlainReplay:
 
     def step(self) -> None:
         """One update from a batch of what is remembered."""
-        chosen = torch.randint(len(self.rows[0]), (self.config.batch_size,))
-        obs, action, reward, next_obs, continues = (part[chosen] for part in self.rows)
+        indices = torch.randint(len(self.rows[0]), (self.config.batch_size,))
+        obs, action, reward, next_obs, continues = (part[indices] for part in self.rows)
         self.update(obs.float(), action, reward, next_obs.float(), continues)
 
     def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> Tensor:
         """One update from a batch, float32 and as in `remember`; the loss."""
         with torch.no_grad():
-            goal = reward + self.config.discount * continues * self.target(next_obs).amax(1)
+            td_target = reward + self.config.discount * continues * self.target(next_obs).amax(1)
         value = self.values(obs).gather(1, action.unsqueeze(1)).squeeze(1)
-        loss = F.mse_loss(value, goal)
+        loss = F.mse_loss(value, td_target)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -76,12 +79,15 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
     for member in range(agent.members):
         coded = rows["action"][member].long()
         continues = coded >= 0
-        each = PlainReplay(agent.config, agent.obs_size, agent.actions)
-        each.remember(
-            rows["obs"][member], torch.where(continues, coded, ~coded), rows["reward"][member],
-            rows["next_obs"][member], continues.float(),
-        )  # fmt: skip
-        plain.append(each)
+        plain_agent = PlainReplay(agent.config, agent.obs_size, agent.actions)
+        plain_agent.remember(
+            rows["obs"][member],
+            torch.where(continues, coded, ~coded),
+            rows["reward"][member],
+            rows["next_obs"][member],
+            continues.float(),
+        )
+        plain.append(plain_agent)
     return plain
 
 

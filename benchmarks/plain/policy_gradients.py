@@ -117,8 +117,11 @@ def stable_baselines(config: Config, envs: int, value_hidden: tuple[int, ...], s
 
     layers = {"pi": list(config.hidden_sizes), "vf": list(value_hidden)}
     model = A2C(
-        "MlpPolicy", DummyVecEnv([lander] * envs), device="cpu", seed=seed,
+        "MlpPolicy",
+        DummyVecEnv([lander] * envs),
+        device="cpu",
+        seed=seed,
         policy_kwargs={"net_arch": layers, "activation_fn": nn.ReLU},
-    )  # fmt: skip
+    )
     model.set_logger(Logger(None, []))  # else it makes a folder
     return model

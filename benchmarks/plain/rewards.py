@@ -20,8 +20,8 @@ LIMIT = 50
 def walk(cell: int, action: int) -> tuple[int, float, bool]:
     """The next cell of Cliff, the reward, and whether the episode ends."""
     row, column = divmod(cell, COLUMNS)
-    down, right = MOVES[action]
-    row, column = min(max(row + down, 0), ROWS - 1), min(max(column + right, 0), COLUMNS - 1)
+    row_step, column_step = MOVES[action]
+    row, column = min(max(row + row_step, 0), ROWS - 1), min(max(column + column_step, 0), COLUMNS - 1)
     cell = row * COLUMNS + column
     if row == ROWS - 1 and 0 < column < COLUMNS - 1:
         return cell, -100.0, True
@@ -49,15 +49,15 @@ class QLearning:
         """Steps until the mean of the latest ``window`` tests reaches ``solved``, or of all ``episodes``."""
         steps, tests = 0, []
         for _ in range(episodes):
-            cell, over, age = START, False, 0
-            while not over and age < LIMIT:
+            cell, done, age = START, False, 0
+            while not done and age < LIMIT:
                 explores = self.random.random() < self.epsilon
                 action = self.random.randrange(len(MOVES)) if explores else self.best(cell)
-                after, reward, over = walk(cell, action)
-                reward += self.discount * self.phi(after) - self.phi(cell)
-                goal = reward + self.discount * max(self.table[after]) * (not over)
-                self.table[cell][action] += self.lr * (goal - self.table[cell][action])
-                cell, age = after, age + 1
+                next_cell, reward, done = walk(cell, action)
+                reward += self.discount * self.phi(next_cell) - self.phi(cell)
+                td_target = reward + self.discount * max(self.table[next_cell]) * (not done)
+                self.table[cell][action] += self.lr * (td_target - self.table[cell][action])
+                cell, age = next_cell, age + 1
             steps += age
             tests.append(self.test())
             if sum(tests[-window:]) / len(tests[-window:]) >= solved:
@@ -67,9 +67,9 @@ class QLearning:
     def test(self) -> float:
         cell, total = START, 0.0
         for _ in range(LIMIT):
-            cell, reward, over = walk(cell, self.best(cell))
+            cell, reward, done = walk(cell, self.best(cell))
             total += reward
-            if over:
+            if done:
                 break
         return total
 
@@ -86,20 +86,20 @@ class Rewarded:
 
     @torch.no_grad()
     def step(self, action: int) -> tuple[Tensor, Tensor, Tensor | bool, bool]:
-        seen, _, terminated, truncated, _ = self.env.step(action)
-        before, self.obs = self.obs, torch.as_tensor(seen)
-        reward = self.discount * self.network(self.obs) - self.network(before)
+        next_obs, _, terminated, truncated, _ = self.env.step(action)
+        previous_obs, self.obs = self.obs, torch.as_tensor(next_obs)
+        reward = self.discount * self.network(self.obs) - self.network(previous_obs)
         return self.obs, reward, terminated, terminated or truncated
 
 
-def cartpole_training(network: nn.Module, seed: int, steps: int, every: int, tests: int) -> ddqn.PlainTraining:
+def cartpole_training(network: nn.Module, seed: int, steps: int, test_every: int, tests: int) -> ddqn.PlainTraining:
     """A fresh plain DDQN on CartPole's potential ``network``, tested greedily every so many steps."""
     settings = ddqn.PRESETS["recipe"]
     training = ddqn.PlainTraining(settings, seed)
     training.environment = Rewarded(network, settings.discount)  # type: ignore[assignment]
     training.obs = training.environment.reset()
     real: gym.Env = ddqn.cartpole()
-    for _ in range(steps // every):
-        training.run(every)
+    for _ in range(steps // test_every):
+        training.run(test_every)
         ddqn.test(training.online, real, range(tests))
     return training

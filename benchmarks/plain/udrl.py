@@ -28,8 +28,15 @@ class BehaviorPolicy(nn.Module):
         super().__init__()
         self.state_fc = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
         self.command_fc = nn.Sequential(nn.Linear(2, 32), nn.Sigmoid())
-        self.output_fc = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
-                                       nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4))  # fmt: skip
+        self.output_fc = nn.Sequential(
+            nn.Linear(32, 128),
+            nn.ReLU(),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Linear(128, 4),
+        )
         self.scale: Tensor
         self.register_buffer("scale", torch.tensor(SCALES), persistent=False)
 
@@ -99,29 +106,35 @@ class PlainLoop:
 
     @torch.no_grad()
     def _episode(self, mean: float, spread: float, horizon: float) -> Episode:
-        wanted = min(self.random.uniform(mean, mean + spread), MAX_RETURN)
-        seen, after, acts, rewards, done = [], [], [], [], False
+        desired_return = min(self.random.uniform(mean, mean + spread), MAX_RETURN)
+        observations, next_observations, acts, rewards, done = [], [], [], [], False
         obs, _ = self.env.reset(seed=int(self.random.integers(2**31)))
         while not done:
             logits = self.policy(
-                torch.as_tensor(obs).unsqueeze(0), torch.tensor([[wanted, horizon]], dtype=torch.float32)
+                torch.as_tensor(obs).unsqueeze(0), torch.tensor([[desired_return, horizon]], dtype=torch.float32)
             )
             act = int(torch.distributions.Categorical(logits=logits).sample())
-            seen.append(obs)
+            observations.append(obs)
             obs, reward, terminated, truncated, _ = self.env.step(act)
-            after.append(obs)
+            next_observations.append(obs)
             acts.append(act)
             rewards.append(float(reward))
-            wanted, horizon, done = min(wanted - rewards[-1], MAX_RETURN), max(horizon - 1, 1), terminated or truncated
-        return episode_of(np.stack(seen), np.stack(after), np.array(acts), np.array(rewards, np.float32))
+            desired_return, horizon, done = (
+                min(desired_return - rewards[-1], MAX_RETURN),
+                max(horizon - 1, 1),
+                terminated or truncated,
+            )
+        return episode_of(
+            np.stack(observations), np.stack(next_observations), np.array(acts), np.array(rewards, np.float32)
+        )
 
 
-def episode_of(obs: np.ndarray, after: np.ndarray, acts: np.ndarray, rewards: np.ndarray) -> Episode:
+def episode_of(obs: np.ndarray, next_obs: np.ndarray, acts: np.ndarray, rewards: np.ndarray) -> Episode:
     """All that is stored of an episode of T steps, each ``[T, ...]``."""
     steps = len(acts)
     return {
         "obs": obs,
-        "obs2": after,
+        "obs2": next_obs,
         "action": acts,
         "rtg": np.cumsum(rewards[::-1], dtype=np.float32)[::-1].copy(),
         "cum_rew": np.full(steps, rewards.sum(), np.float32),

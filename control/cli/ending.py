@@ -25,10 +25,10 @@ class Ending:
     def reset(self) -> None:
         self.status = INTERRUPTED
         self.orderly = False
-        self.asked = False
+        self.stop_requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        orderly, self.orderly, self.asked = self.orderly, False, True
+        orderly, self.orderly, self.stop_requested = self.orderly, False, True
         if orderly:
             raise KeyboardInterrupt
         with contextlib.suppress(Exception):
@@ -87,11 +87,11 @@ class _Lasting(io.FileIO):
             return memoryview(data).nbytes
 
 
-def _lasting(number: int, before: Any) -> io.TextIOWrapper:
-    """A robust stream like ``before`` (None if closed). Characters outside its encoding are printed as ``\\u65e5``."""
-    line_buffering = before is None or before.line_buffering or before.write_through
+def _lasting(number: int, stream: Any) -> io.TextIOWrapper:
+    """A robust stream like ``stream`` (None if closed). Characters outside its encoding are printed as ``\\u65e5``."""
+    line_buffering = stream is None or stream.line_buffering or stream.write_through
     file = io.BufferedWriter(_Lasting(number, "w", closefd=False))
-    return io.TextIOWrapper(file, before and before.encoding, "backslashreplace", line_buffering=line_buffering)
+    return io.TextIOWrapper(file, stream and stream.encoding, "backslashreplace", line_buffering=line_buffering)
 
 
 def _unraisable(problem: Any) -> None:

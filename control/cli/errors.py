@@ -11,8 +11,17 @@ from models.settings import SettingErrors, UserError, brief
 OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # disk full or broken
 # Extras of pyproject.toml that install a module; other modules come with `train`.
-EXTRAS = {"ray": "tune", "optuna": "tune", "hpbandster": "bohb", "ConfigSpace": "bohb", "mujoco": "mujoco",
-          "vizdoom": "doom", "stable_baselines3": "bench", "wandb": "loggers", "mlflow": "loggers"}  # fmt: skip
+EXTRAS = {
+    "ray": "tune",
+    "optuna": "tune",
+    "hpbandster": "bohb",
+    "ConfigSpace": "bohb",
+    "mujoco": "mujoco",
+    "vizdoom": "doom",
+    "stable_baselines3": "bench",
+    "wandb": "loggers",
+    "mlflow": "loggers",
+}
 MOST = 20  # lines about one command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
@@ -21,10 +30,10 @@ ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUS
 def lines(error: BaseException) -> list[str] | None:
     """The error messages for the user, one line each; None for a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
-    found = [line for each in errors[:MOST] if (line := one_line(each)) is not None]
+    messages = [line for item in errors[:MOST] if (line := one_line(item)) is not None]
     if len(errors) > MOST:
-        found[-1] += f" (and {len(errors) - MOST} settings more)"
-    return found or None
+        messages[-1] += f" (and {len(errors) - MOST} settings more)"
+    return messages or None
 
 
 def one_line(error: BaseException) -> str | None:
@@ -53,7 +62,7 @@ def _plain(line: str) -> str:
     """``line`` as one printable line of at most 1500 characters. User input may be long and contain escape sequences
     of terminals."""
     line = brief(" ".join(brief(word, 300) for word in line.split()), 1500)
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
 
 
 def absent(path: str | os.PathLike[str]) -> str:

@@ -14,32 +14,33 @@ from control.cli.errors import absent
 from control.cli.originals import from_original, is_original
 from control.cli.settings import COMMANDS
 from control.cli.words import NULL, Pair, readable, word
-from models.settings import SettingError, shown
+from models.settings import SettingError, format_value
 
 LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
 DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
 
 
-def check_regular(path: str | os.PathLike[str], most: int) -> None:
-    """Raise OSError with a ``strerror`` for a pipe, a device or a file of more than ``most`` bytes. Opens nothing."""
+def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
+    """Raise OSError with a ``strerror`` for a pipe, a device or a file of more than ``max_bytes`` bytes. Opens
+    nothing."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if about.st_size > most:
-        raise OSError(errno.EINVAL, f"too large; allowed: at most {most // 1000:,} kB", str(path))
+    if about.st_size > max_bytes:
+        raise OSError(errno.EINVAL, f"too large; allowed: at most {max_bytes // 1000:,} kB", str(path))
 
 
-def read_text(path: str | os.PathLike[str], most: int, encoding: str = "utf-8") -> str:
-    """The text of a regular file of at most ``most`` bytes. Raises OSError as `check_regular` does."""
-    check_regular(path, most)
+def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
+    """The text of a regular file of at most ``max_bytes`` bytes. Raises OSError as `check_regular` does."""
+    check_regular(path, max_bytes)
     with open(path, "rb") as file:
-        return file.read(most).decode(encoding)
+        return file.read(max_bytes).decode(encoding)
 
 
-def read_json(path: str | os.PathLike[str], most: int = 10**7) -> Any:
+def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
     """The content of a JSON file. Raises OSError as `read_text` does, and ValueError for any other text."""
     try:
-        return json.loads(read_text(path, most))
+        return json.loads(read_text(path, max_bytes))
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
@@ -61,11 +62,11 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
     """
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: set[str] = set()
+        unique_names: set[str] = set()
         for name, _ in pairs:
-            if name in seen:
+            if name in unique_names:
                 raise SettingError(f"{path}: {name} is given twice")
-            seen.add(name)
+            unique_names.add(name)
         return dict(pairs)
 
     class Loader(yaml.BaseLoader):
@@ -75,17 +76,21 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            found = super().construct_mapping(node, deep)
-            return found if len(found) == len(node.value) else mapping([(key.value, None) for key, _ in node.value])
+            node_values = super().construct_mapping(node, deep)
+            return (
+                node_values
+                if len(node_values) == len(node.value)
+                else mapping([(key.value, None) for key, _ in node.value])
+            )
 
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
-        found: Any
+        content: Any
         if path.lower().endswith(".json"):
-            found = json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
+            content = json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
         else:
-            found = yaml.load(text, Loader)
-        if _depth(found) > DEEPEST:
+            content = yaml.load(text, Loader)
+        if _depth(content) > DEEPEST:
             raise RecursionError
     except RecursionError:
         problem = f"nested more than {DEEPEST} deep"
@@ -97,11 +102,11 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
         problem = f"not valid JSON, line {error.lineno}: {error.msg}"
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where, what = f", line {mark.line + 1}" if mark else "", getattr(error, "problem", None) or "unreadable"
-        problem = f"not valid YAML{where}: {what}"
+        where, reason = f", line {mark.line + 1}" if mark else "", getattr(error, "problem", None) or "unreadable"
+        problem = f"not valid YAML{where}: {reason}"
     else:
-        if isinstance(found, dict) or (empty and found is None):
-            return found or {}
+        if isinstance(content, dict) or (empty and content is None):
+            return content or {}
         problem = f"allowed: a mapping, one '{line}' a line"
     raise SettingError(f"{setting} is {path!r}: {problem}")
 
@@ -117,7 +122,9 @@ def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
         if name == "command" and isinstance(value, dict):
             yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
         elif name == "command" and value not in (None, *NULL):
-            raise SettingError(f"{path}: command is {shown(word(value))}; allowed: a mapping of {', '.join(COMMANDS)}")
+            raise SettingError(
+                f"{path}: command is {format_value(word(value))}; allowed: a mapping of {', '.join(COMMANDS)}"
+            )
         elif isinstance(value, dict):
             raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
         elif name != "command":

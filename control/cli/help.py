@@ -1,5 +1,5 @@
-"""``--help``: settings with their meaning, default and range, grouped: those that act in the run asked for, those of one
-command (``--plot --help``), those with a word (``--help discount``), or all (``--help all``)."""
+"""``--help``: settings with their meaning, default and range, grouped: those that act in the run asked for, those of
+one command (``--plot --help``), those with a word (``--help discount``), or all (``--help all``)."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from control.cli.together import HEARD, SWITCHES, UNHEARD
 from control.cli.words import word
 from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, SettingError, allowed, nearest
-from models.vocabulary import others
+from models.vocabulary import aliases_of
 
 HEAD = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
 
@@ -37,10 +37,13 @@ environments:
   any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests
 """
 COMMANDS = {
-    "eval_agent": "evaluate an agent, or train fresh agents on a proxy", "use_tune": "search hyperparameters",
-    "plot": "draw learning curves", "film": "film agents", "report": "write an HTML page about runs",
+    "eval_agent": "evaluate an agent, or train fresh agents on a proxy",
+    "use_tune": "search hyperparameters",
+    "plot": "draw learning curves",
+    "film": "film agents",
+    "report": "write an HTML page about runs",
     "import_proxy": "convert a proxy of another project",
-}  # fmt: skip
+}
 """Commands other than training, and what they do."""
 NEEDS = {"record_episodes": "--record", "ray_address": "--num_workers or --use_tune"}
 OPTIONS = (
@@ -50,10 +53,12 @@ OPTIONS = (
     ("--import MODULE,...", "import these first; a file can name no module itself"),
 )
 OLDER = {
-    "print_statements": " 1 (a line for every epoch)", "no_checkpoint": "",
-    "recording_epoch_interval": " N and", "record_n_rollouts_per_epoch": " N (videos while training)",
+    "print_statements": " 1 (a line for every epoch)",
+    "no_checkpoint": "",
+    "recording_epoch_interval": " N and",
+    "record_n_rollouts_per_epoch": " N (videos while training)",
     "display": " (without effect)",
-}  # fmt: skip
+}
 """Flags of old scripts, shown in a line of their own."""
 WORDS = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
@@ -74,38 +79,40 @@ OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar 
 
 
 def help_text(
-    known: Mapping[str, Flag], chosen: Mapping[str, str], words: Sequence[str], command: str | None = None
+    valid_flags: Mapping[str, Flag], chosen: Mapping[str, str], words: Sequence[str], command: str | None = None
 ) -> str:
-    """The help page for ``known`` settings, of a run whose implementation, game, preset, ... are ``chosen``.
+    """The help page for ``valid_flags`` settings, of a run whose implementation, game, preset, ... are ``chosen``.
 
     ``words`` follow ``--help``; ``command`` is another command than training, such as ``plot``. Raises SettingError if
     no setting contains the words.
     """
     implementation, game = chosen["implementation"], chosen["gamename"]
     width = max(40, min(WIDEST, _columns()))
-    idle = _idle(known, chosen)
-    families = families_of(implementation, known["agent"].default)
+    idle = _idle(valid_flags, chosen)
+    families = families_of(implementation, valid_flags["agent"].default)
     if words and words != ["all"]:
-        matches = _matching(known, " ".join(words).lower(), families)
-        return "\n".join([f"settings of {implementation} with {' '.join(words)!r}:", *_entries(matches, idle, families, width)])
+        matches = _matching(valid_flags, " ".join(words).lower(), families)
+        return "\n".join(
+            [f"settings of {implementation} with {' '.join(words)!r}:", *_entries(matches, idle, families, width)]
+        )
     if command:
-        value = "" if known[command].kind.item is bool else f"{_metavar(known[command])} "
+        value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
         usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
-        return "\n".join([f"{usage}\n", *_entries(_of_command(known, command), {}, families, width)])
+        return "\n".join([f"{usage}\n", *_entries(_of_command(valid_flags, command), {}, families, width)])
 
     from envs.names import GAMES, declared
 
-    def filled(text: str, indent: str = "  ") -> str:
+    def wrap(text: str, indent: str = "  ") -> str:
         return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
     games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared()]
     names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
-    parts = [HEAD.format(implementation=implementation, **{name: filled(text) for name, text in names.items()})]
-    parts += [filled(WORDS, ""), "", "options:", *(_entry(left, text, width) for left, text in OPTIONS), ""]
+    parts = [HEAD.format(implementation=implementation, **{name: wrap(text) for name, text in names.items()})]
+    parts += [wrap(WORDS, ""), "", "options:", *(_entry(term, text, width) for term, text in OPTIONS), ""]
     if words:
-        listed = [flag for flag in known.values() if flag.name not in OLDER]
+        listed = [flag for flag in valid_flags.values() if flag.name not in OLDER]
     else:
-        listed = [flag for flag in known.values() if _is_listed(flag, idle)]
+        listed = [flag for flag in valid_flags.values() if _is_listed(flag, idle)]
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
@@ -114,17 +121,19 @@ def help_text(
     for section in sorted(groups, key=_place):
         parts.append(f"{section}:")
         if section.startswith("hyperparameters") and sources:
-            parts += [filled(f"Defaults are those with --gamename {game}. {sources[1]}"), ""]
+            parts += [wrap(f"Defaults are those with --gamename {game}. {sources[1]}"), ""]
             sources = None
         parts += [*_entries(groups[section], idle, families, width), ""]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", text, width) for name, text in COMMANDS.items()]
-    hidden = len([flag for flag in known.values() if flag.name not in OLDER]) - len(listed)
+    hidden = len([flag for flag in valid_flags.values() if flag.name not in OLDER]) - len(listed)
     if hidden:
-        more = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
-        parts += ["", filled(f"{more}; --help all lists them, and --help WORD finds them.", "")]
+        more = (
+            f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
+        )
+        parts += ["", wrap(f"{more}; --help all lists them, and --help WORD finds them.", "")]
     older = ", ".join(f"--{name}{text}" for name, text in OLDER.items())
-    return "\n".join([*parts, "", filled(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
+    return "\n".join([*parts, "", wrap(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
 
 
 def _idle(known: Mapping[str, Flag], chosen: Mapping[str, str]) -> dict[str, str]:
@@ -149,12 +158,14 @@ def _matching(known: Mapping[str, Flag], text: str, families: Sequence[str]) -> 
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
-        words = [flag.name, flag.section, flag.meta.get("help", ""), *others(flag.name, families)]
+        words = [flag.name, flag.section, flag.meta.get("help", ""), *aliases_of(flag.name, families)]
         return text in " ".join(words).lower()
 
     matches = [flag for flag in known.values() if contains(flag)]
     if not matches:
-        raise SettingError(f"help is {text!r}, which no setting contains{nearest(text, known)}; allowed: all, or a word")
+        raise SettingError(
+            f"help is {text!r}, which no setting contains{nearest(text, known)}; allowed: all, or a word"
+        )
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
@@ -187,27 +198,27 @@ def _place(section: str) -> tuple[bool, bool]:
     return section.startswith("hyperparameters"), ": " in section
 
 
-def _entry(left: str, text: str, width: int) -> str:
+def _entry(term: str, text: str, width: int) -> str:
     lines = textwrap.wrap(" ".join(text.split()), width - COLUMN)
-    first = [f"  {left:<{COLUMN - 2}}{lines.pop(0)}"] if len(left) < COLUMN - 3 else [f"  {left}"]
+    first = [f"  {term:<{COLUMN - 2}}{lines.pop(0)}"] if len(term) < COLUMN - 3 else [f"  {term}"]
     return "\n".join([*first, *(" " * COLUMN + line for line in lines)])
 
 
 def _metavar(flag: Flag) -> str:
-    if flag.meta.get("choices") and not flag.kind.many:
+    if flag.meta.get("choices") and not flag.kind.is_list:
         return "NAME"
     single = METAVARS[flag.kind.item]
-    return f"{single},..." if flag.kind.many else single
+    return f"{single},..." if flag.kind.is_list else single
 
 
 def _explain(flag: Flag, families: Sequence[str]) -> str:
     parts = [f"default: {word(flag.default, ',')}"]
     range_ = allowed(flag.kind, flag.meta)
-    if flag.kind.many or not range_.startswith("text, ") and range_.split(";")[0] not in OBVIOUS:
+    if flag.kind.is_list or not range_.startswith("text, ") and range_.split(";")[0] not in OBVIOUS:
         parts.append(f"allowed: {range_}")
     if flag.default is True:
         parts.append(f"off: --no_{flag.name}")
-    if also := others(flag.name, families):
+    if also := aliases_of(flag.name, families):
         parts.append(f"also: {', '.join(also)}")
     return f"{flag.meta.get('help', '')} ({'; '.join(parts)})"
 

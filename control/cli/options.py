@@ -27,58 +27,62 @@ class Flag:
     section: str
 
 
-def flags(implementation: str, game: str, given: Mapping[str, str] | None = None) -> dict[str, Flag]:
+def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Every setting of an implementation by name, with its default on that game, and every parameter of the game.
-    ``given`` are words that choose other defaults: ``preset`` and, for a learned proxy, ``proxy`` and ``agent``."""
-    given = given or {}
-    inner = agents_of(implementation, game, given)
-    agent, proxy = default_configs(implementation, game, given, inner)
+    ``choices`` are words that choose other defaults: ``preset`` and, for a learned proxy, ``proxy`` and ``agent``."""
+    choices = choices or {}
+    inner = agents_of(implementation, game, choices)
+    agent, proxy = default_configs(implementation, game, choices, inner)
     commands = {
         f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
         for name, field in COMMANDS.items()
     }
     section = f"hyperparameters of {implementation if proxy is None else inner}"
     of_agent = _of_all(agent, section) | _flags_of(agent, section)
-    found = _flags_of(RunConfig(agent=inner)) | commands
-    for own in (parameters(game), _flags_of(proxy), of_agent):
-        if twice := found.keys() & own.keys() - {*OWN}:
-            raise RuntimeError(f"{', '.join(sorted(twice))} of {implementation}: every run has a setting of that name")
-        found |= own
-    return found
+    all_flags = _flags_of(RunConfig(agent=inner)) | commands
+    for flag_group in (parameters(game), _flags_of(proxy), of_agent):
+        if duplicates := all_flags.keys() & flag_group.keys() - {*OWN}:
+            raise RuntimeError(
+                f"{', '.join(sorted(duplicates))} of {implementation}: every run has a setting of that name"
+            )
+        all_flags |= flag_group
+    return all_flags
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
     """`flags` with the defaults that depend on some of ``values``, such as the preset. Settings that choose defaults
     keep their usual default."""
-    chosen = {name: values[name] for name in CHOOSING if name in values}
-    plain, found = flags(implementation, game), flags(implementation, game, chosen)
-    found |= {name: plain[name] for name in CHOOSING if name in plain}
-    agent = agents_of(implementation, game, {name: value for name, value in chosen.items() if name != "agent"})
-    return found | {"agent": replace(found["agent"], default=agent)}
+    choices = {name: values[name] for name in CHOOSING if name in values}
+    plain, all_flags = flags(implementation, game), flags(implementation, game, choices)
+    all_flags |= {name: plain[name] for name in CHOOSING if name in plain}
+    agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
+    return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
 
 
 def _of_all(agents: Any, section: str) -> dict[str, Flag]:
     """Settings that apply to several families at once, with their common default, if there is one."""
-    own, found = _flags_of(agents, section), {}
+    agent_flags, shared_flags = _flags_of(agents, section), {}
     for name, names in shared(agents).items() if agents is not None else ():
-        first = own[names[0]]
-        default = first.default if all(own[other].default == first.default for other in names) else None
+        first = agent_flags[names[0]]
+        default = first.default if all(agent_flags[other].default == first.default for other in names) else None
         meta = {**first.meta, "help": f"{' and '.join(names)} at once"}
-        found[name] = Flag(name, first.kind, meta, default, section)
-    return found
+        shared_flags[name] = Flag(name, first.kind, meta, default, section)
+    return shared_flags
 
 
 def flags_of_all(game: str) -> dict[str, Flag]:
     """Every setting of every implementation, and every parameter of every game."""
     from envs.names import GAMES
 
-    found = {name: flag for other in GAMES for name, flag in parameters(other).items()}
+    all_flags = {name: flag for other in GAMES for name, flag in parameters(other).items()}
     inner = {"agent": RunConfig.agent}  # so that no environment has to be made to choose agents
-    found |= {n: flag for one in implementations() for n, flag in flags(one, game, inner).items()}
+    all_flags |= {
+        n: flag for implementation in implementations() for n, flag in flags(implementation, game, inner).items()
+    }
     for agent in inner_agents():
-        own = _flags_of(family(agent).config(), f"hyperparameters of {agent}")
-        found |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in own.items()}
-    return found
+        agent_flags = _flags_of(family(agent).config(), f"hyperparameters of {agent}")
+        all_flags |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in agent_flags.items()}
+    return all_flags
 
 
 def parameters(game: str) -> dict[str, Flag]:
@@ -86,17 +90,17 @@ def parameters(game: str) -> dict[str, Flag]:
     from envs.names import GAMES, declared, resolve
 
     base_name = game.partition(",")[0]
-    found = resolve(game) if base_name in GAMES or base_name in declared() else None
-    if found is None or found.parameters is None:
+    resolved_game = resolve(game) if base_name in GAMES or base_name in declared() else None
+    if resolved_game is None or resolved_game.parameters is None:
         return {}
-    section = f"parameters of {found.base_name}, which become part of gamename"
-    return _flags_of(found.parameters(**found.in_use()), section)
+    section = f"parameters of {resolved_game.base_name}, which become part of gamename"
+    return _flags_of(resolved_game.parameters(**resolved_game.in_use()), section)
 
 
 def for_fresh_agents() -> set[str]:
     """The hyperparameters of agents that can train on a proxy, by their names and by those in company."""
-    own = {agent: kinds(family(agent).config) for agent in inner_agents()}
-    return {called for agent, names in own.items() for name in names for called in (name, f"{agent}_{name}")}
+    kinds_by_agent = {agent: kinds(family(agent).config) for agent in inner_agents()}
+    return {called for agent, names in kinds_by_agent.items() for name in names for called in (name, f"{agent}_{name}")}
 
 
 def for_evaluation() -> set[str]:
@@ -110,23 +114,25 @@ def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     """The flags of a config's fields (none for None), with their sections below ``section``."""
     if config is None:
         return {}
-    known, found = kinds(type(config)), {}
+    field_kinds, config_flags = kinds(type(config)), {}
     for field in fields(config):
         where = ": ".join(filter(None, [section, field.metadata.get("section")]))
-        found[field.name] = Flag(field.name, known[field.name], field.metadata, getattr(config, field.name), where)
-    return found
+        config_flags[field.name] = Flag(
+            field.name, field_kinds[field.name], field.metadata, getattr(config, field.name), where
+        )
+    return config_flags
 
 
 def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
     """The error for a parameter (or ``no_`` and its name) that the ``game`` has not."""
     from envs.names import games_with
 
-    others = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
-    here = f"has no effect with gamename {game.partition(',')[0]}"
-    return SettingError(f"{prefix}{name} {here}; it is a parameter of {others}")
+    other_games = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
+    problem = f"has no effect with gamename {game.partition(',')[0]}"
+    return SettingError(f"{prefix}{name} {problem}; it is a parameter of {other_games}")
 
 
-def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
+def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
     """The error for a name that is not ``known``: whose setting it is, or which one was meant."""
     from envs.names import games_with
 
@@ -134,22 +140,22 @@ def unknown(name: str, known: Mapping[str, Flag], implementation: str, prefix: s
         return of_other_games(name, game, prefix)
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
-        others = ", ".join(owner for owner in owners if owner != implementation)
-        here = f"{implementation} with this agent" if implementation in owners else implementation
-        return SettingError(f"{prefix}{name} is a setting of {others}, not of {here}")
+        other_owners = ", ".join(owner for owner in owners if owner != implementation)
+        subject = f"{implementation} with this agent" if implementation in owners else implementation
+        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
         return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
     if name in _ELSEWHERE:
         return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
-    switches = [f"no_{other}" for other, flag in known.items() if flag.default is True]
-    families = families_of(implementation, known["agent"].default)
-    meanings = {other: to for other, to in (HINTS | vocabulary(families, known)).items() if to in known}
-    meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in known else {}
-    meanings |= {other: other for other in [*known, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
-    owner, _, own = name.partition("_")
-    close = own if owner in implementations() and own in known else closest(name, meanings)
+    switches = [f"no_{other}" for other, flag in valid_flags.items() if flag.default is True]
+    families = families_of(implementation, valid_flags["agent"].default)
+    meanings = {other: to for other, to in (HINTS | vocabulary(families, valid_flags)).items() if to in valid_flags}
+    meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in valid_flags else {}
+    meanings |= {other: other for other in [*valid_flags, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
+    owner, _, base_name = name.partition("_")
+    close = base_name if owner in implementations() and base_name in valid_flags else closest(name, meanings)
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{meanings[close]}'?" if close else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from control.cli.options import parameters
 from models.agents.model_generalisation.config import OF_LATENT, OF_LEARNED
-from models.settings import SettingError, allowing, nearest, no_choice, shown
+from models.settings import SettingError, allowing, format_value, nearest, no_choice
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _UNREAD = {"SimpleModel": {*OF_LATENT, "rollout_batch_size", "seperate_rollout_batch_size"}}
@@ -27,7 +27,7 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     if game not in ORIGINAL_GAMES:
         raise no_choice("environment", game, ORIGINAL_GAMES)
     if not isinstance(env_config, dict):
-        raise SettingError(f"env_config is {shown(env_config)}; allowed: a mapping")
+        raise SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping")
     for key in env_config.keys() - (names := parameters(game.lower())).keys():
         hint = allowing(nearest(key, names), ", ".join(names), f" for {game}")
         raise SettingError(f"env_config: {key} is unknown{hint}")

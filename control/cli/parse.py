@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
 from control.cli.settings import BY_FLAG, CHOOSING, RunConfig, Settings, agents_of, as_dict, from_dict, to_yaml
 from control.cli.together import FOR_EVALUATION, MODES, check_together
-from control.cli.words import NULL, Pair, named, one_word, read_value, split, unboxed, word
+from control.cli.words import NULL, Pair, one_word, read_value, split, unboxed, word, words_by_setting
 from models.mixture import spread
 from models.registry import default_configs, families_of, family
-from models.settings import SettingError, check_value, raise_all, shown
+from models.settings import SettingError, check_value, format_value, raise_all
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
@@ -27,70 +27,76 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     """Parse ``argv`` (by default the process's) to settings. Raises SettingError, with a line for each wrong name and
     value, and SystemExit(0) after ``--help`` or ``--version``."""
     typed = _of_search(split(sys.argv[1:] if argv is None else argv))
-    asked = dict(typed)
-    if "version" in asked:
+    flag_values = dict(typed)
+    if "version" in flag_values:
         from control.cli.help import version
 
         print(f"understudy {version()}")
         raise SystemExit(0)
     if [name for name, _ in typed].count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
-    file, written = one_word("config", asked["config"]) if "config" in asked else "", []
+    file, written = one_word("config", flag_values["config"]) if "config" in flag_values else "", []
     if file:
         from control.cli.files import read_config  # with PyYAML, which most command lines need not load
 
         written = read_config(file)
     modules = [word for name, words in typed if name == "import" for word in words or [""]]
     _import(modules, ())
-    asked, _ = translate(asked, (), FIRST, _no_value)
+    flag_values, _ = translate(flag_values, (), FIRST, _no_value)
     with _naming(file, dict(written), ()):
         in_file, _ = translate(dict(written), (), FIRST, _no_value)
     for name in sorted(in_file.keys() & BY_FLAG):
         value, default = " ".join(in_file[name]), getattr(RunConfig, name)
-        if name not in asked and value != default and not (default is None and value.lower() in NULL):
-            line = f"is {shown(value)}; a file may not choose what is written or joined: give it as --{name}"
+        if name not in flag_values and value != default and not (default is None and value.lower() in NULL):
+            line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
             raise SettingError(f"{file}: {name} {line}", name)
     in_file = {name: words for name, words in in_file.items() if name not in BY_FLAG}
-    _import((), asked.get("gamename", ()))
-    in_file, asked = _baseline(in_file, asked)
-    with _naming(file, in_file, asked):
-        choice = _choose(in_file | asked, asked)
+    _import((), flag_values.get("gamename", ()))
+    in_file, flag_values = _baseline(in_file, flag_values)
+    with _naming(file, in_file, flag_values):
+        choice = _choose(in_file | flag_values, flag_values)
     for name in ("implementation", "preset"):  # settings of a file apply to these names in the file
-        own, other = in_file.get(name), asked.get(name)
-        if own and other and own != other and "eval_agent" not in asked:
+        file_value, other = in_file.get(name), flag_values.get(name)
+        if file_value and other and file_value != other and "eval_agent" not in flag_values:
             raise SettingError(
-                f"{name} is {' '.join(other)!r}, but {file} holds the values of {' '.join(own)!r}; "
+                f"{name} is {' '.join(other)!r}, but {file} holds the values of {' '.join(file_value)!r}; "
                 f"leave out --{name} or --config"
             )
-    if "help" in asked:
+    if "help" in flag_values:
         from control.cli.help import help_text
 
-        words = in_file | asked
-        chosen = {name: one_word(name, words[name]) for name in CHOOSING if words.get(name) and name in choice.known}
+        words = in_file | flag_values
+        chosen = {
+            name: one_word(name, words[name]) for name in CHOOSING if words.get(name) and name in choice.valid_flags
+        }
         chosen |= {"implementation": choice.implementation, "gamename": choice.game}
-        command = next((mode for mode in MODES if mode in asked), None)
-        print(help_text(choice.known, chosen, asked["help"], command))
+        command = next((mode for mode in MODES if mode in flag_values), None)
+        print(help_text(choice.valid_flags, chosen, flag_values["help"], command))
         raise SystemExit(0)
-    known = choice.known
+    valid_flags = choice.valid_flags
     with _naming(file, in_file, ()):
         in_file, _ = _by_our_names(in_file, choice, {})
-    asked = {name: words for name, words in asked.items() if name not in FLAG_ONLY}
-    asked, _ = _by_our_names(asked, choice, in_file)
-    _tell(typed, asked, choice)
+    flag_values = {name: words for name, words in flag_values.items() if name not in FLAG_ONLY}
+    flag_values, _ = _by_our_names(flag_values, choice, in_file)
+    _tell(typed, flag_values, choice)
     wrong: list[SettingError] = []
-    from_flags = choice.each(named(asked.items(), known, choice.implementation, "--", choice.game, wrong))
-    from_file = named(in_file.items(), known, choice.implementation, f"{file}: ", choice.game, wrong)
-    words = choice.each(from_file) | from_flags
+    from_flags = choice.spread_values(
+        words_by_setting(flag_values.items(), valid_flags, choice.implementation, "--", choice.game, wrong)
+    )
+    from_file = words_by_setting(in_file.items(), valid_flags, choice.implementation, f"{file}: ", choice.game, wrong)
+    words = choice.spread_values(from_file) | from_flags
     if choice.evaluating:
-        kept = parameters(choice.game) if "gamename" in words else {}
-        words = {n: words[n] for n in words if n in from_flags or n in kept or known[n].section in FOR_EVALUATION}
+        game_flags = parameters(choice.game) if "gamename" in words else {}
+        words = {
+            n: words[n] for n in words if n in from_flags or n in game_flags or valid_flags[n].section in FOR_EVALUATION
+        }
     values: dict[str, Any] = {}
-    for name, given in words.items():
+    for name, value_words in words.items():
         try:
             with _naming(file, words, from_flags):
-                values[name] = read_value(known[name], given)
-                if not choice.evaluating or known[name].section in FOR_EVALUATION:  # else the checkpoint decides
-                    check_value(name, values[name], known[name].kind, known[name].meta)
+                values[name] = read_value(valid_flags[name], value_words)
+                if not choice.evaluating or valid_flags[name].section in FOR_EVALUATION:  # else the checkpoint decides
+                    check_value(name, values[name], valid_flags[name].kind, valid_flags[name].meta)
         except SettingError as error:
             wrong.append(error)
     raise_all(wrong)
@@ -101,21 +107,21 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 def _of_search(typed: list[Pair]) -> list[Pair]:
     """Expand ``--use_tune --resume FOLDER`` to the settings of the search in that folder. Raises SettingError for a
     folder without a search, and for flags that would change the search."""
-    asked = dict(typed)
-    words = asked.get("resume_search") or asked.get("resume", [])
+    flag_values = dict(typed)
+    words = flag_values.get("resume_search") or flag_values.get("resume", [])
     folder = " ".join(words)
-    if asked.get("use_tune") not in ([], ["true"]) or folder.lower() in (*NULL, "true", "false"):
+    if flag_values.get("use_tune") not in ([], ["true"]) or folder.lower() in (*NULL, "true", "false"):
         return typed
     file = os.path.join(folder, "search.yaml")
     if not os.path.isfile(file):
         line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
         raise SettingError(line, "resume")
-    for name in asked:
+    for name in flag_values:
         if name not in (*RESUMED, "use_tune", "resume", "resume_search"):
             allowed = f"allowed with --resume FOLDER: {', '.join(RESUMED)}"
             raise SettingError(f"--{name} is a setting that the search in {folder!r} has already; {allowed}", name)
-    others = [pair for pair in typed if pair[0] not in ("resume", "resume_search")]
-    return [("config", [file]), ("resume_search", [folder]), *others]
+    other_pairs = [pair for pair in typed if pair[0] not in ("resume", "resume_search")]
+    return [("config", [file]), ("resume_search", [folder]), *other_pairs]
 
 
 def about_the_bare_command() -> str:
@@ -139,9 +145,9 @@ def settings_from(**values: Any) -> Settings:
     choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
     values, _ = _by_our_names(values, choice, {})
     for name in values:
-        if name not in choice.known:
-            raise unknown(name, choice.known, choice.implementation, "", choice.game)
-    values = choice.each(values)
+        if name not in choice.valid_flags:
+            raise unknown(name, choice.valid_flags, choice.implementation, "", choice.game)
+    values = choice.spread_values(values)
     return _settings(values, choice, frozenset(values))
 
 
@@ -150,52 +156,54 @@ def training_from(**values: Any) -> Settings:
     settings = settings_from(**values)
     for mode in MODES:
         if getattr(settings.run, mode):
-            value = shown(getattr(settings.run, mode))
+            value = format_value(getattr(settings.run, mode))
             raise SettingError(f"{mode} is {value}; allowed: null, as only the command does that", mode)
     return settings
 
 
-def _baseline(in_file: dict[str, Any], asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Translate ``--implementation RN --mode -1``, the baseline of Ferreira et al. 2022: the agent on the task's reward
     with ICM or, for tables, with a bonus for rare actions. Other settings are not changed."""
-    texts = {name: word(value) for name, value in (in_file | asked).items()}
+    texts = {name: word(value) for name, value in (in_file | flag_values).items()}
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
-        return in_file, asked
+        return in_file, flag_values
     agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
     bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
     changes = {"implementation": agent} | {name: value for name, value in bonus.items() if name not in texts}
     line = " ".join(f"--{name} {value}" for name, value in changes.items())
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
-    in_words = any(isinstance(value, list) for value in (in_file | asked).values())
-    asked = asked | {name: [word(value)] if in_words else value for name, value in changes.items()}
+    in_words = any(isinstance(value, list) for value in (in_file | flag_values).values())
+    flag_values = flag_values | {name: [word(value)] if in_words else value for name, value in changes.items()}
     in_file = {name: value for name, value in in_file.items() if name not in ("implementation", "mode", "agent")}
-    return in_file, {name: value for name, value in asked.items() if name not in ("mode", "agent")}
+    return in_file, {name: value for name, value in flag_values.items() if name not in ("mode", "agent")}
 
 
 def _by_our_names(
-    given: Mapping[str, Any], choice: "_Choice", before: Mapping[str, list[str]]
+    values: Mapping[str, Any], choice: "_Choice", previous_words: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Translate alternative names in ``given`` to settings. Also returns the translations. A part of a setting (such as
-    the width of hidden_sizes) changes the value given ``before``, or else the default."""
+    the width of hidden_sizes) changes the value given ``previous_words``, or else the default."""
 
-    def usual(name: str) -> Any:
-        flag = choice.known[name]
-        return read_value(flag, before[name]) if name in before else flag.default
+    def current_value(name: str) -> Any:
+        flag = choice.valid_flags[name]
+        return read_value(flag, previous_words[name]) if name in previous_words else flag.default
 
-    return translate(given, choice.families, choice.known, _no_value if choice.evaluating else usual)
+    return translate(values, choice.families, choice.valid_flags, _no_value if choice.evaluating else current_value)
 
 
-def _tell(typed: Sequence[Pair], ours: Mapping[str, list[str]], choice: "_Choice") -> None:
+def _tell(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
     """Print the translation of flags with alternative names, one line for each setting."""
-    words = vocabulary(choice.families, {*choice.known, *FIRST})
-    parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.known]
-    said: dict[str, list[str]] = {}
+    words = vocabulary(choice.families, {*choice.valid_flags, *FIRST})
+    parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.valid_flags]
+    flag_texts: dict[str, list[str]] = {}
     for name, values in dict(typed).items():
-        meant = words.get(name, "hidden_sizes" if name in parts else name)
-        if meant != name and meant in ours:
-            said.setdefault(meant, []).append(" ".join([f"--{name}", *values]))
-    for meant, given in said.items():
-        print(f"{' '.join(given)} is {' '.join([f'--{meant}', *ours[meant]])} here", file=sys.stderr)
+        setting_name = words.get(name, "hidden_sizes" if name in parts else name)
+        if setting_name != name and setting_name in translated:
+            flag_texts.setdefault(setting_name, []).append(" ".join([f"--{name}", *values]))
+    for setting_name, texts in flag_texts.items():
+        print(
+            f"{' '.join(texts)} is {' '.join([f'--{setting_name}', *translated[setting_name]])} here", file=sys.stderr
+        )
 
 
 def _no_value(name: str) -> None:
@@ -223,31 +231,31 @@ def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Ite
 
 
 class _Choice(NamedTuple):
-    """The ``known`` settings with their defaults, and the choices that they depend on."""
+    """The ``valid_flags`` settings with their defaults, and the choices that they depend on."""
 
     implementation: str
     game: str
     evaluating: bool
-    known: Mapping[str, Flag]
+    valid_flags: Mapping[str, Flag]
     families: Sequence[str]
     agents: Any = None
 
-    def each(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def spread_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """``values`` with those for agents of several families given to each (`models.mixture.spread`)."""
         return dict(values) if self.agents is None else spread(self.agents, values)
 
 
-def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
+def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
     """The choices in ``words``, of which flags have ``asked`` for some. Aliases of games are resolved, and a preset of
     one game chooses this game."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
     preset = one_word("preset", words["preset"]) if "preset" in words else ""
-    meant = family(implementation).preset_game(preset)
-    game = resolve(one_word("gamename", words.get("gamename", [meant or RunConfig.gamename])))
-    if meant and resolve(meant).base_name != game.base_name:
-        flag = next((f"--{name}" for name in ("gamename", "preset") if name in asked), "gamename")
+    preset_game = family(implementation).preset_game(preset)
+    game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
+    if preset_game and resolve(preset_game).base_name != game.base_name:
+        flag = next((f"--{name}" for name in ("gamename", "preset") if name in flag_names), "gamename")
         raise SettingError(
             f"preset is {preset!r}, but gamename is {game.name!r}; "
             f"leave out {flag}, or take a preset of {game.base_name}",
@@ -257,40 +265,42 @@ def _choose(words: Mapping[str, list[str]], asked: Container[str]) -> _Choice:
     if evaluating and "help" not in words:
         return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
     choosing = CHOOSING if family(implementation).learns_from == "evolution" else CHOOSING[:1]
-    chosen = {name: one_word(name, words[name]) for name in choosing if name in words}
-    agent = agents_of(implementation, game.name, chosen)
-    families, agents = families_of(implementation, agent), default_configs(implementation, game.name, chosen, agent)[0]
-    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, chosen), families, agents)
+    choices = {name: one_word(name, words[name]) for name in choosing if name in words}
+    agent = agents_of(implementation, game.name, choices)
+    families, agents = families_of(implementation, agent), default_configs(implementation, game.name, choices, agent)[0]
+    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, choices), families, agents)
 
 
-def _settings(values: dict[str, Any], choice: _Choice, asked: Container[str]) -> Settings:
+def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str]) -> Settings:
     """Checked settings of ``values``, some of them ``asked`` for by flags."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
-        game = _with_parameters(values, game, asked)
-    given = frozenset("command" if name.startswith("command.") else name for name in values)
-    typed = [name for name in values if name in asked]
+        game = _with_parameters(values, game, flag_names)
+    explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
+    typed = [name for name in values if name in flag_names]
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
     values |= {"gamename": game, "command": command}
     if choice.evaluating:
-        able = for_evaluation()
-        changed = {name: values.pop(name) for name in list(values) if name in able}
+        evaluation_settings = for_evaluation()
+        changed = {name: values.pop(name) for name in list(values) if name in evaluation_settings}
         run = {name: values[name] for name in values if hasattr(RunConfig, name)}
         settings = Settings(RunConfig(), None, changed=changed).replace(**run, command=command)
     else:
         settings = from_dict(values)
-    check_together(settings, typed, choice.known)
-    return dataclasses.replace(settings, given=given)
+    check_together(settings, typed, choice.valid_flags)
+    return dataclasses.replace(settings, explicit_names=explicit_names)
 
 
-def _with_parameters(values: dict[str, Any], game: str, asked: Container[str]) -> str:
+def _with_parameters(values: dict[str, Any], game: str, flag_names: Container[str]) -> str:
     """``game`` with the parameters in ``values``, which are removed from there. Parameters given by flags (``asked``)
     override parameters in the game's name; a name given by a flag overrides other parameters."""
     from envs.names import taken_apart, with_parameters
 
-    own = {name: values.pop(name) for name in parameters(game) if name in values}
-    if not own:
+    parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
+    if not parameter_values:
         return game
     plain, of_name = taken_apart(values.get("gamename", game))
-    last = {name: value for name, value in own.items() if name in asked or "gamename" not in asked}
-    return with_parameters(plain, own | of_name | last).name
+    last = {
+        name: value for name, value in parameter_values.items() if name in flag_names or "gamename" not in flag_names
+    }
+    return with_parameters(plain, parameter_values | of_name | last).name

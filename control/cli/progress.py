@@ -23,11 +23,11 @@ class Lines:
         """Count the seconds from now on."""
         self._started = self._last = time.monotonic()
 
-    def show(self, what: str, share: float) -> None:
-        """Print the progress of ``what``, if a line is due."""
+    def show(self, label: str, share: float) -> None:
+        """Print the progress of ``label``, if a line is due."""
         if 0 < share < 1:
-            left = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
-            self.say(f"  {what}: {100 * share:.0f} %, {left} left")
+            remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
+            self.say(f"  {label}: {100 * share:.0f} %, {remaining} left")
 
     def say(self, line: str) -> None:
         """Print it, if it is time for a line."""
@@ -38,18 +38,18 @@ class Lines:
 
 
 @contextlib.contextmanager
-def progress(what: str, shown: bool = True) -> Iterator[Watch | None]:
-    """Context manager for a function that shows the progress of ``what``; None unless ``shown``. The bar is on stderr
-    and is erased at the end."""
-    if not shown:
+def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
+    """Context manager for a function that shows the progress of ``label``; None unless ``enabled``. The bar is on
+    stderr and is erased at the end."""
+    if not enabled:
         yield None
     elif sys.stderr.isatty():
         form = "  {desc}: {percentage:3.0f} %|{bar}| {elapsed}<{remaining}"
-        with tqdm(total=1.0, desc=what, bar_format=form, leave=False, dynamic_ncols=True) as bar:
+        with tqdm(total=1.0, desc=label, bar_format=form, leave=False, dynamic_ncols=True) as bar:
             yield lambda share: bar.update(share - bar.n) and None
     else:
         lines = Lines()
-        yield lambda share: lines.show(what, share)
+        yield lambda share: lines.show(label, share)
 
 
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:

@@ -19,7 +19,7 @@ from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.registry import implementations
 from models.settings import allowed, kinds
-from models.vocabulary import others
+from models.vocabulary import aliases_of
 
 WIDTH = 120
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
@@ -36,16 +36,23 @@ Letters in brackets are sources, named at the head of each family. This page is 
 `python -m control.cli.reference`.
 """
 TITLES = {
-    "command_conditioned": "Agents that follow commands", "ddqn": "DDQN",
+    "command_conditioned": "Agents that follow commands",
+    "ddqn": "DDQN",
     "model_generalisation": "Model-based generalisation",
-    "policy_gradients": "Policy gradients", "ppo": "PPO", "sac": "SAC", "tabular": "Tables", "td3": "TD3",
-    "td3_discrete": "TD3 for discrete actions", "reward": "Reward networks", "synthetic": "Synthetic environments",
-}  # fmt: skip
+    "policy_gradients": "Policy gradients",
+    "ppo": "PPO",
+    "sac": "SAC",
+    "tabular": "Tables",
+    "td3": "TD3",
+    "td3_discrete": "TD3 for discrete actions",
+    "reward": "Reward networks",
+    "synthetic": "Synthetic environments",
+}
 
 
 def page() -> str:
     """The whole page."""
-    words = _filled(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
+    words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
     return (
         "\n".join(
             [HEAD.format(words=words), *_of_runs(), *_of_environments(), *_of_searches(), *_of_families()]
@@ -68,15 +75,15 @@ def _of_environments() -> Iterator[str]:
     yield "## Environments with parameters\n"
     yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
     for name in (*GAMES, *declared()):
-        found = resolve(name)
-        if found.parameters is not None:
+        resolved_game = resolve(name)
+        if resolved_game.parameters is not None:
             yield f"### {name}\n"
-            config = found.parameters(**found.in_use())
+            config = resolved_game.parameters(**resolved_game.in_use())
             yield from _lines(_flags(config))
 
 
 def _of_searches() -> Iterator[str]:
-    names = [name for name, own in implementations().items() if own.learns_from == "evolution"]
+    names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"## Searches ({', '.join(names)})\n"
     yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
     yield from _sections(SearchConfig(), names)
@@ -84,26 +91,26 @@ def _of_searches() -> Iterator[str]:
 
 
 def _of_families() -> Iterator[str]:
-    known = implementations()
-    for one in dict.fromkeys(known[name].package for name in known):
-        names = [name for name, own in known.items() if own.package == one]
-        yield from _of_family(known[names[0]], names)
+    families = implementations()
+    for package in dict.fromkeys(families[name].package for name in families):
+        names = [name for name, family in families.items() if family.package == package]
+        yield from _of_family(families[names[0]], names)
 
 
-def _of_family(own: Family, names: Sequence[str]) -> Iterator[str]:
-    folder = own.package.rpartition(".")[2]
+def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
+    folder = family.package.rpartition(".")[2]
     title = TITLES.get(folder, folder)
     yield f"## {title}" + ("\n" if names == [title] else f" ({', '.join(names)})\n")
-    if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", own.sources, re.DOTALL | re.MULTILINE):
-        yield _filled(sources[1]) + "\n"
-    shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if own.learns_from == "evolution" else set()
-    yield from _sections(own.config(), [folder], shared)
-    changes = {f"`{name}`": values for name, values in own.implementations.items() if len(names) > 1}
-    changes |= {f"`--preset {p}` with `{n}`": v for p, by_name in own.presets.items() for n, v in by_name.items()}
-    changes |= {f"`{name}` on `{game}`": values for (name, game), values in own.environment_presets.items()}
+    if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
+        yield _wrap(sources[1]) + "\n"
+    shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
+    yield from _sections(family.config(), [folder], shared)
+    changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
+    changes |= {f"`--preset {p}` with `{n}`": v for p, by_name in family.presets.items() for n, v in by_name.items()}
+    changes |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
     if changes := {title: values for title, values in changes.items() if values}:
         yield "### other defaults\n"
-        yield from (_filled(f"- {title}: {_pairs(values)}", "  ") for title, values in changes.items())
+        yield from (_wrap(f"- {title}: {_pairs(values)}", "  ") for title, values in changes.items())
         yield ""
 
 
@@ -121,11 +128,11 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 
 def _flags(config: Any) -> list[Flag]:
-    known = kinds(type(config))
+    field_kinds = kinds(type(config))
     return [
         Flag(
             field.name,
-            known[field.name],
+            field_kinds[field.name],
             field.metadata,
             getattr(config, field.name),
             field.metadata.get("section", ""),
@@ -137,19 +144,18 @@ def _flags(config: Any) -> list[Flag]:
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
     """A list item a setting, and an empty line."""
     for flag in flags:
-        may = ("one of " if flag.meta.get("choices") and not flag.kind.many else "") + allowed(flag.kind, flag.meta)
-        plain = not flag.kind.many and may.split(";")[0] in OBVIOUS and flag.kind.item is not bool
-        also = others(flag.name, families)
-        said = f" Also {', '.join(f'`{name}`' for name in also)}." if also else ""
+        may = ("one of " if flag.meta.get("choices") and not flag.kind.is_list else "") + allowed(flag.kind, flag.meta)
+        plain = not flag.kind.is_list and may.split(";")[0] in OBVIOUS and flag.kind.item is not bool
+        also = aliases_of(flag.name, families)
+        alias_text = f" Also {', '.join(f'`{name}`' for name in also)}." if also else ""
         default = f"Default `{word(flag.default, ',') or 'empty'}`{'' if plain else '; '}{'' if plain else may}."
-        line = (
-            f"- **`{flag.name}`**: {flag.meta['help']}{'' if flag.meta['help'].endswith('.') else '.'} {default}{said}"
-        )
-        yield _filled(line, "  ")
+        stop = "" if flag.meta["help"].endswith(".") else "."
+        line = f"- **`{flag.name}`**: {flag.meta['help']}{stop} {default}{alias_text}"
+        yield _wrap(line, "  ")
     yield ""
 
 
-def _filled(text: str, indent: str = "") -> str:
+def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

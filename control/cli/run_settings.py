@@ -14,7 +14,7 @@ _figure = functools.partial(setting, section="figures")
 _films = functools.partial(setting, section="films")
 _imported = functools.partial(setting, section="files of other projects")
 _report = functools.partial(setting, section="reports")
-_drawn = functools.partial(setting, section="how figures look")
+_figure_style = functools.partial(setting, section="how figures look")
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,13 @@ class RunConfig:
 
     plot: tuple[str, ...] | None = _figure(None, "draw and tabulate these run folders, and end", longest=10_000)
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
-    plot_format: tuple[str, ...] | None = _drawn(
-        None, "formats of figures, of --plot and of a run's curve; null is png, or that of plot_out",
+    plot_format: tuple[str, ...] | None = _figure_style(
+        None,
+        "formats of figures, of --plot and of a run's curve; null is png, or that of plot_out",
         choices=("png", "pdf", "svg"),
-    )  # fmt: skip
-    plot_theme: str = _drawn("light", "page that figures are for", choices=("light", "dark"))
-    plot_log: bool = _drawn(False, "a logarithmic axis for returns, where all are positive")
+    )
+    plot_theme: str = _figure_style("light", "page that figures are for", choices=("light", "dark"))
+    plot_log: bool = _figure_style(False, "a logarithmic axis for returns, where all are positive")
 
     film: tuple[str, ...] | None = _films(
         None,
@@ -162,18 +163,38 @@ class RunConfig:
 OWN = ("total_steps", "steps_per_epoch", "eval_every", "eval_episodes")
 """What a family may declare too, with a default of its own, which then takes the place of that of the run."""
 BY_FLAG = {
-    "logdir", "output", "ray_address", "eval_agent", "plot", "plot_out", "plot_format", "plot_theme", "plot_log",
-    "film", "film_out", "report", "report_out", "import_proxy", "resume_search",
-}  # fmt: skip
+    "logdir",
+    "output",
+    "ray_address",
+    "eval_agent",
+    "plot",
+    "plot_out",
+    "plot_format",
+    "plot_theme",
+    "plot_log",
+    "film",
+    "film_out",
+    "report",
+    "report_out",
+    "import_proxy",
+    "resume_search",
+}
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
 # Settings of a run that other loops do not use, and the settings that replace them.
 REPLACED: dict[str, dict[str, str]] = {
-    "evolution": {"epochs": "generations", "steps_per_epoch": "inner_steps", "eval_episodes": "test_episodes",
-                  "reload": "", "output": "", "time_limit": "test_limit", "step_timeout": "",
-                  "recording_epoch_interval": "record"},
+    "evolution": {
+        "epochs": "generations",
+        "steps_per_epoch": "inner_steps",
+        "eval_episodes": "test_episodes",
+        "reload": "",
+        "output": "",
+        "time_limit": "test_limit",
+        "step_timeout": "",
+        "recording_epoch_interval": "record",
+    },
     "episodes": {"steps_per_epoch": "", "agent": "implementation"},
     "steps": {"agent": "implementation"},
-}  # fmt: skip
+}
 WITHOUT_EFFECT = ("evaluation", "tuning", "figures", "films", "reports", "files of other projects")
 """Sections of settings that do nothing in a training run."""

@@ -20,7 +20,7 @@ COMMANDS = {
     "advantage": setting(None, "advantage to command (RCP-A)"),
 }
 """What ``--command.<name>`` may say, each a `COMMAND`; null leaves it to the agent."""
-COMMAND = Kind(float, many=False, optional=True)
+COMMAND = Kind(float, is_list=False, optional=True)
 CHOOSING = ("preset", "proxy", "agent", "mode")
 """Settings that choose the defaults of others: of an agent the first, of a proxy and its agent all."""
 
@@ -40,7 +40,7 @@ class Settings:
     run: RunConfig
     agent: Any
     command: dict[str, float] = dataclasses.field(default_factory=dict)
-    given: frozenset[str] = frozenset()
+    explicit_names: frozenset[str] = frozenset()
     proxy: Any = None
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
@@ -64,16 +64,16 @@ class Settings:
         last = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
         if self.total_steps is not None and family(self.run.implementation).learns_from == "steps":
             envs = self.agent.num_envs
-            enough = -(-self.total_steps // (-(-self.schedule.steps_per_epoch // envs) * envs))
-            last = enough if last is None else min(last, enough)
+            epochs_needed = -(-self.total_steps // (-(-self.schedule.steps_per_epoch // envs) * envs))
+            last = epochs_needed if last is None else min(last, epochs_needed)
         return last
 
     @property
     def schedule(self) -> StepSchedule:
         """Lengths of epochs and evaluations: the agent's if its settings count steps, else the run's."""
-        own = getattr(self.agent, "schedule", None)
-        if isinstance(own, StepSchedule):
-            return own
+        agent_schedule = getattr(self.agent, "schedule", None)
+        if isinstance(agent_schedule, StepSchedule):
+            return agent_schedule
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
@@ -91,14 +91,16 @@ class Settings:
         agent = _with_own(self.agent, changes, OWN)
         run = _with_own(self.run, changes)
         agent = build(agent, changes) if changes else agent
-        return Settings(run, agent, command, self.given, proxy, self.changed, self.lacks, self.imports)
+        return Settings(run, agent, command, self.explicit_names, proxy, self.changed, self.lacks, self.imports)
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
     """``config`` with its settings (of ``names``, if given) from ``values``, which are removed there."""
-    known = [name for name in (kinds(type(config)) if config is not None else ()) if names is None or name in names]
-    own = {name: values.pop(name) for name in list(values) if name in known}
-    return build(config, own) if own else config
+    field_names = [
+        name for name in (kinds(type(config)) if config is not None else ()) if names is None or name in names
+    ]
+    field_values = {name: values.pop(name) for name in list(values) if name in field_names}
+    return build(config, field_values) if field_values else config
 
 
 def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
@@ -120,11 +122,11 @@ def as_dict(settings: Settings) -> dict[str, Any]:
     return plain | {"command": dict(settings.command)}
 
 
-def usual(settings: Settings) -> dict[str, Any]:
+def default_settings(settings: Settings) -> dict[str, Any]:
     """The written form of the defaults of these agents in this environment, which depend on `CHOOSING`."""
     run, values = settings.run, as_dict(settings)
-    chosen = {name: values[name] for name in CHOOSING if name in values}
-    agent, proxy = default_configs(run.implementation, run.gamename, chosen, run.agent)
+    choices = {name: values[name] for name in CHOOSING if name in values}
+    agent, proxy = default_configs(run.implementation, run.gamename, choices, run.agent)
     return as_dict(Settings(RunConfig(), agent, proxy=proxy))
 
 
@@ -136,10 +138,10 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     run = build(RunConfig(), {name: values[name] for name in first if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
-    known = {name for config in (run, proxy, agent) if config is not None for name in kinds(type(config))}
-    known |= shared(agent).keys()
+    setting_names = {name for config in (run, proxy, agent) if config is not None for name in kinds(type(config))}
+    setting_names |= shared(agent).keys()
     families = families_of(run.implementation, run.agent)
-    values, _ = translate(values, families, known, lambda name: getattr(agent, name, None))
+    values, _ = translate(values, families, setting_names, lambda name: getattr(agent, name, None))
     end = end_of(run.implementation)
     if values.get("total_steps") is not None and end != "total_steps":
         values.setdefault(end, None)  # the default of another end is not asked for
@@ -148,27 +150,27 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
     if proxy is not None:
         validate(run.implementation, settings.proxy)
-        for name, _, own in by_family(settings.agent, named_agents(run.agent)):
-            validate(name, own)
+        for name, _, agent_config in by_family(settings.agent, named_agents(run.agent)):
+            validate(name, agent_config)
     else:
         validate(run.implementation, settings.agent)
     return settings
 
 
-def agents_of(implementation: str, game: str, given: Mapping[str, Any]) -> str:
+def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
     """The agents that train on a proxy: those ``given``, else the usual ones of a preset that may be, and of a game."""
     from envs.names import is_continuous
 
-    own = family(implementation)
-    if "agent" in given or own.learns_from != "evolution":
-        return str(given.get("agent", RunConfig.agent))
-    return own.usual_agents(given, is_continuous(game))
+    family_spec = family(implementation)
+    if "agent" in choices or family_spec.learns_from != "evolution":
+        return str(choices.get("agent", RunConfig.agent))
+    return family_spec.usual_agents(choices, is_continuous(game))
 
 
 def end_of(implementation: str) -> str:
     """The setting that ends a run of this implementation without ``total_steps``."""
-    own = family(implementation)
-    return own.replaced.get("epochs", "generations" if own.learns_from == "evolution" else "epochs")
+    family_spec = family(implementation)
+    return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
 
 
 def validate(implementation: str, config: Any) -> None:
@@ -180,18 +182,20 @@ def validate(implementation: str, config: Any) -> None:
 def build(config: Any, values: Mapping[str, Any]) -> Any:
     """``config`` with ``values``, validated. Lists, paths and integers are converted to tuples, text and floats as the
     fields demand."""
-    known = kinds(type(config))
+    field_kinds = kinds(type(config))
     for name in values:
-        if name not in known:
-            raise SettingError(f"{name} is unknown{nearest(name, known)}")
-    config = dataclasses.replace(config, **{name: _typed(known[name].item, value) for name, value in values.items()})
+        if name not in field_kinds:
+            raise SettingError(f"{name} is unknown{nearest(name, field_kinds)}")
+    config = dataclasses.replace(
+        config, **{name: _typed(field_kinds[name].item, value) for name, value in values.items()}
+    )
     check(config)
     return config
 
 
 def _typed(item: type, value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return tuple(_typed(item, each) for each in value)
+        return tuple(_typed(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
     # An integer that no float holds is left to be refused.
@@ -200,28 +204,32 @@ def _typed(item: type, value: Any) -> Any:
 
 def replaced_in(implementation: str) -> dict[str, str]:
     """Settings of a run that this implementation does not use, and their replacements, or ""."""
-    own = family(implementation)
-    return {**REPLACED[own.learns_from], **own.replaced}
+    family_spec = family(implementation)
+    return {**REPLACED[family_spec.learns_from], **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
     """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
-    run, own = settings.run, family(settings.run.implementation)
+    run, family_spec = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
-        return _ineffective(own, settings.agent, settings.lacks)
-    found = dict(own.ineffective(settings.proxy))
+        return _ineffective(family_spec, settings.agent, settings.lacks)
+    reasons = dict(family_spec.ineffective(settings.proxy))
     # A search may vary these settings when it evaluates its winner, if not before.
-    agents, drawn = named_agents(run.agent), settings.proxy.retest_drawn
+    agents, sample_all = named_agents(run.agent), settings.proxy.retest_drawn
     for first, called, _ in by_family(settings.agent, agents):
         kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
-        each = [_ineffective(family(first), config, settings.lacks, drawn) for config in kin]
-        found |= {called[field]: why for field, why in each[0].items() if all(field in other for other in each)}
-    return found
+        agent_reasons = [_ineffective(family(first), config, settings.lacks, sample_all) for config in kin]
+        reasons |= {
+            called[field]: reason
+            for field, reason in agent_reasons[0].items()
+            if all(field in other for other in agent_reasons)
+        }
+    return reasons
 
 
-def _ineffective(of: Family, config: Any, lacks: Container[str], drawn: bool = False) -> dict[str, str]:
+def _ineffective(of: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
     missing = {name: f"there are no {part}" for name, part in of.only_with.items() if part in lacks}
-    fixed = not (drawn or getattr(config, "vary_hp", True))
+    fixed = not (sample_all or getattr(config, "vary_hp", True))
     return dict(of.ineffective(config)) | missing | idle((fixed, ("vary",), "vary_hp is off"))
 
 

@@ -11,8 +11,12 @@ from control.cli.words import WORDS
 from models.settings import SettingError, nearest, raise_all
 
 MODES = ("eval_agent", "use_tune", "plot", "film", "report", "import_proxy")  # commands other than training
-CONFLICTS = [*combinations(MODES, 2), ("resume", "reload"), ("use_tune", "output"),
-             *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload"))]  # fmt: skip
+CONFLICTS = [
+    *combinations(MODES, 2),
+    ("resume", "reload"),
+    ("use_tune", "output"),
+    *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload")),
+]
 # A flag of these sections has no effect without the flag here.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
 # All that is heard beside such a flag.
@@ -29,24 +33,26 @@ PER_CORE = 4  # threads or trials; more only get in each other's way
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report", "import_proxy")
 
 
-def check_together(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> None:
+def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> None:
     """Raise SettingError if settings, of which some are ``typed`` as flags, conflict."""
     run = settings.run
     if run.seed + run.num_seeds > 2**63:
         raise SettingError(
             f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {2**63 - run.num_seeds}"
         )
-    most = max(8, PER_CORE * (os.cpu_count() or 1))
+    max_value = max(8, PER_CORE * (os.cpu_count() or 1))
     for name in ("num_threads",) if run.ray_address else ("num_threads", "max_concurrent_trials"):
-        if (value := getattr(run, name) or 0) > most:
-            here = f"on this machine, which has {os.cpu_count()} cores"
-            raise SettingError(f"{name} is {value}; allowed: at most {most} {here}", name)
+        if (value := getattr(run, name) or 0) > max_value:
+            machine = f"on this machine, which has {os.cpu_count()} cores"
+            raise SettingError(f"{name} is {value}; allowed: at most {max_value} {machine}", name)
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
-    for one, other in CONFLICTS:
-        if getattr(run, one) and getattr(run, other):
-            raise SettingError(f"--{one} and --{other} exclude each other")
-    raise_all([SettingError(f"--{name} has no effect{why}", name) for name, why in _idle(settings, typed, known)])
+    for first, other in CONFLICTS:
+        if getattr(run, first) and getattr(run, other):
+            raise SettingError(f"--{first} and --{other} exclude each other")
+    raise_all(
+        [SettingError(f"--{name} has no effect{reason}", name) for name, reason in _idle(settings, typed, valid_flags)]
+    )
     for name in MUST_EXIST:
         value = getattr(run, name) or ()
         for path in (value,) if isinstance(value, str) else value:
@@ -61,22 +67,22 @@ def check_together(settings: Settings, typed: Collection[str], known: Mapping[st
                 raise SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, shipped)}", name)
 
 
-def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
+def _idle(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
     """Those of the ``typed`` flags that do nothing beside the other settings, and why."""
-    run, able = settings.run, for_evaluation()
+    run, evaluation_settings = settings.run, for_evaluation()
     modes = [mode for mode in HEARD if getattr(run, mode)]
     trains = not run.eval_agent and not modes  # else the settings are of another run, or of none
-    replaced = replaced_in(run.implementation) if trains else {}
+    replacements = replaced_in(run.implementation) if trains else {}
     idle = ineffective(settings) if trains else {}
     for name in typed:
-        switch = SWITCHES.get(known[name].section)
+        switch = SWITCHES.get(valid_flags[name].section)
         if name == "record_episodes" and not (run.record or run.film):
             yield name, " without --record"
         elif name == "ray_address" and run.ray_address and run.num_workers == 1 and not run.use_tune:
             yield name, " without --num_workers or --use_tune"
-        elif name in replaced:
-            near = f"; did you mean '--{replaced[name]}'?" if replaced[name] else ""
-            yield name, f" with {run.implementation}{near}"
+        elif name in replacements:
+            hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
+            yield name, f" with {run.implementation}{hint}"
         elif name in idle:
             yield name, f": {idle[name]}"
         elif switch and not getattr(run, switch) and not name.startswith("command."):
@@ -86,8 +92,10 @@ def _idle(settings: Settings, typed: Collection[str], known: Mapping[str, Flag])
                 yield name, ": it is empty"
         elif mode := next((mode for mode in modes if name not in (mode, *HEARD[mode])), None):
             yield name, f" with --{mode}"
-        elif run.eval_agent and (name in UNHEARD or known[name].section not in FOR_EVALUATION and name not in able):
-            near = "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
-            yield name, f" with --eval_agent{near if name not in UNHEARD else ''}"
+        elif run.eval_agent and (
+            name in UNHEARD or valid_flags[name].section not in FOR_EVALUATION and name not in evaluation_settings
+        ):
+            hint = "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
+            yield name, f" with --eval_agent{hint if name not in UNHEARD else ''}"
         elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
             yield name, f" with --num_workers {run.num_workers}, whose processes have a thread each"

@@ -8,7 +8,7 @@ from typing import Any
 from control.cli.errors import MOST
 from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown
 from control.cli.settings import Settings, as_dict, end_of
-from models.settings import SettingError, allowed, closest, read, refused, shown
+from models.settings import SettingError, allowed, closest, format_value, read, refused
 
 Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
@@ -27,10 +27,10 @@ def split(argv: Sequence[str]) -> list[Pair]:
         if word == "-h":
             word = "--help"
         if word.startswith("-") and word[1:2].isalpha():  # numbers have one dash too, and later words may be text
-            name, known = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
-            meant = closest(name, known) if not pairs and name not in known else name
-            if meant in known:
-                raise SettingError(f"{word!r} is not a flag; did you mean '--{meant}'?")
+            name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
+            suggestion = closest(name, flag_names) if not pairs and name not in flag_names else name
+            if suggestion in flag_names:
+                raise SettingError(f"{word!r} is not a flag; did you mean '--{suggestion}'?")
         if word.startswith("--") and word[2:3] not in ("", "="):
             name, equals, value = word[2:].partition("=")
             pairs.append((name.replace("-", "_"), [value] if equals else []))
@@ -56,31 +56,35 @@ def one_word(name: str, words: Sequence[str]) -> str:
     if not words:
         raise SettingError(f"--{name} needs a value")
     if len(words) > 1:
-        raise SettingError(f"{name} is {shown(' '.join(words))}; allowed: one value", name)
+        raise SettingError(f"{name} is {format_value(' '.join(words))}; allowed: one value", name)
     return words[0]
 
 
-def named(
-    pairs: Iterable[Pair], known: Mapping[str, Flag], implementation: str, prefix: str, game: str,
+def words_by_setting(
+    pairs: Iterable[Pair],
+    valid_flags: Mapping[str, Flag],
+    implementation: str,
+    prefix: str,
+    game: str,
     wrong: list[SettingError],
-) -> dict[str, list[str]]:  # fmt: skip
+) -> dict[str, list[str]]:
     """The words of each setting, of which the last wins. ``no_x`` is the negation of ``x``. Errors are appended to
     ``wrong``; they may mention ``game``, and ``prefix`` stands before a name: ``--``, or its file."""
-    found: dict[str, list[str]] = {}
+    setting_words: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
-        if name in known:
-            found[name] = words
-        elif positive in known and known[positive].kind.item is bool:
+        if name in valid_flags:
+            setting_words[name] = words
+        elif positive in valid_flags and valid_flags[positive].kind.item is bool:
             try:
-                found[positive] = [word(not read(bool, " ".join(words) or "true"))]
+                setting_words[positive] = [word(not read(bool, " ".join(words) or "true"))]
             except ValueError:
-                wrong.append(refused(name, " ".join(words), known[positive].kind, {}))
+                wrong.append(refused(name, " ".join(words), valid_flags[positive].kind, {}))
         elif len(wrong) < MOST:
-            wrong.append(unknown(name, known, implementation, prefix, game))
+            wrong.append(unknown(name, valid_flags, implementation, prefix, game))
         else:
             wrong.append(SettingError(f"{prefix}{name} is unknown"))  # which is counted but not shown
-    return found
+    return setting_words
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
@@ -92,8 +96,8 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
-    items = words if kind.many else [one_word(flag.name, words)]
-    if kind.many and (kind.item is not str or "choices" in flag.meta):  # other texts may contain commas
+    items = words if kind.is_list else [one_word(flag.name, words)]
+    if kind.is_list and (kind.item is not str or "choices" in flag.meta):  # other texts may contain commas
         inside = ",".join(words).strip("[]() ").removesuffix(",")
         items = inside.split(",") if inside else []
     try:
@@ -101,7 +105,7 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     except ValueError:
         error = refused(flag.name, " ".join(words), kind, flag.meta)
         raise SettingError(f"{error}{_MORE.get(flag.name, '')}", flag.name) from None
-    return values if kind.many else values[0]
+    return values if kind.is_list else values[0]
 
 
 def unboxed(value: Any) -> Any:
@@ -115,7 +119,9 @@ def word(value: Any, separator: str = " ") -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return separator.join(map(word, value))
-    return shown(value) if isinstance(value, int) else str(value)  # some integers are more than Python writes out
+    return (
+        format_value(value) if isinstance(value, int) else str(value)
+    )  # some integers are more than Python writes out
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
@@ -123,14 +129,14 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     values = as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     run = settings.run
-    known = chosen_flags(run.implementation, run.gamename, values)
-    said, end = ["python trainer.py"], end_of(run.implementation)
+    valid_flags = chosen_flags(run.implementation, run.gamename, values)
+    arguments, end = ["python trainer.py"], end_of(run.implementation)
     for name, value in values.items():
         if name == end and value is None:
             continue  # which `total_steps` says by itself
-        if name not in without and (name in _ALWAYS or word(value) != word(known[name].default)):
-            said += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
-    return " ".join(said)
+        if name not in without and (name in _ALWAYS or word(value) != word(valid_flags[name].default)):
+            arguments += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
+    return " ".join(arguments)
 
 
 _ALWAYS = ("implementation", "gamename", "seed", "proxy", "mode")

@@ -20,7 +20,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, staying
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_film
-from control.lightning.population import PopulationModule
+from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
 from control.reports.figures import learning_curve
@@ -36,13 +36,25 @@ from understudy.files import IN_RUN
 _ROUND = 8  # agents of the re-evaluation after which means are left out
 # Settings of output have no influence on the result.
 NOT_TOLD = (
-    "logdir", "resume", "exp_name", "num_workers", "ray_address", "print_statements", "record", "record_episodes",
-    "command", "epochs", "eval_every", "checkpoint_every", "recording_epoch_interval", "record_n_rollouts_per_epoch",
+    "logdir",
+    "resume",
+    "exp_name",
+    "num_workers",
+    "ray_address",
+    "print_statements",
+    "record",
+    "record_episodes",
+    "command",
+    "epochs",
+    "eval_every",
+    "checkpoint_every",
+    "recording_epoch_interval",
+    "record_n_rollouts_per_epoch",
     "display",
-)  # fmt: skip
+)
 
 
-def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Make the figure, re-evaluate, evaluate held-out, and write the winner as ``proxy.safetensors``. Yields lines for
     the summary, and prints each step before it starts if ``verbose``. An interrupted search gets a figure only. The
     winner of a fit is its mean."""
@@ -60,17 +72,25 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     count = config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     outcome = _outcome(module, winner[None], "report", count, doing)
-    each = by_kind(module.agents, module.seeds_of("report", count), outcome.scores) if module.kinds > 1 else {}
-    summary = describe(outcome, config) | ({"each": each} if each else {})
+    kind_means = by_kind(module.agents, module.seeds_of("report", count), outcome.scores) if module.kinds > 1 else {}
+    summary = describe(outcome, config) | ({"each": kind_means} if kind_means else {})
     if summary["failed"] == count or rows and not math.isfinite(max(row["again"] for row in rows)):
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores = {"fit": fit, "report": summary} if fit else {
-        "generation": generation, "generations": module.epoch, "report": summary, "second_test": rows,
-        "search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps,
-    }  # fmt: skip
+    scores = (
+        {"fit": fit, "report": summary}
+        if fit
+        else {
+            "generation": generation,
+            "generations": module.epoch,
+            "report": summary,
+            "second_test": rows,
+            "search_synthetic_steps": int(module.env_steps.sum()),
+            "search_real_steps": module.real_steps,
+        }
+    )
     path, proxy = folder / IN_RUN, module.settings.proxy
     untold = [*NOT_TOLD, *(family(run.implementation).ineffective(proxy) if fit else ())]
     settings = {name: value for name, value in as_dict(module.settings).items() if name not in untold}
@@ -83,8 +103,8 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     where = "in machine code" if proxy.compiled else "in torch"
     yield "its score", f"{score} of {count} fresh agents, trained {where}{lost}"
-    if each:
-        yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in each.items())
+    if kind_means:
+        yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in kind_means.items())
     if "stays" in summary:
         yield "solved", speed_text(summary)
     if run.record:
@@ -97,7 +117,7 @@ def conclude(module: PopulationModule, folder: Path, verbose: bool = True) -> It
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
 
 
-def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -> str:
+def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
     """Train one more agent on the winner alone and record it on the real environment."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
@@ -105,7 +125,7 @@ def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -
     loop = loop.alone(loop.kinds[0])
     with progress("trained", verbose) as watch:
         trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
-    seeds = Streams.named(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
+    seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
         with progress("filming", verbose) as watch:
             (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True, watch=watch)
@@ -114,13 +134,13 @@ def _film(module: PopulationModule, winner: Tensor, path: Path, verbose: bool) -
     return f"{path}, .gif (an agent trained on the proxy only, in the real environment: {returns_text(returns)})"
 
 
-def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
+def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """The generation and parameters ``[D]`` of the mean with the best new agents, and a row for each mean. The last
     mean is always a candidate."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not module.has_solved():
-        last, generation = module.completed(module.strategy.mean), module.epoch + 1
-        entries.append((None, generation, module.as_met(last, generation)))
+        last, generation = module.proxies(module.evolution.mean), module.epoch + 1
+        entries.append((None, generation, module.with_met_states(last, generation)))
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
@@ -136,50 +156,59 @@ def _reevaluate(module: PopulationModule, verbose: bool) -> tuple[int, Tensor, l
         {"generation": generation, "in_search": fitness, "again": float(score), "agents": agents}
         for (fitness, generation, _), score, agents in zip(entries, scores, tested, strict=True)
     ]
-    able = [score if agents == count else -torch.inf for score, agents in zip(scores.tolist(), tested, strict=True)]
-    _, generation, winner = entries[able.index(max(able))]
+    eligible_scores = [
+        score if agents == count else -torch.inf for score, agents in zip(scores.tolist(), tested, strict=True)
+    ]
+    _, generation, winner = entries[eligible_scores.index(max(eligible_scores))]
     return generation, winner, rows
 
 
-def _returns(module: PopulationModule, means: Tensor, count: int, doing: str) -> tuple[Tensor, list[int]]:
+def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tuple[Tensor, list[int]]:
     """Mean returns ``[N]`` of fresh agents on ``means [N, D]``, and of how many: of ``count``, or of fewer on a mean
     that can no longer be better than the first, since no return exceeds the environment's ``max_return``."""
-    run, drawn = module.settings.run, module.config.retest_drawn
-    most = spaces_of(run.gamename, module.config.test_limit).max_return
-    if most is None or not module.settings.proxy.compiled:  # torch is quickest with all
-        outcome = _outcome(module, means, "second test", count, doing, drawn)
+    run, sample_all = module.settings.run, module.config.retest_drawn
+    max_return = spaces_of(run.gamename, module.config.test_limit).max_return
+    if max_return is None or not module.settings.proxy.compiled:  # torch is quickest with all
+        outcome = _outcome(module, means, "second test", count, doing, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
-    outcome = _outcome(module, means[:1], "second test", count, doing, drawn)
+    outcome = _outcome(module, means[:1], "second test", count, doing, sample_all)
     scores = torch.full((len(means), count), torch.nan)
     scores[0] = outcome.scores.nan_to_num(-torch.inf)
-    left, tested = list(range(1, len(means))), [count] * len(means)
+    candidates, tested = list(range(1, len(means))), [count] * len(means)
     for first in range(0, count, _ROUND):
         last = min(first + _ROUND, count)
-        if left:
-            others = "mean" if len(left) == 1 else f"{len(left)} means"
-            also = doing and f"the other {others} with agents {first + 1} to {last}"
-            outcome = _outcome(module, means[left], "second test", count, also, drawn, (first, last))
-            scores[left, first:last] = outcome.scores.view(len(left), -1).nan_to_num(-torch.inf)
-        for each in left:
-            tested[each] = last
-        highest = scores[:, :last].sum(1) + (count - last) * most
-        left = [each for each in left if highest[each] > scores[0].sum()]
-    return torch.stack([own[:agents].mean() for own, agents in zip(scores, tested, strict=True)]), tested
+        if candidates:
+            other_means = "mean" if len(candidates) == 1 else f"{len(candidates)} means"
+            also = doing and f"the other {other_means} with agents {first + 1} to {last}"
+            outcome = _outcome(module, means[candidates], "second test", count, also, sample_all, (first, last))
+            scores[candidates, first:last] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
+        for index in candidates:
+            tested[index] = last
+        highest = scores[:, :last].sum(1) + (count - last) * max_return
+        candidates = [index for index in candidates if highest[index] > scores[0].sum()]
+    return torch.stack(
+        [agent_scores[:agents].mean() for agent_scores, agents in zip(scores, tested, strict=True)]
+    ), tested
 
 
 def _outcome(
-    module: PopulationModule, means: Tensor, name: str, count: int, doing: str, sample_all: bool = False,
-    some: tuple[int, int] | None = None,
-) -> Outcome:  # fmt: skip
+    module: ProxyModule,
+    means: Tensor,
+    name: str,
+    count: int,
+    doing: str,
+    sample_all: bool = False,
+    agent_range: tuple[int, int] | None = None,
+) -> Outcome:
     """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means; of these
-    agents only the slice ``some``. They train for ``deploy_steps``. ``doing`` is printed, with the estimated minutes,
-    and progress is shown."""
+    agents only the slice ``agent_range``. They train for ``deploy_steps``. ``doing`` is printed, with the estimated
+    minutes, and progress is shown."""
     steps = module.config.steps_in_use
-    own = module.seeds_of(name, count)[slice(*some or (0, count))]
+    agent_seeds = module.seeds_of(name, count)[slice(*agent_range or (0, count))]
     if doing:
-        minutes = module.seconds_of(len(own) * len(means)) / 60
+        minutes = module.seconds_of(len(agent_seeds) * len(means)) / 60
         print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
-    proxies, seeds = means.repeat_interleave(len(own), 0), own * len(means)
+    proxies, seeds = means.repeat_interleave(len(agent_seeds), 0), agent_seeds * len(means)
     with progress("agents trained and tested", bool(doing)) as watch:
         outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
     module.spend(outcome.test_steps)  # checkpoints do not count these steps: a resumed search is evaluated again

@@ -41,9 +41,16 @@ from understudy.files import SUFFIX, pretrained
 from understudy.kinds import KINDS
 
 _OF_CHECKPOINTS = (
-    "record", "record_episodes", "evaluation", "obedience", "command", "implementation", "gamename", "step_timeout",
+    "record",
+    "record_episodes",
+    "evaluation",
+    "obedience",
+    "command",
+    "implementation",
+    "gamename",
+    "step_timeout",
     "accelerator",
-)  # fmt: skip
+)
 _MOST_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
 _FROM_NOW = (
     "num_workers",
@@ -64,79 +71,79 @@ def evaluate(settings: Settings) -> int:
     """Print how good an agent's checkpoint is, or what agents are worth that train on a proxy. Returns 0."""
     prepare(settings.run)
     assert settings.run.eval_agent
-    found = proxy_or_checkpoint(settings.run.eval_agent)
-    say_version_of(settings.run.eval_agent, found.path, "eval_agent")
-    if isinstance(found, Proxy):
-        evaluate_proxy(settings, found)
+    source = proxy_or_checkpoint(settings.run.eval_agent)
+    say_version_of(settings.run.eval_agent, source.path, "eval_agent")
+    if isinstance(source, Proxy):
+        evaluate_proxy(settings, source)
     else:
-        evaluate_checkpoint(settings, found)
+        evaluate_checkpoint(settings, source)
     return 0
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table and write a video, except with
     ``--no_record``. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
-    now, then = settings.run, checkpoint.settings
-    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.given
+    now, checkpoint_settings = settings.run, checkpoint.settings
+    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
     for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
-        why = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
-        raise SettingError(f"--{name} has no effect with --eval_agent: {why}", name)
-    if "implementation" in settings.given and now.implementation != then.run.implementation:
+        reason = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
+        raise SettingError(f"--{name} has no effect with --eval_agent: {reason}", name)
+    if "implementation" in settings.explicit_names and now.implementation != checkpoint_settings.run.implementation:
         raise SettingError(
-            f"implementation is {now.implementation!r}, but the checkpoint is of {then.run.implementation!r}; leave it "
-            "out"
+            f"implementation is {now.implementation!r}, but the checkpoint is of "
+            f"{checkpoint_settings.run.implementation!r}; leave it out"
         )
-    trained_on, game = then.run.gamename, _game(settings, then.run.gamename)
+    trained_on, game = checkpoint_settings.run.gamename, _game(settings, checkpoint_settings.run.gamename)
     if game != trained_on:
-        then = elsewhere(then, game)
+        checkpoint_settings = elsewhere(checkpoint_settings, game)
         if now.obedience:
             line = f"--obedience has no effect with gamename {game}: its commands are those of {trained_on}"
             raise SettingError(line, "obedience")
     if now.obedience and (now.record or "return" in settings.command):
         name = "record" if now.record else "command.return"
         raise SettingError(f"--{name} has no effect with --obedience, which asks for many returns", name)
-    names = (*_FROM_NOW, *{"time_limit"} & settings.given)
-    changes = {name: getattr(now, name) for name in names} | {"command": then.command | settings.command}
-    few = now.obedience and "num_eval_episodes" not in settings.given
-    episodes = obedience.EPISODES if few else now.num_eval_episodes
-    here = to_play(then.replace(**changes), episodes)
-    with contextlib.closing(with_weights(checkpoint, here, now.seed)) as loop:
-        able = loop.evaluation_modes
-        followed = obedience.check(loop, then.run.implementation) if now.obedience else None
-        if now.evaluation not in ("both", *able):
+    names = (*_FROM_NOW, *{"time_limit"} & settings.explicit_names)
+    changes = {name: getattr(now, name) for name in names} | {"command": checkpoint_settings.command | settings.command}
+    use_default = now.obedience and "num_eval_episodes" not in settings.explicit_names
+    episodes = obedience.EPISODES if use_default else now.num_eval_episodes
+    play_settings = to_play(checkpoint_settings.replace(**changes), episodes)
+    with contextlib.closing(with_weights(checkpoint, play_settings, now.seed)) as loop:
+        available_modes = loop.evaluation_modes
+        followed = obedience.check(loop, checkpoint_settings.run.implementation) if now.obedience else None
+        if now.evaluation not in ("both", *available_modes):
             raise SettingError(
-                f"evaluation is {now.evaluation!r}, which has no effect with {then.run.implementation}; allowed: "
-                f"{', '.join(able)}"
+                f"evaluation is {now.evaluation!r}, which has no effect with "
+                f"{checkpoint_settings.run.implementation}; allowed: {', '.join(available_modes)}"
             )
         if now.record:
-            check_recording(here.run)
+            check_recording(play_settings.run)
         epoch = checkpoint.run_state["epoch"]
         where = game if game == trained_on else f"{game} (trained on {trained_on})"
-        print(f"{then.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
-        modes = able if now.evaluation == "both" else (now.evaluation,)
+        print(f"{checkpoint_settings.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
+        modes = available_modes if now.evaluation == "both" else (now.evaluation,)
         if followed:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
-            obedience.report(checkpoint, followed, modes, episodes, now.seed, here.command)
+            obedience.report(checkpoint, followed, modes, episodes, now.seed, play_settings.command)
             return
-        print(f"{_followed(loop, here)}{episodes} episodes per seed\n")
+        print(f"{_followed(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print("\n".join(aligned(table)))
-        if now.record or "record" not in settings.given:
+        if now.record or "record" not in settings.explicit_names:
             stem = "_".join([checkpoint.path.stem, *([run_dir.safe_name(game)] if game != trained_on else [])])
             name, sample = f"video {now.seed}", modes == ("sampled",)
-            print(f"\n{film_evaluation(loop, here.run, checkpoint.path, stem, name, sample)}")
+            print(f"\n{film_evaluation(loop, play_settings.run, checkpoint.path, stem, name, sample)}")
 
 
 def _game(settings: Settings, trained_on: str) -> str:
     """The environment to evaluate in: the one that was asked for, else the one that was ``trained_on``, with the
     parameters that were asked for. SettingError where it has none of these."""
-    game, own = taken_apart(settings.run.gamename if "gamename" in settings.given else trained_on)
+    game, game_parameters = taken_apart(settings.run.gamename if "gamename" in settings.explicit_names else trained_on)
     for name in settings.changed:
         if name not in game.in_use():
             raise of_other_games(name, game.name)
-    return with_parameters(game, own | settings.changed).name
+    return with_parameters(game, game_parameters | settings.changed).name
 
 
 def _followed(loop: Loop, settings: Settings) -> str:
@@ -144,10 +151,10 @@ def _followed(loop: Loop, settings: Settings) -> str:
     commands = loop.agents[0].commands_now()
     if not commands:
         return ""
-    given = {name: float(value.mean()) for name, value in commands.items()} | settings.command
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in given.items())
-    drawn = settings.agent.eval_command == "sampled"
-    return f"command {shown}{' (mean of a distribution)' if drawn else ''}; "
+    command_values = {name: float(value.mean()) for name, value in commands.items()} | settings.command
+    command_text = ", ".join(f"{name} {value:.4g}" for name, value in command_values.items())
+    is_sampled = settings.agent.eval_command == "sampled"
+    return f"command {command_text}{' (mean of a distribution)' if is_sampled else ''}; "
 
 
 def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
@@ -172,7 +179,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     settings, game = checkpoint.settings, checkpoint.settings.run.gamename
     if family(settings.run.implementation).learns_from != "evolution":
         return checkpoint
-    entries = checkpoint.run_state["evolution"]["archive"]["entries"]
+    entries = checkpoint.search_state["archive"]["entries"]
     if not entries:
         raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose mean has no fitness yet")
     description = {"settings": as_dict(settings), "scores": {"generation": entries[0][1]}}
@@ -184,15 +191,15 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     real returns. Seeds of the agents come from ``--seed``."""
     run = settings.run
     for name in _OF_CHECKPOINTS:
-        if name in settings.given:
-            meant = "; did you mean '--agent'?" if name == "implementation" else ""
-            raise SettingError(f"--{name} has no effect with a proxy for --eval_agent{meant}", name)
+        if name in settings.explicit_names:
+            hint = "; did you mean '--agent'?" if name == "implementation" else ""
+            raise SettingError(f"--{name} has no effect with a proxy for --eval_agent{hint}", name)
     if run.num_workers > 1 and run.num_threads > 1:
         line = f"--num_threads has no effect with --num_workers {run.num_workers}, whose processes have a thread each"
         raise SettingError(line, "num_threads")
     for name in sorted(settings.changed.keys() - for_fresh_agents()):
         raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
-    if not run.real_baseline and "real_steps" in settings.given:
+    if not run.real_baseline and "real_steps" in settings.explicit_names:
         raise SettingError("--real_steps has no effect with --no_real_baseline", "real_steps")
     if run.num_eval_episodes > _MOST_EPISODES:
         line = f"num_eval_episodes is {run.num_eval_episodes}; allowed with a proxy: at most {_MOST_EPISODES}"
@@ -203,15 +210,17 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         line = f"num_agents is {run.num_agents}; allowed with {agent_name}: at least {len(names)}"
         raise SettingError(line, "num_agents")
 
-    tests = max(1, run.num_eval_episodes // run.num_agents) if "num_eval_episodes" in settings.given else 10
+    tests = max(1, run.num_eval_episodes // run.num_agents) if "num_eval_episodes" in settings.explicit_names else 10
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     kind = KINDS[config.proxy]
     learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
     print(f"{proxy.game} by a {kind.called}: {proxy.path}")
-    drawn = list(dict.fromkeys(name for own in parts(agent) if own.vary_hp for name in own.vary))
-    sampled = f", sampled for each agent: {', '.join(drawn)}" if drawn else ""
-    print(f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
-          f"{tests} real test episodes per agent\n")  # fmt: skip
+    sampled_names = list(dict.fromkeys(name for part in parts(agent) if part.vary_hp for name in part.vary))
+    sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
+    print(
+        f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
+        f"{tests} real test episodes per agent\n"
+    )
     seeds = fresh_seeds(run.seed, "evaluation", run.num_agents, len(names))
 
     def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
@@ -221,21 +230,26 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         how_many = (run.num_workers, run.ray_address, run.num_threads)
         with contextlib.closing(make_workers(*job, *how_many)) as workers:
             limit = run.time_limit or config.test_limit
-            every = config.test_every if rule == "budget" else None
-            how: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": every}
+            test_every = config.test_every if rule == "budget" else None
+            test_options: dict[str, Any] = {"test_limit": limit, "inner_rule": rule, "test_every": test_every}
             with progress(f"agents on the {name}") as watch:
-                outcome = workers.run(proxies, seeds, inner_steps=steps, watch=watch, **how)
-        whole = not run.time_limit  # solved_reward is a return of whole episodes
-        row = describe(outcome, config if whole else dataclasses.replace(config, solved_reward=None))
+                outcome = workers.run(proxies, seeds, inner_steps=steps, watch=watch, **test_options)
+        full_episodes = not run.time_limit  # solved_reward is a return of whole episodes
+        row = describe(outcome, config if full_episodes else dataclasses.replace(config, solved_reward=None))
         cells = (
-            name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row),
+            name,
+            f"{row['mean']:.1f}",
+            f"{row['std']:.1f}",
+            iqm_text(row),
             "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
-            f"{row['steps']:,.0f}", f"{row['episodes']:,.1f}", f"{time.perf_counter() - started:.1f}",
-        )  # fmt: skip
+            f"{row['steps']:,.0f}",
+            f"{row['episodes']:,.1f}",
+            f"{time.perf_counter() - started:.1f}",
+        )
         print(*aligned([cells], WIDTHS), flush=True)
         if len(names) > 1:
-            each = by_kind(names, seeds, outcome.scores)
-            print(f"  {', '.join(f'{name} {mean:.1f}' for name, mean in each.items())}")
+            kind_means = by_kind(names, seeds, outcome.scores)
+            print(f"  {', '.join(f'{name} {mean:.1f}' for name, mean in kind_means.items())}")
         if row["failed"]:
             print(f"  {row['failed']} of these agents diverged and count in nothing")
         if "stays" in row:
@@ -255,12 +269,12 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     # One environment, one update per step, and everything is remembered.
     first = max(1, agent.init_episodes)
     changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "buffer_size": 100_000, "eps_fraction": None}
-    known = kinds(type(agent))
-    real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
-    solved, most = config.solved_reward, run.real_steps or REAL_STEPS
-    show(real_name, real, None, most, "budget" if solved is None else "solved")
+    field_kinds = kinds(type(agent))
+    real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in field_kinds})
+    solved, max_steps = config.solved_reward, run.real_steps or REAL_STEPS
+    show(real_name, real, None, max_steps, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
-    print(f"\non the real environment agents train{until} at most {most:,} steps")
+    print(f"\non the real environment agents train{until} at most {max_steps:,} steps")
 
 
 def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
@@ -268,37 +282,39 @@ def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
     SettingError where they cannot or a setting does nothing, ProxyError where the real environment is not as the proxy
     was learned for, or its file names no agents."""
     spaces = _real_spaces(proxy)
-    if "agent" in settings.given:
-        named = settings.run.agent
-        from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": named})
+    if "agent" in settings.explicit_names:
+        agent_name = settings.run.agent
+        from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": agent_name})
     else:
-        named = proxy.description.get("settings", {}).get("agent", "DDQN")
+        agent_name = proxy.description.get("settings", {}).get("agent", "DDQN")
     if settings.changed:
-        known = flags(proxy.implementation, proxy.game, {"agent": named})
-        for name in sorted(settings.changed.keys() - known.keys()):
-            raise unknown(name, known, proxy.implementation, "--", proxy.game)
-    agent = agent_settings(proxy, named, settings.changed)
-    here = dataclasses.replace(settings.run, implementation=proxy.implementation, gamename=proxy.game, agent=named)
-    for name in named_agents(named):
-        check_spaces(here, agent_class(name), spaces, name)
+        valid_flags = flags(proxy.implementation, proxy.game, {"agent": agent_name})
+        for name in sorted(settings.changed.keys() - valid_flags.keys()):
+            raise unknown(name, valid_flags, proxy.implementation, "--", proxy.game)
+    agent = agent_settings(proxy, agent_name, settings.changed)
+    run_config = dataclasses.replace(
+        settings.run, implementation=proxy.implementation, gamename=proxy.game, agent=agent_name
+    )
+    for name in named_agents(agent_name):
+        check_spaces(run_config, agent_class(name), spaces, name)
     judged = dataclasses.replace(proxy.config, retest_drawn=False)
-    idle = ineffective(aware_of(dataclasses.replace(settings, run=here, proxy=judged, agent=agent), spaces))
+    idle = ineffective(aware_of(dataclasses.replace(settings, run=run_config, proxy=judged, agent=agent), spaces))
     for name in sorted(settings.changed.keys() & idle.keys()):
         raise SettingError(f"--{name} has no effect: {idle[name]}", name)
-    return named, agent
+    return agent_name, agent
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:
     """Those of the real environment. ProxyError where it is not there, or is not as the proxy was learned for."""
-    start, own = f"proxy {str(proxy.path)!r}: its", proxy.spaces
+    start, proxy_spaces = f"proxy {str(proxy.path)!r}: its", proxy.spaces
     try:
         real = spaces_of(proxy.game)
     except SettingError as error:
         raise ProxyError(f"{start} {error}") from error
     for name in ("obs_shape", "actions", *KINDS[proxy.config.proxy].spaces):
-        ours, theirs = getattr(own, name), getattr(real, name)
-        if ours != theirs:
-            raise ProxyError(f"{start} {name} is {ours}; allowed with {proxy.game}: {theirs}")
+        proxy_value, real_value = getattr(proxy_spaces, name), getattr(real, name)
+        if proxy_value != real_value:
+            raise ProxyError(f"{start} {name} is {proxy_value}; allowed with {proxy.game}: {real_value}")
     return real
 
 
@@ -307,51 +323,59 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     implementations apart, or of all where these are of one, as far as the family knows them (`_understood`) and the
     preset has no others for it; then ``changed``. ``vary_hp`` samples everything it can, unless ``vary`` says what."""
     try:
-        told = proxy.description.get("settings", {})
-        own, _ = translate(told, (), for_fresh_agents(), lambda name: None)
-        searched = named_agents(told.get("agent", "DDQN"))
-        theirs = names_in(config_classes(searched))
-        search = {key: value for key, value in own.items() if key not in for_fresh_agents()}
-        ours = config_classes(named_agents(name))
-        for first, one in ours:
-            names = names_in(ours)[one]
-            if one in theirs:
+        raw_settings = proxy.description.get("settings", {})
+        saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
+        searched = named_agents(raw_settings.get("agent", "DDQN"))
+        searched_names = names_in(config_classes(searched))
+        search = {key: value for key, value in saved_settings.items() if key not in for_fresh_agents()}
+        agent_classes = config_classes(named_agents(name))
+        for first, config_class in agent_classes:
+            names = names_in(agent_classes)[config_class]
+            if config_class in searched_names:
                 told_apart = set() if first in searched else distinctive(first)
-                for field, called in theirs[one].items():
+                for field, called in searched_names[config_class].items():
                     if field in told_apart:
                         search.pop(names[field], None)
-                    elif called in own:
-                        search[names[field]] = own[called]
-            elif len(theirs) == 1:
-                found = _understood(own, next(iter(theirs)), one) | _of_preset(proxy, first)
-                search |= {names[field]: value for field, value in found.items()}
+                    elif called in saved_settings:
+                        search[names[field]] = saved_settings[called]
+            elif len(searched_names) == 1:
+                field_values = _understood(saved_settings, next(iter(searched_names)), config_class) | _of_preset(
+                    proxy, first
+                )
+                search |= {names[field]: value for field, value in field_values.items()}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         if "preset" in search and not _allows(proxy, search):
             del search["preset"]  # all that it says stands in the file
-        known = from_dict(search).agent
+        agent_config = from_dict(search).agent
     except Exception as error:  # of a file anything can come
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
-    changed = spread(known, changed)
-    for _, names, part in by_family(known, named_agents(name)):
+    changed = spread(agent_config, changed)
+    for _, names, part in by_family(agent_config, named_agents(name)):
         if changed.get(names["vary_hp"]):
             changed = {names["vary"]: type(part)().vary} | changed
     return from_dict(search | changed).agent
 
 
-def _understood(own: dict[str, Any], theirs: type, ours: type) -> dict[str, Any]:
+def _understood(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
     """The settings ``own`` of agents of one family that another has too. A choice that only ``theirs`` has is left out,
     of a list too, and a list of which nothing stays is the default."""
-    choices = [{field.name: field.metadata["choices"] for field in dataclasses.fields(each)} for each in (theirs, ours)]
-    found = {}
-    for name in choices[1].keys() & own.keys():
-        value, foreign = own[name], set(choices[0].get(name, ())) - set(choices[1][name] or choices[0].get(name, ()))
+    choices = [
+        {field.name: field.metadata["choices"] for field in dataclasses.fields(item)}
+        for item in (searched_class, config_class)
+    ]
+    field_values = {}
+    for name in choices[1].keys() & saved_settings.keys():
+        value, foreign = (
+            saved_settings[name],
+            set(choices[0].get(name, ())) - set(choices[1][name] or choices[0].get(name, ())),
+        )
         if isinstance(value, list) and foreign.intersection(value):
-            value = [each for each in value if each not in foreign]
+            value = [item for item in value if item not in foreign]
         if value != [] and (isinstance(value, list) or value not in foreign):
-            found[name] = value
-    return found
+            field_values[name] = value
+    return field_values
 
 
 def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
@@ -365,16 +389,24 @@ def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
     """What the preset of a search says of agents called ``name`` alone, unless the search's own agents were these."""
     searched = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
-    chosen = {each: getattr(proxy.config, each) for each in ("preset", "proxy") if hasattr(proxy.config, each)}
+    choices = {
+        setting_name: getattr(proxy.config, setting_name)
+        for setting_name in ("preset", "proxy")
+        if hasattr(proxy.config, setting_name)
+    }
     try:  # in company, for a preset may be for searches with one kind of agents at least
         agents = ",".join(dict.fromkeys((searched, name)))
-        found = family(proxy.implementation).proxy_defaults(chosen | {"agent": agents}, proxy.game)
+        preset_values = family(proxy.implementation).proxy_defaults(choices | {"agent": agents}, proxy.game)
     except SettingError:
         return {}
 
-    def said(who: str, key: str) -> Any:
-        of_family = [found[f"{one}_{key}"] for one in family(who).implementations if f"{one}_{key}" in found]
-        return of_family[0] if of_family else found.get(key, usual[key])
+    def preset_value(agent_name: str, key: str) -> Any:
+        of_family = [
+            preset_values[f"{implementation}_{key}"]
+            for implementation in family(agent_name).implementations
+            if f"{implementation}_{key}" in preset_values
+        ]
+        return of_family[0] if of_family else preset_values.get(key, defaults[key])
 
-    usual = {field.name: field.default for field in dataclasses.fields(family(name).config)}
-    return {key: said(name, key) for key in usual if said(name, key) != said(searched, key)}
+    defaults = {field.name: field.default for field in dataclasses.fields(family(name).config)}
+    return {key: preset_value(name, key) for key in defaults if preset_value(name, key) != preset_value(searched, key)}

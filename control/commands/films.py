@@ -40,21 +40,21 @@ def film_beside(settings: Settings) -> int:
     (first, leading), game = sources[0], _game(sources[0][1])
     for word, source in sources:
         if _game(source) != game:
-            both = f"{first!r} is of {game}, {word!r} of {_game(source)}"
-            raise SettingError(f"film: {both}; allowed: one environment", "film")
-    if "agent" in settings.given and not any(isinstance(source, Proxy) for _, source in sources):
+            mismatch = f"{first!r} is of {game}, {word!r} of {_game(source)}"
+            raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
+    if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source in sources):
         raise SettingError("--agent has no effect with --film of runs: only on a proxy an agent is trained", "agent")
     limit = run.time_limit
     if limit is None:
         limit = leading.config.test_limit if isinstance(leading, Proxy) else leading.settings.run.time_limit
     check_film(game, limit, "film")
     path = _path(run, game)
-    seeds = Streams.named([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
+    seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         actors = [_actor(settings, word, source, stack) for word, source in sources]
         with progress("filming") as watch:
-            played = record(actors, game, path, seeds, limit, small=True, watch=watch)
-    for actor, returns in zip(actors, played, strict=True):
+            actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)
+    for actor, returns in zip(actors, actor_returns, strict=True):
         print(f"{actor.caption}: {returns_text(returns)}")
     print(f"\nvideo: {path}\nGIF:   {path.with_suffix('.gif')}")
     return 0
@@ -62,16 +62,16 @@ def film_beside(settings: Settings) -> int:
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
     """Each of the words with the file that it, or the one before it, names. Words in front go by the first file."""
-    found = {word: proxy_or_checkpoint(word) for word in words if not _is_word(word)}
-    if not found:
+    sources_by_word = {word: proxy_or_checkpoint(word) for word in words if not _is_word(word)}
+    if not sources_by_word:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
         raise SettingError(line, "film")
-    for word, source in found.items():
+    for word, source in sources_by_word.items():
         say_version_of(word, source.path, "film")
-    latest, sources = next(iter(found.values())), []
+    latest, sources = next(iter(sources_by_word.values())), []
     for word in words:
-        latest = found.get(word, latest)
-        if word not in found and word == REAL and not isinstance(latest, Proxy):
+        latest = sources_by_word.get(word, latest)
+        if word not in sources_by_word and word == REAL and not isinstance(latest, Proxy):
             line = f"film: {word!r} goes with a proxy, and {str(latest.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
         sources.append((word, latest))
@@ -93,8 +93,8 @@ def _path(run: RunConfig, game: str) -> Path:
         if path.suffix.lower() != ".mp4" or path.is_dir():
             raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
     else:
-        named = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
-        path = next(path for path in named if not path.exists())
+        candidates = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
+        path = next(path for path in candidates if not path.exists())
     check_writable("film_out" if run.film_out else "logdir", path, path.with_suffix(".gif"))
     return path
 
@@ -104,20 +104,21 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     run = settings.run
     if isinstance(source, Proxy):
         return _on_proxy(run, *agents_on(settings, source), word, source)
-    then = source.settings.replace(num_workers=1, eval_episodes=1)
-    loop = with_weights(source, then, run.seed)
+    checkpoint_settings = source.settings.replace(num_workers=1, eval_episodes=1)
+    loop = with_weights(source, checkpoint_settings, run.seed)
     stack.callback(loop.close)
-    what = f"{then.run.implementation} ({then.run.exp_name}, seed {then.run.seed})"
+    trained = checkpoint_settings.run
+    title = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed})"
     if not _is_word(word):
-        return _playing(loop, run.seed, f"{what}, {int(source.run_state['env_steps'][0]):,} steps")
-    asked = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the same of both
-    new = build_loop(then.replace(command=asked | then.command), training=False)
+        return _playing(loop, run.seed, f"{title}, {int(source.run_state['env_steps'][0]):,} steps")
+    commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the same of both
+    new = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command), training=False)
     stack.callback(new.close)
-    return _playing(new, run.seed, f"{then.run.implementation}, untrained")
+    return _playing(new, run.seed, f"{checkpoint_settings.run.implementation}, untrained")
 
 
 def _playing(loop: Loop, seed: int, caption: str) -> Actor:
-    streams = Streams.named([seed] * len(loop.seeds), "film, actions")
+    streams = Streams.from_name([seed] * len(loop.seeds), "film, actions")
     return Actor(lambda: loop.policy(streams.fork()), caption)
 
 
@@ -129,15 +130,15 @@ def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)
     parameters = None if word == REAL else proxy.parameters[None]
-    begun = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", 1, len(named_agents(names))))
-    with contextlib.closing(begun.environment):
+    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", 1, len(named_agents(names))))
+    with contextlib.closing(training.environment):
         if word == UNTRAINED:
-            assert isinstance(begun.agent, InnerAgent)
-            new = begun.agent.with_weights(begun.agent.online.detach().clone())
+            assert isinstance(training.agent, InnerAgent)
+            new = training.agent.with_weights(training.agent.online.detach().clone())
             return Actor(lambda: new, f"{name}, untrained")
         where = f"the real {proxy.game}" if word == REAL else f"{proxy.path.stem}, which was learned"
         print(f"training {name} on {where}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
-            trained = loop.finish(begun, watch=watch)
-    made = int(trained.steps[0])
-    return Actor(lambda: trained.policy, f"{name}, {made:,} steps on {where.partition(',')[0]}")
+            trained = loop.finish(training, watch=watch)
+    num_steps = int(trained.steps[0])
+    return Actor(lambda: trained.policy, f"{name}, {num_steps:,} steps on {where.partition(',')[0]}")

@@ -25,7 +25,7 @@ def import_proxy(settings: Settings) -> int:
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     try:
         game_name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's
-        game = run.gamename if "gamename" in settings.given else resolve(game_name).name
+        game = run.gamename if "gamename" in settings.explicit_names else resolve(game_name).name
     except SettingError as error:
         raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
     spaces, tensors, implementation = spaces_of(game), dict(original.tensors), files.searching(original.kind)

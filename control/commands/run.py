@@ -57,10 +57,12 @@ class Player:
 
     def act(self, obs: ArrayLike) -> Any:
         """The action for ``obs [*O]``: an int, or an array ``[A]``. Raises SettingError for anything else."""
-        one = as_observations(obs, self._obs_shape)
-        if one.dim() > len(self._obs_shape):
-            raise SettingError(f"obs has shape {list(one.shape)}; allowed: {list(self._obs_shape)}, one observation")
-        action = first_acts(self._policy, one[None])[0]
+        observation = as_observations(obs, self._obs_shape)
+        if observation.dim() > len(self._obs_shape):
+            raise SettingError(
+                f"obs has shape {list(observation.shape)}; allowed: {list(self._obs_shape)}, one observation"
+            )
+        action = first_acts(self._policy, observation[None])[0]
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
@@ -116,17 +118,19 @@ class Run:
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
     def evaluate(
-        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **named: Any
+        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **aliases: Any
     ) -> Evaluation:
         """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``), in the run's
         environment or in another with the same spaces (``gamename``). ``seed`` chooses the episodes; results equal
-        those of ``--eval_agent`` with the same ``--evaluation``. ``named`` takes alternative names of gamename, such as
-        ``env``."""
-        known = ("episodes", "sample", "seed", "gamename")
-        for name in (named := translate(named, (), known, lambda name: None)[0]):
+        those of ``--eval_agent`` with the same ``--evaluation``. ``aliases`` takes alternative names of gamename, such
+        as ``env``."""
+        parameter_names = ("episodes", "sample", "seed", "gamename")
+        for name in (aliases := translate(aliases, (), parameter_names, lambda name: None)[0]):
             if name != "gamename" or gamename is not None:
-                raise SettingError(f"{name} is unknown{nearest(name, known)}; allowed: {', '.join(known)}", name)
-        gamename = named.get("gamename", gamename)
+                raise SettingError(
+                    f"{name} is unknown{nearest(name, parameter_names)}; allowed: {', '.join(parameter_names)}", name
+                )
+        gamename = aliases.get("gamename", gamename)
         if type(episodes) is not int or episodes < 1:
             raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
         settings = to_play(self.settings.replace(num_workers=1), episodes)
@@ -136,8 +140,8 @@ class Run:
             if sample and "sampled" not in loop.evaluation_modes:
                 name = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {name} are greedy", "sample")
-            played = loop.evaluate(episodes, sample)
-        return Evaluation(played.returns.double().numpy(), played.lengths.numpy())
+            episode_results = loop.evaluate(episodes, sample)
+        return Evaluation(episode_results.returns.double().numpy(), episode_results.lengths.numpy())
 
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
         """Film ``episodes`` of the first seed's agent in a new file of the run's ``videos``, with greedy or with drawn
@@ -150,7 +154,7 @@ class Run:
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """A player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each step."""
-        loop, streams = self.module.loop, Streams.named([seed] * len(self.module.seeds), "playing")
+        loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def predict(self, obs: ArrayLike) -> Any:
@@ -170,12 +174,12 @@ def to_play(settings: Settings, episodes: int) -> Settings:
 
 def elsewhere(settings: Settings, game: str) -> Settings:
     """The ``settings`` of a run in the environment ``game``. Raises SettingError if its spaces differ."""
-    then = settings.run.gamename
-    own, there = spaces_of(then), spaces_of(game)
+    trained_on = settings.run.gamename
+    trained_spaces, game_spaces = spaces_of(trained_on), spaces_of(game)
     for name in ("obs_shape", "obs_dtype", "actions"):
-        if (ours := getattr(own, name)) != (theirs := getattr(there, name)):
-            wrong = f"gamename is {game!r}, whose {name} is {theirs}"
-            raise SettingError(f"{wrong}; allowed with a checkpoint of {then}: {ours}", "gamename")
+        if (trained_value := getattr(trained_spaces, name)) != (game_value := getattr(game_spaces, name)):
+            wrong = f"gamename is {game!r}, whose {name} is {game_value}"
+            raise SettingError(f"{wrong}; allowed with a checkpoint of {trained_on}: {trained_value}", "gamename")
     return settings.replace(gamename=game)
 
 
@@ -189,5 +193,5 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     loop = build_loop(settings, training=False)
     take_weights(loop.agents, checkpoint)
     seeds = [seed + member for member in range(len(loop.seeds))]
-    loop.evaluation_streams = Streams.named(seeds, "evaluating a checkpoint")
+    loop.evaluation_streams = Streams.from_name(seeds, "evaluating a checkpoint")
     return loop

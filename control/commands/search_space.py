@@ -10,7 +10,7 @@ from typing import Any
 from control.cli.files import read_mapping
 from control.cli.options import Flag, flags
 from control.cli.settings import CHOOSING, RunConfig, Settings, as_dict, from_dict
-from control.cli.words import named, read_value, word
+from control.cli.words import read_value, word, words_by_setting
 from envs.names import games_with
 from models.registry import families_of, family
 from models.settings import INTEGER, LONGEST, SettingError, allowing, kinds, nearest, raise_all, setting, width
@@ -92,31 +92,37 @@ class Space:
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
         """A suggestion with its numbers brought back into their ranges."""
-        return raw | {name: own.clamp(raw[name]) for name, own in self.dimensions.items() if own.kind != "choice"}
+        return raw | {
+            name: dimension.clamp(raw[name])
+            for name, dimension in self.dimensions.items()
+            if dimension.kind != "choice"
+        }
 
 
 def search_space(settings: Settings) -> Space:
     """The space of ``--search_space``, or the published one without hyperparameters fixed by flags or ``--config``.
     Raises SettingError, one line with file, hyperparameter, value and allowed values."""
-    given = settings.run.search_space
-    path = given or str(_published(settings))
-    chosen = {name: str(value) for name, value in as_dict(settings).items() if settings.proxy and name in CHOOSING}
-    known = flags(settings.run.implementation, settings.run.gamename, chosen)
-    if "hidden_sizes" in known:
-        whole = known["hidden_sizes"].section
-        known |= {name: Flag(name, INTEGER, part.metadata, None, whole) for name, part in SHAPE.items()}
+    user_path = settings.run.search_space
+    path = user_path or str(_published(settings))
+    choices = {name: str(value) for name, value in as_dict(settings).items() if settings.proxy and name in CHOOSING}
+    valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
+    if "hidden_sizes" in valid_flags:
+        section = valid_flags["hidden_sizes"].section
+        valid_flags |= {name: Flag(name, INTEGER, part.metadata, None, section) for name, part in SHAPE.items()}
     entries = read_mapping("search_space", path, "name: choices or range")
     try:
-        entries = _by_our_names(entries, settings, known)
+        entries = _by_our_names(entries, settings, valid_flags)
         dimensions = {
-            name: _dimension(name, entry, settings, known)
+            name: _dimension(name, entry, settings, valid_flags)
             for name, entry in entries.items()
-            if given or not {name, "hidden_sizes" if name in SHAPE else name} & settings.given
-        }  # fmt: skip
+            if user_path or not {name, "hidden_sizes" if name in SHAPE else name} & settings.explicit_names
+        }
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
     if not dimensions:
-        raise SettingError(f"{path}: nothing is left to search{'' if given else '; flags or --config set all of it'}")
+        raise SettingError(
+            f"{path}: nothing is left to search{'' if user_path else '; flags or --config set all of it'}"
+        )
     return Space(dimensions, path, {name: entries[name] for name in dimensions})
 
 
@@ -124,23 +130,27 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The settings of one ordinary run with these hyperparameters, without settings of the search. Raises SettingError
     if the values conflict."""
     fields = dataclasses.fields(RunConfig)
-    plain = {each.name: each.default for each in fields if each.metadata["section"] == "tuning"}
+    plain = {
+        config_field.name: config_field.default
+        for config_field in fields
+        if config_field.metadata["section"] == "tuning"
+    }
     plain |= {} if settings.proxy is None else {"num_seeds": 1}
-    trial = from_dict(as_dict(settings) | plain | _whole(values, settings))
+    trial = from_dict(as_dict(settings) | plain | _with_hidden_sizes(values, settings))
     return dataclasses.replace(trial, lacks=settings.lacks)
 
 
-def _whole(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if both are given."""
     return translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))[0]
 
 
-def _by_our_names(entries: Mapping[str, Any], settings: Settings, known: Mapping[str, Flag]) -> dict[str, Any]:
-    """A file's entries under the names of the settings that are ``known``."""
-    found, _ = translate(
-        entries, families_of(settings.run.implementation, settings.run.agent), known, lambda name: None
+def _by_our_names(entries: Mapping[str, Any], settings: Settings, valid_flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """A file's entries under the names of the settings that are ``valid_flags``."""
+    renamed_entries, _ = translate(
+        entries, families_of(settings.run.implementation, settings.run.agent), valid_flags, lambda name: None
     )
-    return found
+    return renamed_entries
 
 
 def _published(settings: Settings) -> Path:
@@ -148,23 +158,23 @@ def _published(settings: Settings) -> Path:
     package = family(implementation).package.rpartition(".")[2]
     folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
     special = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
-    for each in (*special, name, name.split("-")[0]):
-        if (path := folder / f"search_{each}.yaml").exists():
+    for stem in (*special, name, name.split("-")[0]):
+        if (path := folder / f"search_{stem}.yaml").exists():
             return path
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
 
-def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Flag]) -> Dimension:
+def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Dimension:
     implementation = settings.run.implementation
     if games := games_with(name):
         raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
     wrong: list[SettingError] = []
-    found = named([(name, ["true"])], known, implementation, "", "", wrong)
+    setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, "", "", wrong)
     raise_all(wrong)
-    if name not in found:
+    if name not in setting_words:
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     of_search = settings.proxy is not None and name in kinds(type(settings.proxy)).keys() - {*_MEASURES}
-    if not (of_search or known[name].section.startswith("hyperparameters") or name == "seed"):
+    if not (of_search or valid_flags[name].section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     ranges = [kind for kind in KINDS if kind != "choice"]
     entry = {"choice": entry} if isinstance(entry, list) else entry
@@ -176,9 +186,11 @@ def _dimension(name: str, entry: Any, settings: Settings, known: Mapping[str, Fl
         raise SettingError(f"{name}: {kind!r} is unknown{allowing(nearest(kind, ranges), ', '.join(KINDS))}")
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
-    values, count = (_choices(known[name], arguments), 0) if kind == "choice" else _range(known[name], kind, arguments)
+    values, count = (
+        (_choices(valid_flags[name], arguments), 0) if kind == "choice" else _range(valid_flags[name], kind, arguments)
+    )
     ends = [1 - value for value in values] if kind == "log1m" else values
-    trials = [settings.replace(**_whole({name: value}, settings)) for value in ends]
+    trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in ends]
     checked = dict.fromkeys(values if name in SHAPE else [trial.value(name) for trial in trials])
     if kind == "log1m":
         checked = dict.fromkeys(values)
@@ -189,19 +201,19 @@ def _choices(flag: Flag, entries: list[Any]) -> list[Any]:
     if not entries:
         raise SettingError(f"{flag.name} has no choices")
     for entry in entries:
-        words = entry if isinstance(entry, list) and flag.kind.many else [entry]
+        words = entry if isinstance(entry, list) and flag.kind.is_list else [entry]
         if not all(isinstance(word, str) for word in words):
-            wanted = "list of values" if flag.kind.many else "single value"
-            raise SettingError(f"{flag.name}: the choice {entry!r} is not a {wanted}")
+            expected = "list of values" if flag.kind.is_list else "single value"
+            raise SettingError(f"{flag.name}: the choice {entry!r} is not a {expected}")
     return [read_value(flag, entry if isinstance(entry, list) else [entry]) for entry in entries]
 
 
 def _range(flag: Flag, kind: str, arguments: list[Any]) -> tuple[tuple[float, float], int]:
     """The ends of a range, and the points of a grid, else 0."""
-    name, wanted, (words, types) = flag.name, flag.kind, KINDS[kind]
-    if wanted.many or wanted.item not in (int, float):
+    name, value_kind, (words, types) = flag.name, flag.kind, KINDS[kind]
+    if value_kind.is_list or value_kind.item not in (int, float):
         raise SettingError(f"{name} is no number; give a list of choices instead of {kind}")
-    if wanted.item is int and types != (int, int):
+    if value_kind.item is int and types != (int, int):
         raise SettingError(f"{name} is a whole number; use randint or lograndint instead of {kind}")
     problem = f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {words}, the lower first"
     try:

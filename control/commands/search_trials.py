@@ -10,7 +10,7 @@ from control.cli.settings import Settings, to_yaml
 from control.commands.train import build_module, fit
 from control.commands.trials import METRIC, REACHED, SEARCHES, Reporter, TrialFailed, logged
 from control.lightning.callbacks import Progress
-from control.lightning.population import PopulationModule
+from control.lightning.proxy_module import ProxyModule
 from control.storage import checkpoints
 from control.storage.run_dir import LAST, atomic_write_text
 from models.settings import SettingError, UserError
@@ -28,7 +28,7 @@ def for_trials(settings: Settings) -> Settings:
             raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
         return settings
     defaults = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
-    changes = {name: value for name, value in defaults.items() if name not in settings.given}
+    changes = {name: value for name, value in defaults.items() if name not in settings.explicit_names}
     counts = run.implementation == "SE" and proxy.solved_reward is not None and proxy.generations is not None
     objective = run.tune_objective or ("generations" if counts else "score")
     if objective != "score":  # the search must end there, and see each generation
@@ -37,7 +37,7 @@ def for_trials(settings: Settings) -> Settings:
             if settings.value(name) is None:
                 line = f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score"
                 raise SettingError(line, "tune_objective")
-        changes |= {"quit_when_solved": True} | ({} if "eval_every" in settings.given else {"eval_every": 1})
+        changes |= {"quit_when_solved": True} | ({} if "eval_every" in settings.explicit_names else {"eval_every": 1})
     return settings.replace(**changes, tune_objective=objective)
 
 
@@ -57,38 +57,39 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
     was flat, or its mean diverged."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
-        assert isinstance(module, PopulationModule)
+        assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if (folder / LAST).exists():
             module.restore(checkpoints.load(folder / LAST, resume=True))
         try:
+            module.log_all = False
             fit(module, folder, [Progress()])
         except SettingError:
             raise
         except UserError as error:
             print(f"this search ends unsolved: {error}")
         aim, steps = module.config.solved_reward, int(module.env_steps.sum())
-        solved = aim is not None and module.reached >= aim
+        solved = aim is not None and module.mean_return >= aim
         if objective == "score":
             score = held_out(module)
         else:
-            spent, most = module.epoch, module.config.generations
+            spent, budget = module.epoch, module.config.generations
             if objective == "steps":
-                spent, most = steps, settings.total_steps
-            assert most is not None and aim is not None  # `for_trials`
-            score = -until_solved(spent, most, module.reached, aim)
+                spent, budget = steps, settings.total_steps
+            assert budget is not None and aim is not None  # `for_trials`
+            score = -until_solved(spent, budget, module.mean_return, aim)
         return {METRIC: score, REACHED: float(solved), "epoch": module.epoch, "env_steps": steps}
 
 
-def until_solved(spent: int, most: int, reached: float, aim: float) -> float:
+def until_solved(spent: int, budget: int, reached: float, aim: float) -> float:
     """Compute the cost of a search in generations or steps. If its mean ``reached`` the return ``aim``, this is the
     number ``spent``. Otherwise it is ``most * (1 + d / (1 + d))`` with ``d = (aim - reached) / max(1, abs(aim))``, so
     between one and two times the maximum, and monotone in ``reached``."""
     missing = (aim - reached) / max(1.0, abs(aim))
-    return spent if reached >= aim else most * (2 - 1 / (1 + missing))
+    return spent if reached >= aim else budget * (2 - 1 / (1 + missing))
 
 
-def held_out(module: PopulationModule) -> float:
+def held_out(module: ProxyModule) -> float:
     """Compute the mean return of fresh agents that train on the best mean of a search. With ``test_every`` it is the
     mean over all tests during training, else over the tests at its end. Diverged agents count as the worst finite one.
     Raises TrialFailed if all diverged."""

@@ -24,19 +24,19 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) 
     """Print the last lines of a summary, and commands that a shell in this folder takes as they are: ``tensorboard``
     with its flags, or the words after ``python``."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
-    said = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
-    print(*said, painted("next:", "bold", sys.stdout), sep="\n")
-    here = Path.cwd()
+    summary_lines = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
+    print(*summary_lines, painted("next:", "bold", sys.stdout), sep="\n")
+    working_dir = Path.cwd()
     for line in commands:
         name, *words = line if line[0] == "tensorboard" else ("python", *line)
-        near = [
-            word.relative_to(here) if isinstance(word, Path) and word.is_relative_to(here) else word
+        command_words = [
+            word.relative_to(working_dir) if isinstance(word, Path) and word.is_relative_to(working_dir) else word
             for word in (_program(str(name)), *words)
         ]
-        print(f"  {shlex.join(map(str, near))}", flush=True)
+        print(f"  {shlex.join(map(str, command_words))}", flush=True)
 
 
 def _program(name: str) -> str | Path:
     """``name`` if a shell finds this environment's program by it, else its path."""
-    own = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
-    return name if shutil.which(name) == str(own) else own
+    program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
+    return name if shutil.which(name) == str(program_path) else program_path

@@ -25,8 +25,8 @@ from control.lightning.agent import AgentModule
 from control.lightning.board import show_film
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
-from control.lightning.population import PopulationModule
-from control.lightning.population import build as build_search
+from control.lightning.proxy_module import ProxyModule
+from control.lightning.proxy_module import build as build_search
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import check_accelerator
 from control.reports.figures import learning_curve
@@ -45,10 +45,25 @@ Callbacks = Sequence[pl.Callback]
 # Settings that a resumed run may change: length, frequencies and output, but nothing that changes learning.
 # Families add more (`changeable`).
 CHANGEABLE = (
-    "epochs", "generations", "total_steps", "target_return", "checkpoint_every", "no_checkpoint",
-    "recording_epoch_interval", "record_n_rollouts_per_epoch", "record", "record_episodes", "logger",
-    "print_statements", "num_workers", "resume", "display", "num_threads", "step_timeout", *BY_FLAG,
-)  # fmt: skip
+    "epochs",
+    "generations",
+    "total_steps",
+    "target_return",
+    "checkpoint_every",
+    "no_checkpoint",
+    "recording_epoch_interval",
+    "record_n_rollouts_per_epoch",
+    "record",
+    "record_episodes",
+    "logger",
+    "print_statements",
+    "num_workers",
+    "resume",
+    "display",
+    "num_threads",
+    "step_timeout",
+    *BY_FLAG,
+)
 _FOREIGN = ("wandb", "mlflow")  # loggers of Lightning that need other packages
 
 
@@ -64,8 +79,8 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
                 module = _resumed(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
         having = [run.name for run in older if (run / run_dir.LAST).exists()]
-        kept = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
-        warning(f"{folder.name} ended before its first checkpoint, so this starts anew{kept}")
+        other_run_note = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
+        warning(f"{folder.name} ended before its first checkpoint, so this starts anew{other_run_note}")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     if settings.run.reload and weights:
         say_version_of(settings.run.reload, weights.path, "reload")
@@ -98,47 +113,42 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             resuming = f" (nothing is left to train after epoch {done})"
         print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{resuming}")
     started, stop = time.monotonic(), StopOnSignal()
-    shown: Callbacks = [Progress()] if verbose else []
+    progress_callbacks: Callbacks = [Progress()] if verbose else []
+    module.log_all = bool(callbacks)  # ours read the module's row
     try:
         with stop:
-            fit(module, folder, [*shown, Recorder(folder), *callbacks, stop])
+            fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
     except StopNow:
         raise KeyboardInterrupt from None
-    finished = _conclude(module, folder, started, verbose) and not stop.asked
+    finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
     if finished:
         ending.status = 0  # everything is printed and written
     module.close()
     return finished
 
 
-def fit(module: RunModule, folder: Path, callbacks: Callbacks, after: Callbacks = ()) -> None:
+def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
     """Train ``module`` from its current epoch to the last one. Metrics and checkpoints go to ``folder``. In every epoch
-    ``callbacks`` run first, then the log, then the checkpoints, then ``after``, which must be checkpoint callbacks for
-    Lightning too."""
-    run, done = module.settings.run, module.epoch
+    ``callbacks`` run first, then the log, then the checkpoints, then ``checkpoint_callbacks``, which must be checkpoint
+    callbacks for Lightning too."""
+    run, checkpoint = module.settings.run, module.restored
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=-1 if module.epochs is None else max(module.epochs, done),
-        accelerator=run.accelerator, devices=1,
-        logger=_loggers(run, folder), callbacks=[*callbacks, log, *saving, *after],
-        plugins=[AtomicCheckpointIO()],
-        enable_checkpointing=bool(saving or after), enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, check_val_every_n_epoch=module.validate_every, default_root_dir=folder,
-    )  # fmt: skip
-    # Lightning's counters are derived from the module's, so those of a file are ignored.
-    epochs, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    for counter in (epochs.epoch_progress, steps.batch_progress, steps.manual_optimization.optim_step_progress):
-        counter.increment_by(done)
-    steps._batches_that_stepped = done
-    if done >= module.validate_every:  # as after the last validation
-        validated = steps.val_loop.batch_progress
-        validated.current.increment_by(1)
-        validated.is_last_batch = True
-    for callback in callbacks:
-        if callback.state_key in module.callback_states:
-            callback.load_state_dict(module.callback_states[callback.state_key])
-    trainer.fit(module)
+        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
+        accelerator=run.accelerator,
+        devices=1,
+        logger=_loggers(run, folder),
+        callbacks=[*callbacks, log, *saving, *checkpoint_callbacks],
+        plugins=[AtomicCheckpointIO(checkpoint)],
+        enable_checkpointing=bool(saving or checkpoint_callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        check_val_every_n_epoch=module.validate_every,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
     log.finish(module)
 
 
@@ -170,7 +180,7 @@ def build_module(settings: Settings) -> RunModule:
         return AgentModule(settings)
     check_accelerator(settings.run)
     fitted = getattr(settings.proxy, "preset", "") == "supervised"
-    return build_search(settings, SupervisedModule if fitted else PopulationModule)
+    return build_search(settings, SupervisedModule if fitted else None)
 
 
 def _resumed(settings: Settings, last: Path) -> RunModule:
@@ -189,19 +199,19 @@ def _resumed(settings: Settings, last: Path) -> RunModule:
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """The settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
-    before, now = as_dict(checkpoint.settings), as_dict(settings)
-    own = family(checkpoint.settings.run.implementation)
-    changeable = CHANGEABLE + own.changeable(checkpoint.settings.agent)
-    taken = (*changeable, "quit_when_solved")  # a new target_return ends the search, unless it says not to
-    for name in sorted(settings.given - set(taken)):
-        if name in before and before[name] != now[name]:
+    previous_values, now = as_dict(checkpoint.settings), as_dict(settings)
+    family_spec = family(checkpoint.settings.run.implementation)
+    changeable = CHANGEABLE + family_spec.changeable(checkpoint.settings.agent)
+    changeable_names = (*changeable, "quit_when_solved")  # a new target_return ends the search, unless it says not to
+    for name in sorted(settings.explicit_names - set(changeable_names)):
+        if name in previous_values and previous_values[name] != now[name]:
             raise SettingError(
-                f"{name} is {now[name]!r}, but the run to resume has {before[name]!r}; leave it out, or start a "
-                "new run without --resume"
+                f"{name} is {now[name]!r}, but the run to resume has {previous_values[name]!r}; leave it out, or start "
+                "a new run without --resume"
             )
-    changes = {name: now[name] for name in taken if name in settings.given | BY_FLAG}
+    changes = {name: now[name] for name in changeable_names if name in settings.explicit_names | BY_FLAG}
     end = end_of(checkpoint.settings.run.implementation)
-    if now["total_steps"] is not None and "total_steps" in settings.given and end != "total_steps":
+    if now["total_steps"] is not None and "total_steps" in settings.explicit_names and end != "total_steps":
         changes[end] = now[end]  # null unless given
     return dataclasses.replace(checkpoint.settings.replace(**changes | {"resume": False}), imports=settings.imports)
 
@@ -237,10 +247,13 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if module.settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", module.settings.run.logdir))
     proxy = folder / IN_RUN
-    if kept := checkpoints.kept(folder / "checkpoints"):
-        lines.append(("checkpoint", kept))
-    if isinstance(module, AgentModule) and kept:
-        commands += [command(module.settings, "--eval_agent", kept), command(module.settings, "--report", folder)]
+    if checkpoint_path := checkpoints.find_checkpoint(folder / "checkpoints"):
+        lines.append(("checkpoint", checkpoint_path))
+    if isinstance(module, AgentModule) and checkpoint_path:
+        commands += [
+            command(module.settings, "--eval_agent", checkpoint_path),
+            command(module.settings, "--report", folder),
+        ]
     elif proxy.exists():
         words = ("--eval_agent", proxy, "--agent", module.settings.run.agent, "--num_agents", 10)
         evaluation = command(module.settings, *words)
@@ -255,7 +268,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
     """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
-    if isinstance(module, PopulationModule):
+    if isinstance(module, ProxyModule):
         yield from conclude(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)
@@ -272,11 +285,11 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         try:
             run = module.settings.run
             seed = filmed_seed(module.seeds)
-            who = f"{seed} of the best agents" if seed else "the best agent"
-            say_if(verbose, f"filming {who}")
+            filmed_agent = f"{seed} of the best agents" if seed else "the best agent"
+            say_if(verbose, f"filming {filmed_agent}")
             with progress("filming", verbose) as watch:
                 returns = film(module.loop, run, video, "final video", False, run.record_episodes, True, watch)
             show_film(module, folder, video)
-            yield "video", f"{video}, .gif ({who}, greedy: {returns_text(returns)})"
+            yield "video", f"{video}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
         except UserError as error:
             warning(f"no video: {error}")

@@ -83,8 +83,15 @@ class Search:
         """Write the files from which a search can be resumed, or read the trials of the resumed search."""
         if not self.settings.run.resume_search:
             run = self.settings.run
-            kept = ("tune_algorithm", "tune_objective", "num_samples", "max_concurrent_trials", "num_seeds", "seed")
-            tuning = {"use_tune": True} | {name: getattr(run, name) for name in kept}
+            tuning_names = (
+                "tune_algorithm",
+                "tune_objective",
+                "num_samples",
+                "max_concurrent_trials",
+                "num_seeds",
+                "seed",
+            )
+            tuning = {"use_tune": True} | {name: getattr(run, name) for name in tuning_names}
             plain = yaml.safe_load(to_yaml(self.settings)) | tuning
             atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
             atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
@@ -102,13 +109,18 @@ class Search:
 
     @property
     def _dimensions(self) -> dict[str, Any]:
-        return {name: {"kind": each.kind, "values": each.labels} for name, each in self.space.dimensions.items()}
+        return {
+            name: {"kind": dimension.kind, "values": dimension.labels}
+            for name, dimension in self.space.dimensions.items()
+        }
 
     def _can_resume(self, saved: Mapping[str, Any]) -> bool:
         """Whether the trial has a valid number and its results are numbers, so that a search can go on with it."""
         parts: list[dict[str, Any]] = [saved["best"], saved["last"]]
-        measured = [part[name] for part in parts for name in (*self.evaluated, "epoch", "env_steps") if name in part]
-        numbers = [*measured, *(number for length, score in saved["course"] for number in (length, score))]
+        measurements = [
+            part[name] for part in parts for name in (*self.evaluated, "epoch", "env_steps") if name in part
+        ]
+        numbers = [*measurements, *(number for length, score in saved["course"] for number in (length, score))]
         return (
             type(saved["number"]) is int
             and 0 < saved["number"] < 10**6
@@ -143,15 +155,15 @@ class Search:
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """An evaluation of a trial whose hyperparameters are ``raw`` now."""
-        trial, before = self.start(number, raw), self.scored
+        trial, previous_scored = self.start(number, raw), self.scored
         trial.last = dict(metrics)
         trial.course.append([metrics[course_of(self.settings)[0]], metrics[METRIC]])
         if not metrics[METRIC] > trial.score and SEARCHES not in metrics:
             return
         trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
-        if not before or self.scored[0] is trial:
-            found = f"best so far, score {trial.score:.1f} {_when(trial.best)}"
-            self._say(f"trial {number}: {found}  ({self._text(trial)})")
+        if not previous_scored or self.scored[0] is trial:
+            message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
+            self._say(f"trial {number}: {message}  ({self._text(trial)})")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
@@ -161,14 +173,17 @@ class Search:
             trial.status, text = status, f"{status}: {problem}"
             self.problems.append(problem)
         else:
-            last, every = trial_settings(self.settings, trial.values).epochs or 0, self.settings.schedule.eval_every
-            over = trial.last.get("epoch", 0) + every > last
+            last, eval_every = (
+                trial_settings(self.settings, trial.values).epochs or 0,
+                self.settings.schedule.eval_every,
+            )
+            is_over = trial.last.get("epoch", 0) + eval_every > last
             if self.settings.proxy is not None:
-                over = trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-            trial.status = "finished" if over else "stopped early"
-            text = f"{trial.status} {_when(trial.last)}, best score {trial.score:.1f}"
-        ended = sum(each.status in ENDED for each in self.trials.values())
-        self._say(f"trial {number}: {text}  [{ended} of {self.settings.run.num_samples} done]")
+                is_over = trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
+            trial.status = "finished" if is_over else "stopped early"
+            text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
+        num_ended = sum(entry.status in ENDED for entry in self.trials.values())
+        self._say(f"trial {number}: {text}  [{num_ended} of {self.settings.run.num_samples} done]")
         self.write()
 
     def write(self) -> None:
@@ -181,14 +196,14 @@ class Search:
         columns = (METRIC, *self.evaluated, "epoch")
         rows.writerow(["trial", "status", "epoch", "env_steps", *columns[:-1], "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
-            seen = [trial.best.get(name, math.nan) if trial.best else "" for name in columns]
-            far = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
+            best_values = [trial.best.get(name, math.nan) if trial.best else "" for name in columns]
+            last_values = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
             values = [_word(trial.values[name]) for name in names]
-            rows.writerow([trial.number, trial.status, *far, *seen, *values, trial.checkpoint or ""])
+            rows.writerow([trial.number, trial.status, *last_values, *best_values, *values, trial.checkpoint or ""])
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             best = self.scored[0]
-            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} {_when(best.best)}\n"
+            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} {_progress_text(best.best)}\n"
             settings = trial_settings(self.settings, best.values)
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
@@ -205,9 +220,9 @@ class Search:
             raise UserError(f"{count}{first}{logs}")
         statuses = [trial.status for trial in self.trials.values()]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        minutes, said = (time.monotonic() - self.started) / 60, "interrupted: " if interrupted else ""
+        minutes, prefix = (time.monotonic() - self.started) / 60, "interrupted: " if interrupted else ""
         trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        print(f"\n{said}{trials} in {minutes:.1f} minutes ({counts})")
+        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({counts})")
         short = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
         rows = [["  best", METRIC, *short, "epoch" if self.settings.proxy is None else "generations"]]
         for trial in best:
@@ -215,15 +230,15 @@ class Search:
             rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
         for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        elsewhere = ("--logdir", run.logdir) if "logdir" in self.settings.given else ()
-        found = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}
+        elsewhere = ("--logdir", run.logdir) if "logdir" in self.settings.explicit_names else ()
+        outputs = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}
         if best and best[0].checkpoint:
-            found["checkpoint"] = ("--eval_agent", best[0].checkpoint)
+            outputs["checkpoint"] = ("--eval_agent", best[0].checkpoint)
         lines = [("search", self.folder), ("table", self.folder / "results.csv")]
         if len(self.scored) >= FEWEST and not interrupted:
             lines.append(("figure", plot_search(self.folder, look_of(run))))
-        lines += [(name, path) for name, (_, path, *_) in found.items()]
-        commands = [command(self.settings, *words) for words in found.values()]
+        lines += [(name, path) for name, (_, path, *_) in outputs.items()]
+        commands = [command(self.settings, *words) for words in outputs.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
         if run.tune_algorithm not in DEPENDENT and (len(self.trials) < run.num_samples or self.interrupted):
             print(f"  --use_tune --resume {self.folder} goes on with the search")
@@ -248,7 +263,7 @@ def course_of(settings: Settings) -> tuple[str, int]:
     return "env_steps", settings.total_steps
 
 
-def _when(metrics: Mapping[str, float]) -> str:
+def _progress_text(metrics: Mapping[str, float]) -> str:
     if SEARCHES in metrics:
         return f"after {metrics[SEARCHES]} search{'es' * (metrics[SEARCHES] > 1)}"
     return f"at epoch {metrics.get('epoch', 0)}"
@@ -276,8 +291,8 @@ class Report(CheckpointCallback):
         score = module.score()
         if score is None or not module.is_evaluated():
             return
-        measured = {name: float(module.row[name].mean()) for name in EVALUATED if name in module.row}
-        self.report({METRIC: score, **measured, "epoch": module.epoch, "env_steps": module.steps_a_seed()})
+        measurements = {name: float(module.row[name].mean()) for name in EVALUATED if name in module.row}
+        self.report({METRIC: score, **measurements, "epoch": module.epoch, "env_steps": module.steps_a_seed()})
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
@@ -286,6 +301,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
             _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
+        module.log_all = False
         fit(module, folder, [Progress()], [Report(report)])
 
 
@@ -311,7 +327,7 @@ def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
     """Go on from a checkpoint that may be another trial's, with the learning rates of ``module`` and the score of
     ``best``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
-        for own, theirs in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-            theirs["lr"] = own["lr"]
+        for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+            saved_group["lr"] = group["lr"]
     checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else -math.inf
     module.restore(checkpoint)

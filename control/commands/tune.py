@@ -30,10 +30,22 @@ _NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "opt
 # What PBT may change while training goes on: nothing that the shapes of networks, the replay buffer or the meaning of
 # its contents depend on.
 PERTURBED = (
-    "lr", "value_lr", "model_lr", "softmax_temp",
-    "batch_size", "num_grad_steps", "max_grad_norm", "last_few", "training_rollouts_per_worker",
-    "action_noise", "beta", "max_weight", "td_lambda", "advantage_quantile", "advantage_spread",
-)  # fmt: skip
+    "lr",
+    "value_lr",
+    "model_lr",
+    "softmax_temp",
+    "batch_size",
+    "num_grad_steps",
+    "max_grad_norm",
+    "last_few",
+    "training_rollouts_per_worker",
+    "action_noise",
+    "beta",
+    "max_weight",
+    "td_lambda",
+    "advantage_quantile",
+    "advantage_spread",
+)
 
 
 def tune(settings: Settings) -> int:
@@ -97,16 +109,16 @@ def _search(search: Search) -> None:
     """Run the trials; ``search`` is told of all events."""
     from ray import tune as ray_tune
 
-    settings, space, known = search.settings, search.space, dict[str, int]()
+    settings, space, trial_numbers = search.settings, search.space, dict[str, int]()
     run, (searcher, scheduler) = settings.run, _algorithm(search)
     interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
 
     # A function, since Ray deep-copies all else that it is given for every trial.
     def name(trial: Any) -> str:
-        if trial.trial_id not in known:
-            known[trial.trial_id] = next(numbers)
-        return f"trial_{known[trial.trial_id]}"
+        if trial.trial_id not in trial_numbers:
+            trial_numbers[trial.trial_id] = next(numbers)
+        return f"trial_{trial_numbers[trial.trial_id]}"
 
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
@@ -115,15 +127,22 @@ def _search(search: Search) -> None:
         tune_config=ray_tune.TuneConfig(
             num_samples=run.num_samples - len(search.trials) + len(interrupted),
             # Trials of searches stop between two searches, so their process can run the next trial.
-            max_concurrent_trials=run.max_concurrent_trials, reuse_actors=settings.proxy is not None,
-            search_alg=searcher, scheduler=scheduler, trial_name_creator=name, trial_dirname_creator=name,
+            max_concurrent_trials=run.max_concurrent_trials,
+            reuse_actors=settings.proxy is not None,
+            search_alg=searcher,
+            scheduler=scheduler,
+            trial_name_creator=name,
+            trial_dirname_creator=name,
         ),
         run_config=ray_tune.RunConfig(
-            name="ray", storage_path=str(search.folder.absolute()), verbose=0, callbacks=[_listener(search)],
+            name="ray",
+            storage_path=str(search.folder.absolute()),
+            verbose=0,
+            callbacks=[_listener(search)],
             # PBT copies what a trial saved when it was last perturbed, so that must still exist.
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_kept(settings)),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_num_to_keep(settings)),
         ),
-    )  # fmt: skip
+    )
     # It advises to reuse processes, which a trial that was cut short in its training does not survive.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
     tuner.fit()
@@ -132,11 +151,11 @@ def _search(search: Search) -> None:
 def _perturbed_every(settings: Settings) -> int:
     """Epochs or steps between PBT's perturbations, of which there are about ten in a run."""
     course, end = course_of(settings)
-    every = settings.schedule.eval_every if course == "epoch" else 1
-    return every * max(1, round(end / 10 / every))
+    eval_every = settings.schedule.eval_every if course == "epoch" else 1
+    return eval_every * max(1, round(end / 10 / eval_every))
 
 
-def _kept(settings: Settings) -> int | None:
+def _num_to_keep(settings: Settings) -> int | None:
     """Checkpoints that a trial must keep; None for all, where nobody knows how many evaluations its steps make."""
     course, _ = course_of(settings)
     return _perturbed_every(settings) // settings.schedule.eval_every + 3 if course == "epoch" else None
@@ -149,7 +168,7 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
     logging.getLogger("ray").setLevel(logging.ERROR)
     if not folder.is_dir():
         raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
-    own = folder / ray_tune.get_context().get_trial_name()
+    trial_folder = folder / ray_tune.get_context().get_trial_name()
     run, from_checkpoints = settings.run, settings.run.tune_algorithm in DEPENDENT
     try:
         import_module("gamename", run.gamename)
@@ -163,18 +182,20 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
         if not from_checkpoints:
             ray_tune.report(metrics)
             return
-        with tempfile.TemporaryDirectory(prefix=".", dir=own) as alone:  # Ray takes a whole folder for a checkpoint
-            newest = max(own.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
+        with tempfile.TemporaryDirectory(
+            prefix=".", dir=trial_folder
+        ) as alone:  # Ray takes a whole folder for a checkpoint
+            newest = max(trial_folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
             os.link(newest, Path(alone, "last.ckpt"))
             ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
 
     if settings.proxy is not None:
-        run_searches(settings, run.num_seeds, str(run.tune_objective), own, report)
+        run_searches(settings, run.num_seeds, str(run.tune_objective), trial_folder, report)
         return
     start = ray_tune.get_checkpoint()
-    interrupted = own / run_dir.LAST if (own / run_dir.LAST).exists() else None
+    interrupted = trial_folder / run_dir.LAST if (trial_folder / run_dir.LAST).exists() else None
     with start.as_directory() if start else contextlib.nullcontext() as where:
-        run_trial(settings, own, Path(where, "last.ckpt") if where else interrupted, report)
+        run_trial(settings, trial_folder, Path(where, "last.ckpt") if where else interrupted, report)
 
 
 def _domain(dimension: Dimension) -> Any:
@@ -243,10 +264,15 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
         return searcher, scheduler
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in PERTURBED]
     return searcher, schedulers.PopulationBasedTraining(
-        *metric, perturbation_interval=_perturbed_every(settings), custom_explore_fn=space.clamp,
-        hyperparam_mutations={each.name: each.labels if each.kind == "choice" else _domain(each) for each in perturbed},
+        *metric,
+        perturbation_interval=_perturbed_every(settings),
+        custom_explore_fn=space.clamp,
+        hyperparam_mutations={
+            dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
+            for dimension in perturbed
+        },
         log_config=False,
-    )  # fmt: skip
+    )
 
 
 def _listener(search: Search) -> Any:
@@ -270,10 +296,10 @@ def _listener(search: Search) -> Any:
             search.start(_number(trial), trial.config)
             text = Path(trial.error_file).read_text(encoding="utf-8")  # where Ray keeps the error
             lines = [line.strip() for line in text.splitlines() if line.strip()]
-            _, own, problem = lines[-1].partition("TrialFailed: ")
+            _, separator, problem = lines[-1].partition("TrialFailed: ")
             # A process that was killed may succeed at the next attempt (--resume).
             died = ": ".join(["its process ended", *lines[1:2]])
-            search.end(_number(trial), *((problem,) if own else (died, "interrupted")))
+            search.end(_number(trial), *((problem,) if separator else (died, "interrupted")))
 
     return Listener()
 

@@ -75,7 +75,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     code = {"py_modules": _PACKAGES, "env_vars": variables}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
     temporary = tempfile.mkdtemp(prefix="ray-")
-    before = signal.getsignal(signal.SIGTERM)
+    previous_handler = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:
             # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
@@ -94,7 +94,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
                     f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
                 ) from error
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, before)  # Ray's handler would exit with status 1
+                signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
             yield
     finally:
         ray.shutdown()
@@ -135,15 +135,15 @@ def _watched(temporary: str) -> Iterator[None]:
     """Look five times a second at the servers of the local Ray, for the length of the block. When one dies, the process
     ends at once with an error of one line and status 1: calls of Ray return no more then, and Ray itself would end the
     process within a minute without a word."""
-    ended = threading.Event()
+    stop_event = threading.Event()
 
     def watch() -> None:
         from ray._private import worker
 
-        while not ended.wait(_LOOK_SECONDS):
+        while not stop_event.wait(_LOOK_SECONDS):
             node: Any = worker._global_node
             dead = [name for name, _ in node.dead_processes() if name in _SERVERS] if node else list[str]()
-            if dead and not ended.is_set():
+            if dead and not stop_event.is_set():
                 show(f"{dead[0]}, a server of Ray on this machine, died; it was killed, or memory ran out")
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()
@@ -158,7 +158,7 @@ def _watched(temporary: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        stop_event.set()
         watcher.join()
 
 
@@ -175,12 +175,12 @@ def _reach(address: str) -> None:
     command = [sys.executable, "-m", "ray.scripts.scripts", "status"]
     command += [] if address == "auto" else ["--address", address]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise _unreachable(address, f"no answer of a Ray head in {_ANSWER_SECONDS:.0f} s") from error
-    if asked.returncode:
-        said = [line for line in (asked.stdout + asked.stderr).splitlines() if line.strip()]
-        raise _unreachable(address, said[-1] if said else "ray status failed")
+    if result.returncode:
+        lines = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+        raise _unreachable(address, lines[-1] if lines else "ray status failed")
 
 
 def _unreachable(address: str, reason: str) -> UserError:
@@ -235,7 +235,7 @@ class RayWorkers:
             self.close()
             raise
 
-    def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **how: Any) -> Outcome:
+    def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
         """`InnerLoop.run`, with a contiguous part of the agents in each worker. Times are those of the slowest worker.
         ``watch`` gets no progress from the workers.
 
@@ -244,10 +244,12 @@ class RayWorkers:
         count = min(self._count, len(seeds))
         bounds = [len(seeds) * i // count for i in range(count + 1)]
         # A slice would travel with all the memory it is a slice of.
-        parts = self._results([
-            (None if proxies is None else proxies[first:end].detach().clone(), list(seeds[first:end]), how)
-            for first, end in itertools.pairwise(bounds)
-        ])  # fmt: skip
+        parts = self._results(
+            [
+                (None if proxies is None else proxies[first:end].detach().clone(), list(seeds[first:end]), options)
+                for first, end in itertools.pairwise(bounds)
+            ]
+        )
         train, test = (max(getattr(part, name) for part in parts) for name in ("train_seconds", "test_seconds"))
         return dataclasses.replace(Outcome.joined(parts), train_seconds=train, test_seconds=test)
 
@@ -262,9 +264,9 @@ class RayWorkers:
         self._running[:] = [self._task.remote(self._job, call) for call in calls]
         futures = [task.future() for task in self._running]
         try:
-            left = concurrent.futures.wait(futures, _NOTICE_SECONDS if starting else None, FIRST_EXCEPTION).not_done
-            if starting and left:
-                print(f"waiting for free cores: {len(left)} of {len(calls)} workers have none yet", file=sys.stderr)
+            pending = concurrent.futures.wait(futures, _NOTICE_SECONDS if starting else None, FIRST_EXCEPTION).not_done
+            if starting and pending:
+                print(f"waiting for free cores: {len(pending)} of {len(calls)} workers have none yet", file=sys.stderr)
             concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for place, future in enumerate(futures, start=1):
                 error = future.exception() if future.done() else None
@@ -290,8 +292,8 @@ def make_workers(
 ) -> Workers:
     """Workers for agents of that kind: one worker is this process, several are `RayWorkers`."""
     job = (config, agent, agent_config, game)
-    here = num_workers == 1
-    return InnerLoop(*job, num_threads) if here else RayWorkers(*job, num_workers, ray_address)
+    is_local = num_workers == 1
+    return InnerLoop(*job, num_threads) if is_local else RayWorkers(*job, num_workers, ray_address)
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:

@@ -22,15 +22,15 @@ def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     With no sound member the fitness is all zeros.
     """
     value = fitness.to(torch.float64)
-    sound = value.abs() <= LARGEST  # false for NaN
-    worst = value[sound].min() if sound.any() else torch.zeros_like(value).sum()
-    return torch.where(sound, value, worst), sound
+    valid = value.abs() <= LARGEST  # false for NaN
+    worst = value[valid].min() if valid.any() else torch.zeros_like(value).sum()
+    return torch.where(valid, value, worst), valid
 
 
 def failures_last(fitness: Tensor) -> Tensor:
     """Fitness ``[n]`` in float64 with every failed member set to -infinity, so that comparing puts it last."""
-    value, sound = without_failures(fitness)
-    return value.masked_fill(~sound, -torch.inf)
+    value, valid = without_failures(fitness)
+    return value.masked_fill(~valid, -torch.inf)
 
 
 def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
@@ -56,9 +56,9 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     """
     if kind >= 5 and mean_score is None:
         raise ValueError(f"score transformation {kind} needs the fitness of the mean")
-    value, sound = without_failures(fitness)
+    value, valid = without_failures(fitness)
     weights = torch.zeros_like(value)
-    if not sound.any():
+    if not valid.any():
         return weights
     if kind == 0:
         low, high = value.aminmax()
@@ -69,7 +69,7 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
         return weights
     assert mean_score is not None
     base = mean_score if abs(mean_score) <= LARGEST else float(value.min())
-    gain = torch.where(sound & (value > base + MARGIN), value - base, 0.0)  # of those that beat the mean
+    gain = torch.where(valid & (value > base + MARGIN), value - base, 0.0)  # of those that beat the mean
     if kind == 5:
         weights[best_first[0]] = (gain[best_first[0]] > 0).double()
         return weights

@@ -1,7 +1,7 @@
 """A generation of a search: its agents and proxies, and the fitness from their scores. And the initial mean of a
 search, which may be the best of several short searches.
 
-D is the number of parameters of a proxy, K the number of searched ones (`envs.make.Stages.known`).
+D is the number of parameters of a proxy, K the number of searched ones (`envs.make.Stages.searched_part`).
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ def as_met(
 ) -> Tensor:
     """The ``mean [D]`` before a generation, with initial states from episodes of its target policy, if the settings ask
     for that (`Stages.as_met`). ``spent`` gets the number of real steps."""
-    own = derive_seed(seed, f"states of generation {generation}")
-    return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, own, limit, spent), scaled)
+    state_seed = derive_seed(seed, f"states of generation {generation}")
+    return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, state_seed, limit, spent), scaled)
 
 
 def entered(
@@ -39,9 +39,9 @@ def entered(
     """The proxy, a row ``[N, D]``, and the seed of each agent of a generation: of the ``population [P, D]`` and, unless
     it is None, of the ``mean [D]``. Its ``number`` counts from 1; generations of other names have other agents."""
     repeats = len(population) if config.common_random_numbers else 1
-    only = (number - 1) % kinds if config.agents_take_turns == "generations" else None
+    kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
     count = len(population) * config.agents_per_proxy // repeats
-    seeds = fresh_seeds(seed, name, count, kinds, only) * repeats
+    seeds = fresh_seeds(seed, name, count, kinds, kind) * repeats
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
     if mean is None:
         return proxies, seeds
@@ -49,22 +49,27 @@ def entered(
     return proxies, seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, kinds)
 
 
-def judged(scores: Tensor, config: SearchConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Split ``scores [N]`` of agents, in the order of `entered`. Returns the fitness ``[P]``, the values ``[P]`` for
-    the strategy, and the scores on the mean."""
-    agents = config.population * config.agents_per_proxy
-    by_agent, of_mean = scores[:agents].view(config.population, -1), scores[agents:]
+def judged(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split ``scores [N]`` of agents, in the order of `entered`. Returns the fitness ``[P]`` of a ``population`` of P,
+    the values ``[P]`` for the strategy, and the scores on the mean."""
+    agents = population * config.agents_per_proxy
+    by_agent, of_mean = scores[:agents].view(population, -1), scores[agents:]
     fitness = ranked = by_agent.mean(1)
     if config.rank_apart:
-        ranked = torch.stack([centred_ranks(each) for each in by_agent.unbind(1)]).mean(0)
+        ranked = torch.stack([centred_ranks(column) for column in by_agent.unbind(1)]).mean(0)
         ranked = ranked.masked_fill(~fitness.isfinite(), torch.nan)
     return fitness, ranked, of_mean
 
 
 def first_mean(
-    config: SearchConfig, stages: Stages, game: str, seed: int, kinds: int, train: Train,
+    config: SearchConfig,
+    stages: Stages,
+    game: str,
+    seed: int,
+    kinds: int,
+    train: Train,
     spent: Spent = lambda steps: None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The initial mean of a search, ``[D]``: of ``initial_draws`` random proxies the one whose perturbed copies have
     the best fitness, or whose short search gets furthest. More than half of random bandits are flat: perturbations do
     not change the fitness. ``spent`` gets the number of real steps that are no tests of agents."""
@@ -74,15 +79,15 @@ def first_mean(
             return cloned(config.start_from, stages, game, seed, spent)
         return first_parameters(config.start_from, config, stages.spaces, game)
     first = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-    first = torch.stack([as_met(each, stages, game, seed, 0, spent, scaled=True) for each in first])
+    first = torch.stack([as_met(mean, stages, game, seed, 0, spent, scaled=True) for mean in first])
     if draws == 1:
         return first[0]
     if config.initial_generations is not None:
         return _furthest(first, config, stages, config.initial_generations, seed, kinds, train)
     noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-    known = torch.stack([stages.known(each) for each in first])
-    around = known.unsqueeze(1) + config.noise_std * noise.normal(members, known.shape[1])
-    copies = torch.cat([stages.completed(some, each) for some, each in zip(around, first, strict=True)])
+    search_means = torch.stack([stages.searched_part(mean) for mean in first])
+    around = search_means.unsqueeze(1) + config.noise_std * noise.normal(members, search_means.shape[1])
+    copies = torch.cat([stages.completed(perturbed, mean) for perturbed, mean in zip(around, first, strict=True)])
     agent = derive_seed(seed, "initial agent")
     agents = [agent - agent % kinds + i % kinds for i in range(members)] if kinds > 1 else [agent]
     agents = agents * (draws * members // len(agents))
@@ -96,15 +101,15 @@ def _furthest(
 ) -> Tensor:
     """The final mean ``[D]`` of the best search from the initial means ``first [N, D]``. After every ``generations``
     the better half continues (successive halving), because some initial means are on a plateau."""
-    running = {i: STRATEGIES[config.strategy](config, stages.known(mean)) for i, mean in enumerate(first)}
+    running = {i: STRATEGIES[config.strategy](config, stages.searched_part(mean)) for i, mean in enumerate(first)}
     done = 0
     while len(running) > 1:
         scores: dict[int, float] = {}
         for number in range(done + 1, done + generations + 1):
             scores = _climb(running, first, config, stages, seed, kinds, number, train)
         done += generations
-        shown = ", ".join(f"{score:.4g}" for score in scores.values())
-        note(f"after {done} generations {len(running)} first searches are at {shown}")
+        score_text = ", ".join(f"{score:.4g}" for score in scores.values())
+        note(f"after {done} generations {len(running)} first searches are at {score_text}")
         best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # stable
         running = {i: running[i] for i in best}
     (winner,) = running
@@ -112,22 +117,32 @@ def _furthest(
 
 
 def _climb(
-    running: dict[int, Strategy], first: Tensor, config: SearchConfig, stages: Stages, seed: int, kinds: int,
-    number: int, train: Train,
-) -> dict[int, float]:  # fmt: skip
+    running: dict[int, Strategy],
+    first: Tensor,
+    config: SearchConfig,
+    stages: Stages,
+    seed: int,
+    kinds: int,
+    number: int,
+    train: Train,
+) -> dict[int, float]:
     """A generation of each of the searches that are ``running``, each from a row of ``first [N, D]``. Gives the scores
     of their means, by row."""
     name, noises, jobs = f"generation {number} of the first searches", {}, []
     for i, strategy in running.items():
-        streams = Streams.named([seed], f"perturbations of first search {i}, generation {number}")
+        streams = Streams.from_name([seed], f"perturbations of first search {i}, generation {number}")
         noises[i] = streams.normal(strategy.rows, len(strategy.mean))[0]
-        population, mean = (stages.completed(each, first[i]) for each in (strategy.ask(noises[i]), strategy.mean))
+        population, mean = (
+            stages.completed(parameters, first[i]) for parameters in (strategy.ask(noises[i]), strategy.mean)
+        )
         jobs.append(entered(population, mean, config, seed, kinds, number, name))
-    outcome = train(torch.cat([proxies for proxies, _ in jobs]), [each for _, seeds in jobs for each in seeds])
+    outcome = train(
+        torch.cat([proxies for proxies, _ in jobs]), [agent_seed for _, seeds in jobs for agent_seed in seeds]
+    )
     parts = objective(outcome, config).chunk(len(jobs))
     scores = {}
     for (i, strategy), part in zip(running.items(), parts, strict=True):
-        _, ranked, of_mean = judged(part, config)
+        _, ranked, of_mean = judged(part, config, config.population)
         scores[i] = float(of_mean.nanmean().nan_to_num(-torch.inf))
         strategy.tell(noises[i], ranked, scores[i])
     return scores

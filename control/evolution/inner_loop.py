@@ -84,22 +84,24 @@ class Outcome:
         tests = min(part.curve.shape[1] for part in parts)
         parts = [dataclasses.replace(part, curve=part.curve[:, :tests]) for part in parts]
         fields = zip(*(vars(part).values() for part in parts), strict=True)
-        whole: list[Any] = [torch.cat(each) if isinstance(each[0], Tensor) else sum(each) for each in fields]
-        return cls(*whole)
+        merged: list[Any] = [torch.cat(values) if isinstance(values[0], Tensor) else sum(values) for values in fields]
+        return cls(*merged)
 
 
-def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, only: int | None = None) -> list[int]:
+def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
     """Seeds of ``count`` fresh agents; different names give agents that share nothing. A seed's remainder by the number
-    of ``kinds`` of agents says which one it is: they take turns, or all are ``only`` one."""
-    drawn = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    return [each - each % kinds + (i if only is None else only) % kinds for i, each in enumerate(drawn)]
+    of ``kinds`` of agents says which one it is: they take turns, or all are ``kind`` one."""
+    base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
+    return [
+        base_seed - base_seed % kinds + (i if kind is None else kind) % kinds for i, base_seed in enumerate(base_seeds)
+    ]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
     """The mean of ``scores [N]``, without NaN, of each of the ``kinds`` of agents that the ``seeds [N]`` choose."""
-    chosen = torch.tensor([seed % len(kinds) for seed in seeds])
-    there = [(kind, scores[chosen == number]) for number, kind in enumerate(kinds)]
-    return {kind: float(own.nanmean()) for kind, own in there if own.isfinite().any()}
+    kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
+    scores_by_kind = [(kind, scores[kind_indices == number]) for number, kind in enumerate(kinds)]
+    return {kind: float(kind_scores.nanmean()) for kind, kind_scores in scores_by_kind if kind_scores.isfinite().any()}
 
 
 def train(
@@ -128,46 +130,56 @@ def train(
     spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
     result, curve = agent.online.clone(), [torch.zeros(members, 0)]
     stops = rule is not None or episodes is not None
-    begun, made, before = loop.steps, 0, agent.episodes.clone()
-    while made < steps and running.any():
-        due = steps - made
+    start_step, steps_done, start_episodes = loop.steps, 0, agent.episodes.clone()
+    while steps_done < steps and running.any():
+        block_steps = steps - steps_done
         if test is not None:
-            due = min(due, test_every - made % test_every)
+            block_steps = min(block_steps, test_every - steps_done % test_every)
         elif stops:
-            due = min(due, look)
+            block_steps = min(block_steps, look)
         if watch is not None:
-            watch(1 - int(running.sum()) / members * (1 - made / steps))
-            due = min(due, -(-(_WATCHED if advance is None else _WATCHED_COMPILED) // envs))
-        for ended in (advance or type(loop).advance)(loop, due, running, stops):
+            watch(1 - int(running.sum()) / members * (1 - steps_done / steps))
+            block_steps = min(block_steps, -(-(_WATCHED if advance is None else _WATCHED_COMPILED) // envs))
+        for finished in (advance or type(loop).advance)(loop, block_steps, running, stops):
             if not stops:
                 continue
-            mine = running[ended.members]  # rules may be slow, so they are applied to agents in training only
-            if not mine.any():
+            in_training = running[finished.members]  # rules may be slow, so they are applied to agents in training only
+            if not in_training.any():
                 continue
-            step = ended.step if isinstance(ended.step, int) else ended.step[mine]
-            ended = Ended(ended.members[mine], ended.returns[mine], ended.lengths[mine], step)
-            who = ended.members
-            counts.index_add_(0, at[who], torch.ones_like(who))
-            done = torch.zeros_like(who, dtype=torch.bool) if rule is None else rule(loop, ended)
+            step = finished.step if isinstance(finished.step, int) else finished.step[in_training]
+            finished = Ended(
+                finished.members[in_training], finished.returns[in_training], finished.lengths[in_training], step
+            )
+            member_ids = finished.members
+            counts.index_add_(0, at[member_ids], torch.ones_like(member_ids))
+            done = torch.zeros_like(member_ids, dtype=torch.bool) if rule is None else rule(loop, finished)
             if episodes is not None:
-                done |= counts[at[who]] >= episodes
-            gone, last = who[done], torch.as_tensor(step).expand(len(who))[done]
-            result[at[gone]], spent[at[gone]], running[gone] = agent.online[gone], last * envs, False
-        made = loop.steps - begun
-        if test is not None and made % test_every == 0:
+                done |= counts[at[member_ids]] >= episodes
+            stopped_ids, last = member_ids[done], torch.as_tensor(step).expand(len(member_ids))[done]
+            result[at[stopped_ids]], spent[at[stopped_ids]], running[stopped_ids] = (
+                agent.online[stopped_ids],
+                last * envs,
+                False,
+            )
+        steps_done = loop.steps - start_step
+        if test is not None and steps_done % test_every == 0:
             now: Tensor = agent.online
             if len(at) < members or not running.all():
                 now = result.clone()
                 now[at[running]] = agent.online[running]
-            curve.append(test(agent.with_weights(now.cpu()), made // test_every - 1)[:, None])
-        if running.any() and running.sum() < _COMPACT * len(running) and loop.select(kept := running.nonzero()[:, 0]):
+            curve.append(test(agent.with_weights(now.cpu()), steps_done // test_every - 1)[:, None])
+        if (
+            running.any()
+            and running.sum() < _COMPACT * len(running)
+            and loop.select(remaining := running.nonzero()[:, 0])
+        ):
             if rule is not None:
-                rule.select(kept)
-            at, running = at[kept], running[kept]
+                rule.select(remaining)
+            at, running = at[remaining], running[remaining]
     result[at[running]] = agent.online[running]
     result = result.cpu()
     if not stops:  # nobody left
-        counts = (agent.episodes - before).cpu()
+        counts = (agent.episodes - start_episodes).cpu()
     return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts, torch.cat(curve, 1))
 
 
@@ -212,42 +224,50 @@ class InnerLoop:
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
             assert proxies is not None
-            return Outcome.joined([
-                loop._test_targets(proxies[first : first + MOST_MEMBERS], seeds[first : first + MOST_MEMBERS])
-                for first in range(0, len(seeds), MOST_MEMBERS)
-            ])  # fmt: skip
+            return Outcome.joined(
+                [
+                    loop._test_targets(proxies[first : first + MOST_MEMBERS], seeds[first : first + MOST_MEMBERS])
+                    for first in range(0, len(seeds), MOST_MEMBERS)
+                ]
+            )
         pieces: list[tuple[InnerLoop, list[int]]] = []
         for number, kind in enumerate(self.kinds):
-            mine = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
-            own = loop.alone(kind)
+            positions = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
+            kind_loop = loop.alone(kind)
             if sample_all:
-                everything = type(own.agent_config)().vary
-                own.agent_config = dataclasses.replace(own.agent_config, vary_hp=True, vary=everything)
-            for group in own.agent_class.groups(own.agent_config, [seeds[i] for i in mine]) if mine else ():
+                all_hyperparameters = type(kind_loop.agent_config)().vary
+                kind_loop.agent_config = dataclasses.replace(
+                    kind_loop.agent_config, vary_hp=True, vary=all_hyperparameters
+                )
+            for group in (
+                kind_loop.agent_class.groups(kind_loop.agent_config, [seeds[i] for i in positions]) if positions else ()
+            ):
                 for first in range(0, len(group), MOST_MEMBERS):
-                    pieces.append((copy.copy(own), [mine[i] for i in group[first : first + MOST_MEMBERS]]))
+                    pieces.append((copy.copy(kind_loop), [positions[i] for i in group[first : first + MOST_MEMBERS]]))
         # Small groups of agents, such as those of one shape, are not split between threads.
-        few = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
-        threads = self.threads if few and self.dynamics is not None and loop.runs_compiled() else 1
+        small_pieces = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
+        threads = self.threads if small_pieces and self.dynamics is not None and loop.runs_compiled() else 1
         parts, done = {}, [0.0] * len(pieces)
 
-        def told(number: int, watch: Watch, share: float) -> None:
+        def report_progress(number: int, watch: Watch, share: float) -> None:
             done[number] = share * len(pieces[number][1]) / len(seeds)
             watch(sum(done))
 
         def run_piece(memory: None, number: int, last: int) -> None:
-            own, piece = pieces[number]
-            own.threads //= threads
-            theirs = None if proxies is None else proxies[piece]
-            tell = None if watch is None else functools.partial(told, number, watch)
-            parts[number] = own._run_piece(theirs, [seeds[i] for i in piece], tell)
+            piece_loop, piece = pieces[number]
+            piece_loop.threads //= threads
+            piece_proxies = None if proxies is None else proxies[piece]
+            tell = None if watch is None else functools.partial(report_progress, number, watch)
+            parts[number] = piece_loop._run_piece(piece_proxies, [seeds[i] for i in piece], tell)
 
-        for_members(run_piece, len(pieces), [None] * threads, most=1)
-        whole = Outcome.joined([parts[number] for number in range(len(pieces))])
+        for_members(run_piece, len(pieces), [None] * threads, max_members=1)
+        outcome = Outcome.joined([parts[number] for number in range(len(pieces))])
         order = torch.tensor([i for _, piece in pieces for i in piece]).argsort()
-        in_order = {name: getattr(whole, name)[order] for name in ("returns", "lengths", "curve", "steps", "episodes")}
-        seconds = {name: getattr(whole, name) / threads for name in ("train_seconds", "test_seconds")}
-        return dataclasses.replace(whole, **in_order, **seconds)
+        in_order = {
+            name: getattr(outcome, name)[order] for name in ("returns", "lengths", "curve", "steps", "episodes")
+        }
+        seconds = {name: getattr(outcome, name) / threads for name in ("train_seconds", "test_seconds")}
+        return dataclasses.replace(outcome, **in_order, **seconds)
 
     def alone(self, kind: str) -> "InnerLoop":
         """This loop for one of its kinds of agents."""
@@ -261,22 +281,22 @@ class InnerLoop:
         with self._tests_on_the_way(seeds) as tests:
             trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING))
         middle = time.perf_counter()
-        played = self.test(trained.policy, seeds)
-        for tested in (played.returns, trained.curve):
+        episodes = self.test(trained.policy, seeds)
+        for tested in (episodes.returns, trained.curve):
             tested[~trained.finite] = torch.nan  # such an agent still plays, always the same
         if watch is not None:
             watch(1)
-        steps, seconds = int(played.lengths.sum()), (middle - started, time.perf_counter() - middle)
-        own = trained.curve, trained.steps, trained.episodes
-        return Outcome(played.returns, played.lengths, *own, steps + self._rule_steps, *seconds)
+        steps, seconds = int(episodes.lengths.sum()), (middle - started, time.perf_counter() - middle)
+        training = trained.curve, trained.steps, trained.episodes
+        return Outcome(episodes.returns, episodes.lengths, *training, steps + self._rule_steps, *seconds)
 
     def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
         started = time.perf_counter()
-        played = self.test(self.stages.parameters.target(proxies), seeds)
-        played.returns[~proxies.isfinite().all(1)] = torch.nan
-        none, steps = torch.zeros(len(seeds), dtype=torch.int64), int(played.lengths.sum())
+        episodes = self.test(self.stages.parameters.target(proxies), seeds)
+        episodes.returns[~proxies.isfinite().all(1)] = torch.nan
+        zeros, steps = torch.zeros(len(seeds), dtype=torch.int64), int(episodes.lengths.sum())
         seconds = 0.0, time.perf_counter() - started
-        return Outcome(played.returns, played.lengths, torch.zeros(len(seeds), 0), none, none, steps, *seconds)
+        return Outcome(episodes.returns, episodes.lengths, torch.zeros(len(seeds), 0), zeros, zeros, steps, *seconds)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -289,7 +309,7 @@ class InnerLoop:
             return False
         loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
         with contextlib.closing(loop.environment):
-            return bool(self.compiled.able(loop))
+            return bool(self.compiled.can_compile(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         """Fresh agents of ``seeds [N]``, of one kind and shape, before their first step; ``proxies`` as for `run`."""
@@ -303,17 +323,19 @@ class InnerLoop:
 
     def finish(self, loop: StepLoop, tests: TestsOnTheWay | None = None, watch: Watch | None = None) -> Trained:
         """Train agents that have just begun to the end, with ``tests`` every ``test_every`` steps."""
-        steps, every = (-(-each // loop.agent.envs) for each in (self.config.inner_steps, self.config.test_every or 1))
+        steps, test_every = (
+            -(-count // loop.agent.envs) for count in (self.config.inner_steps, self.config.test_every or 1)
+        )
         code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
         test = None if tests is None else functools.partial(self._test_on_the_way, tests)
-        if code is None or not code.able(loop):
-            return train(loop, steps, rule, episodes, test, every, watch=watch)
-        within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, every)
+        if code is None or not code.can_compile(loop):
+            return train(loop, steps, rule, episodes, test, test_every, watch=watch)
+        within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, test_every)
         advance = code.Advance(self.threads, within)
         if within is None:
-            return train(loop, steps, rule, episodes, test, every, advance, code.LOOK, watch)
+            return train(loop, steps, rule, episodes, test, test_every, advance, code.LOOK, watch)
         trained = train(loop, steps, rule, episodes, advance=advance, look=code.LOOK, watch=watch)
-        returns, lengths = (each[:, : within.made].contiguous() for each in (within.returns, within.lengths))
+        returns, lengths = (values[:, : within.tests_done].contiguous() for values in (within.returns, within.lengths))
         self._rule_steps += int(lengths.sum())
         return dataclasses.replace(trained, curve=returns.mean(2))
 
@@ -332,9 +354,9 @@ class InnerLoop:
 
     def _test_on_the_way(self, tests: TestsOnTheWay, policy: Policy, number: int) -> Tensor:
         """The mean return ``[M]`` of a policy's greedy episodes, the ``number``-th time."""
-        played = self._rollout(policy, tests.real, tests.starts[:, number])
-        self._rule_steps += int(played.lengths.sum())
-        return played.returns.mean(1)
+        episodes = self._rollout(policy, tests.real, tests.starts[:, number])
+        self._rule_steps += int(episodes.lengths.sum())
+        return episodes.returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
         """Greedy episodes of M agents on the real environment, by ``seeds [M]``, ``[M, K]``."""
@@ -344,8 +366,8 @@ class InnerLoop:
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Greedy episodes from ``seeds [M, K]``, in the quickest way there is."""
-        played = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
-        return played or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
+        episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
+        return episodes or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _by_table(self, policy: Policy) -> Episodes | None:
         """Test a policy on a map, if all of its episodes are equal; None otherwise."""
@@ -354,8 +376,8 @@ class InnerLoop:
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
         if limit is None:
             return None
-        played = self.dynamics.play(moves, limit)
-        return Episodes(*(each.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for each in played))
+        results = self.dynamics.play(moves, limit)
+        return Episodes(*(values.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for values in results))
 
     def _rule(self, members: int) -> Rule | None:
         """The rule ``inner_rule``, or "solved": by training episodes, for agents on the real environment."""
@@ -373,11 +395,11 @@ class InnerLoop:
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.online[members].cpu())
-        if (played := self._by_table(policy)) is not None:
-            self._rule_steps += int(played.lengths.sum())
-            return played.returns[:, 0]
+        if (episodes := self._by_table(policy)) is not None:
+            self._rule_steps += int(episodes.lengths.sum())
+            return episodes.returns[:, 0]
         finished = agent.episodes.tolist()
         seeds = [numbered_seed(agent.seeds[m], finished[m]) for m in members.tolist()]
-        played = self.test(policy, seeds)
-        self._rule_steps += int(played.lengths.sum())
-        return played.returns.mean(1)
+        episodes = self.test(policy, seeds)
+        self._rule_steps += int(episodes.lengths.sum())
+        return episodes.returns.mean(1)

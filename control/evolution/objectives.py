@@ -56,11 +56,11 @@ def objective(outcome: Tested, config: Any) -> Tensor:
     return fitness
 
 
-def stays(curve: Tensor, solved: float) -> Tensor:
+def first_stable(curve: Tensor, solved: float) -> Tensor:
     """Index of the test from which on each agent stays solved, ``[N]`` int64 of ``curve [N, T]``; T for never."""
-    below = ~(curve >= solved)  # NaN too
+    unsolved = ~(curve >= solved)  # NaN too
     positions = torch.arange(1, curve.shape[1] + 1)
-    return (below * positions).amax(1)
+    return (unsolved * positions).amax(1)
 
 
 def staying(curve: Tensor, solved: float) -> Tensor:

@@ -12,7 +12,6 @@ the mean is stored in float32.
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from control.evolution.fitness_shaping import (
     without_failures,
 )
 from models.proxies.search import SearchConfig
-from models.state import demand, like
+from models.state import check_like, demand
 
 
 class Strategy:
@@ -35,7 +34,7 @@ class Strategy:
     ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P.
     """
 
-    kept: tuple[str, ...] = ("mean",)  # attributes in the state
+    state_names: tuple[str, ...] = ("mean",)  # attributes in the state
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         self.mean = mean.detach().to(torch.float32, copy=True)
@@ -58,11 +57,11 @@ class Strategy:
         """
         ordered = failures_last(fitness)
         failed = int((ordered == -torch.inf).sum())
-        before = self.mean
+        old_mean = self.mean
         if failed < len(fitness):
             self.mean = self._step(noise.double(), ordered, mean_score).float()
         return {
-            "update_norm": float((self.mean.double() - before.double()).norm()),
+            "update_norm": float((self.mean.double() - old_mean.double()).norm()),
             "noise_std": float(torch.as_tensor(self.noise_std, dtype=torch.float64).mean()),
             "failed": float(failed),
         }
@@ -73,12 +72,12 @@ class Strategy:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers that change from generation to generation; no settings."""
-        return {name: copy.deepcopy(getattr(self, name)) for name in self.kept}
+        return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict` to the bit."""
-        like(self.state_dict(), state, "strategy")
-        for name in self.kept:
+        check_like(self.state_dict(), state, "strategy")
+        for name in self.state_names:
             setattr(self, name, copy.deepcopy(state[name]))
 
 
@@ -113,7 +112,7 @@ class OpenAIES(Strategy):
     float64.
     """
 
-    kept = ("mean", "first_moment", "second_moment", "steps")
+    state_names = ("mean", "first_moment", "second_moment", "steps")
     betas, epsilon = (0.9, 0.999), 1e-8
 
     def __init__(self, config: SearchConfig, mean: Tensor):
@@ -151,7 +150,7 @@ class SNES(Strategy):
     mean by 1 - weight_decay first.
     """
 
-    kept = ("mean", "noise_std")
+    state_names = ("mean", "noise_std")
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         super().__init__(config, mean)
@@ -182,11 +181,11 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        each = without_failures(fitness)[0].view(self.rows, 2)
-        best = each.amax(1).sort(descending=True, stable=True).indices[: -(-self.rows // 2)]
-        plus, minus = each[best].unbind(1)
+        pairs = without_failures(fitness)[0].view(self.rows, 2)
+        best = pairs.amax(1).sort(descending=True, stable=True).indices[: -(-self.rows // 2)]
+        plus, minus = pairs[best].unbind(1)
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        spread = each[best].std(correction=0)
+        spread = pairs[best].std(correction=0)
         if not spread > 0:
             return decayed
         return decayed + self.config.step_size / (len(best) * spread) * ((plus - minus) @ noise[best])
@@ -212,7 +211,11 @@ class Archive:
             self.entries.sort(key=lambda entry: -entry[0])  # stable
             del self.entries[self.size :]
 
-    def load(self, entries: Sequence[Sequence[Any]], mean: Tensor) -> None:
-        """Take up ``entries`` from a file; each holds a mean like ``mean [D]``."""
+    def state_dict(self) -> dict[str, Any]:
+        return {"entries": [list(entry) for entry in self.entries]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`. Raises StateError if it holds anything else, or more means than this one."""
+        entries = state["entries"]
         demand(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
-        self.entries = [tuple(like((0.0, 0, mean), entry, "archive")) for entry in entries]
+        self.entries = [tuple(check_like([0.0, 0, entries[0][2]], list(entry), "archive")) for entry in entries]

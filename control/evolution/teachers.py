@@ -49,31 +49,31 @@ def is_teacher(source: str) -> bool:
 def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
     """The policy ``source`` (`is_teacher`) as a function of observations: its actions, clipped to the bounds of
     continuous ones, or with ``values`` its action values. Raises SettingError if it cannot be used in ``game``."""
-    found, actions = _agent(source, game, values) if Path(source).exists() else _function(source), spaces.actions
+    policy, actions = _agent(source, game, values) if Path(source).exists() else _function(source), spaces.actions
     if isinstance(actions, Discrete):
         shape = (actions.n,) if values else ()
     else:
         shape = (actions.size,)
 
-    def wrong(what: str, allowed: str) -> SettingError:
-        return SettingError(f"start_from is {source!r}, which gives {what}; allowed: {allowed}", "start_from")
+    def wrong(result: str, allowed: str) -> SettingError:
+        return SettingError(f"start_from is {source!r}, which gives {result}; allowed: {allowed}", "start_from")
 
     def checked(obs: Tensor) -> Tensor:
-        given = found(obs)
-        given = given.unsqueeze(1) if shape == (1,) and given.shape == (len(obs),) else given
-        if given.shape != (len(obs), *shape):
-            what = "the worth of every action" if values else f"one of {actions} for each of them"
-            raise wrong(f"{list(given.shape)} numbers for {len(obs)} observations", what)
-        if len(lost := given[~given.float().isfinite()]):
+        output = policy(obs)
+        output = output.unsqueeze(1) if shape == (1,) and output.shape == (len(obs),) else output
+        if output.shape != (len(obs), *shape):
+            expected = "the worth of every action" if values else f"one of {actions} for each of them"
+            raise wrong(f"{list(output.shape)} numbers for {len(obs)} observations", expected)
+        if len(lost := output[~output.float().isfinite()]):
             raise wrong(f"{lost[0].item()}", "finite numbers")
         if values:
-            return given.float()
+            return output.float()
         if isinstance(actions, Discrete):
-            chosen = given.long()
-            if len(others := given[(chosen != given) | (chosen < 0) | (chosen >= actions.n)]):
-                raise wrong(f"the action {others[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
-            return chosen
-        return torch.minimum(torch.maximum(given.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
+            indices = output.long()
+            if len(invalid := output[(indices != output) | (indices < 0) | (indices >= actions.n)]):
+                raise wrong(f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
+            return indices
+        return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
     checked(torch.zeros(2, *spaces.obs_shape))
     return checked
@@ -101,18 +101,18 @@ def _checkpoint(source: str) -> Checkpoint:
     """Load an agent's checkpoint. Raises SettingError if there is none."""
     line = f"start_from is {source!r}"
     try:
-        found = checkpoints.load(source)
+        checkpoint = checkpoints.load(source)
     except CheckpointError as error:
         reason = str(error).partition("; allowed")[0]
         allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
         raise SettingError(
             f"{line}, neither a proxy nor a policy: {reason}; allowed: {allowed}", "start_from"
         ) from error
-    if family(found.settings.run.implementation).learns_from == "evolution":
+    if family(checkpoint.settings.run.implementation).learns_from == "evolution":
         raise SettingError(
             f"{line}, a search without a winner; allowed: a proxy, or an agent's checkpoint", "start_from"
         )
-    return found
+    return checkpoint
 
 
 def _agent(source: str, game: str, values: bool) -> Teacher:
@@ -131,11 +131,11 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
         members = len(agent.seeds)
         wide = obs.expand(members, *obs.shape)
         if values:
-            found: Tensor = agent.values(wide)[0]
-            return found
-        streams = Streams.named(agent.seeds, "cloning")
-        chosen: Tensor = agent.begin(len(obs), streams, sample=False, evaluate=True).act(wide)[0]
-        return chosen
+            action_values: Tensor = agent.values(wide)[0]
+            return action_values
+        streams = Streams.from_name(agent.seeds, "cloning")
+        actions: Tensor = agent.begin(len(obs), streams, sample=False, evaluate=True).act(wide)[0]
+        return actions
 
     return torch.no_grad()(act)
 
@@ -149,27 +149,27 @@ def visited(
     envs = _ENVS * len(_LADDER)
     streams = Streams([derive_seed(seed, "states of a teacher")])
     rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
-    seen: list[Tensor] = []
+    observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-        over = torch.ones(1, envs, dtype=torch.bool)
+        done = torch.ones(1, envs, dtype=torch.bool)
         obs = real.reset(streams.episode_seeds(envs))
         actions = real.spaces.actions
-        while len(seen) * envs < 2 * count:
-            obs = real.reset(streams.episode_seeds(envs), over)
-            seen.append(obs[0].float())
-            chosen = act(obs[0].float())
+        while len(observations) * envs < 2 * count:
+            obs = real.reset(streams.episode_seeds(envs), done)
+            observations.append(obs[0].float())
+            action = act(obs[0].float())
             if isinstance(actions, Discrete):
-                anything = (streams.uniform(envs)[0] * actions.n).long()
-                chosen = anything.where(streams.uniform(envs)[0] < rungs, chosen)
+                random_action = (streams.uniform(envs)[0] * actions.n).long()
+                action = random_action.where(streams.uniform(envs)[0] < rungs, action)
             else:
                 low, high = torch.tensor(actions.low), torch.tensor(actions.high)
                 noise = streams.normal(envs, actions.size)[0] * rungs[:, None] * (high - low) / 2
-                chosen = torch.minimum(torch.maximum(chosen + noise, low), high)
-            step = real.step(chosen[None])
-            obs, over = step.obs, step.terminated | step.truncated
-    spent(len(seen) * envs)
-    whole = torch.cat(seen)
-    return whole[streams.uniform(len(whole))[0].argsort()[:count]]
+                action = torch.minimum(torch.maximum(action + noise, low), high)
+            step = real.step(action[None])
+            obs, done = step.obs, step.terminated | step.truncated
+    spent(len(observations) * envs)
+    all_observations = torch.cat(observations)
+    return all_observations[streams.uniform(len(all_observations))[0].argsort()[:count]]
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
@@ -182,8 +182,10 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
 def cloned(source: str, stages: Stages, game: str, seed: int, spent: Spent = lambda steps: None) -> Tensor:
     """Parameters ``[D]`` of the proxy cloned from a policy. Raises the errors of `check_teacher`."""
     values = stages.check_policy(source)
-    act = told = teacher(source, game, stages.spaces)
+    act = target_policy = teacher(source, game, stages.spaces)
     if values:
-        told = teacher(source, game, stages.spaces, values)
+        target_policy = teacher(source, game, stages.spaces, values)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.of_policy(told, lambda count, limit: visited(act, game, count, seed, limit, spent), streams)[0]
+    return stages.of_policy(target_policy, lambda count, limit: visited(act, game, count, seed, limit, spent), streams)[
+        0
+    ]

@@ -44,11 +44,14 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
             with _writing("video", path):
                 if writer is None:
                     writer = encoder().write_frames(
-                        str(temporary), frame.shape[1::-1], fps=frames_per_second, macro_block_size=2,
+                        str(temporary),
+                        frame.shape[1::-1],
+                        fps=frames_per_second,
+                        macro_block_size=2,
                         ffmpeg_log_level="error",
                         # Drawn pictures are no larger for a quick encoder.
                         output_params=["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"],
-                    )  # fmt: skip
+                    )
                     writer.send(None)
                 writer.send(np.ascontiguousarray(frame))
 
@@ -61,12 +64,12 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
 
 
 @contextlib.contextmanager
-def _writing(what: str, path: Path) -> Iterator[None]:
+def _writing(file_kind: str, path: Path) -> Iterator[None]:
     """A UserError of whatever ffmpeg or the disk says."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        raise UserError(f"{what} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
+        raise UserError(f"{file_kind} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
 def gif(video: Path) -> Path:

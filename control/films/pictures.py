@@ -39,9 +39,9 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
         room = (width - 2 * margin) // max(1, len(cells))
         top = margin // 2 + row * number
         for place, text in enumerate(cells):
-            left = margin + place * room
-            drawn = _cell(text, height, room, row, _INK if number else _STRONG)
-            strip[top : top + row, left : left + drawn.shape[1]] = drawn[:, : width - left]
+            x_offset = margin + place * room
+            cell = _cell(text, height, room, row, _INK if number else _STRONG)
+            strip[top : top + row, x_offset : x_offset + cell.shape[1]] = cell[:, : width - x_offset]
     return np.concatenate([frame, strip])
 
 
@@ -61,16 +61,16 @@ def _backdrop(height: int, width: int) -> Frame:
     return np.full((height, width, 3), _BACK, np.uint8)
 
 
-def beside(frames: Sequence[Frame]) -> Frame:
+def side_by_side(frames: Sequence[Frame]) -> Frame:
     """Pictures side by side, the lower ones with the background under them, and both sides made even, which video
     formats want."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
     sheet = _backdrop(height + height % 2, width + width % 2).copy()
-    left = 0
+    x_offset = 0
     for frame in frames:
-        sheet[: frame.shape[0], left : left + frame.shape[1]] = frame
-        left += frame.shape[1] + GAP
+        sheet[: frame.shape[0], x_offset : x_offset + frame.shape[1]] = frame
+        x_offset += frame.shape[1] + GAP
     return sheet
 
 

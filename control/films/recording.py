@@ -14,7 +14,7 @@ from torch import Tensor
 from control.cli.progress import Watch, progress
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
-from control.films.pictures import GAP, Frame, beside, captioned, enlarged, letters
+from control.films.pictures import GAP, Frame, captioned, enlarged, letters, side_by_side
 from control.loops.loop import Loop
 from control.storage.run_dir import home
 from envs.make import make_environment
@@ -38,12 +38,14 @@ class Actor:
 
 def check_recording(run: RunConfig) -> None:
     """Raise SettingError if the run is to be filmed and cannot be, before anything is trained or played."""
-    wanted = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
-    if wanted:
-        check_film(run.gamename, run.time_limit, wanted, f"{str(getattr(run, wanted)).lower()}, but ", "; leave it out")
+    setting = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
+    if setting:
+        check_film(
+            run.gamename, run.time_limit, setting, f"{str(getattr(run, setting)).lower()}, but ", "; leave it out"
+        )
 
 
-def check_film(game: str, time_limit: int | None, setting: str, before: str = "", after: str = "") -> None:
+def check_film(game: str, time_limit: int | None, setting: str, prefix: str = "", suffix: str = "") -> None:
     """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing."""
     try:
         environment: Any = make_environment(game, 1, 1, render=True, time_limit=time_limit)
@@ -54,8 +56,8 @@ def check_film(game: str, time_limit: int | None, setting: str, before: str = ""
     except UserError as error:
         # Errors of the game that have nothing to do with films are raised unchanged.
         make_environment(game, 1, 1, time_limit=time_limit).close()
-        line = f"{before}{str(error).removeprefix('record: ')}{after}"
-        raise SettingError(f"{setting} is {line}" if before else f"{setting}: {line}", setting) from error
+        line = f"{prefix}{str(error).removeprefix('record: ')}{suffix}"
+        raise SettingError(f"{setting} is {line}" if prefix else f"{setting}: {line}", setting) from error
 
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
@@ -87,21 +89,32 @@ def film_seconds(run: RunConfig, length: float | None) -> float:
 
 
 def film(
-    loop: Loop, run: RunConfig, path: Path, name: str, sample: bool = False, episodes: int = 1, small: bool = False,
+    loop: Loop,
+    run: RunConfig,
+    path: Path,
+    name: str,
+    sample: bool = False,
+    episodes: int = 1,
+    small: bool = False,
     watch: Watch | None = None,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Write a video of ``episodes`` of the first member, and with ``small`` a GIF beside it. Returns their returns.
     Seeds depend on ``name`` alone, so that filming does not change training. ``watch`` gets the progress."""
-    streams, forks = Streams.named(loop.seeds, name), Streams.named(loop.seeds, f"{name}, actions")
+    streams, forks = Streams.from_name(loop.seeds, name), Streams.from_name(loop.seeds, f"{name}, actions")
     seeds = streams.episode_seeds(episodes)[0].tolist()
     actor = Actor(lambda: loop.policy(forks.fork(), sample), filmed_seed(loop.seeds))
     return record([actor], run.gamename, path, seeds, run.time_limit, small, watch)[0]
 
 
 def record(
-    actors: Sequence[Actor], game: str, path: Path, seeds: Sequence[int], time_limit: int | None = None,
-    small: bool = False, watch: Watch | None = None,
-) -> list[list[float]]:  # fmt: skip
+    actors: Sequence[Actor],
+    game: str,
+    path: Path,
+    seeds: Sequence[int],
+    time_limit: int | None = None,
+    small: bool = False,
+    watch: Watch | None = None,
+) -> list[list[float]]:
     """Write a film of ``actors`` side by side to ``path`` (mp4): one episode after another, each from one of ``seeds``
     for all actors. Actors whose episode has ended wait for the others. With ``small`` also write a GIF beside it.
     ``watch`` gets the progress after each episode. Returns the returns of each actor. Raises UserError if ffmpeg is
@@ -114,13 +127,13 @@ def record(
                 heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
                 for stage in stages:
                     stage.start(seed, heading)
-                add(beside([stage.picture() for stage in stages]))
-                left = max(1, round(_PAUSE * speed))  # pictures, after the last step
-                while left:
-                    left -= all(stage.done for stage in stages)
+                add(side_by_side([stage.picture() for stage in stages]))
+                remaining_frames = max(1, round(_PAUSE * speed))  # pictures, after the last step
+                while remaining_frames:
+                    remaining_frames -= all(stage.done for stage in stages)
                     for stage in stages:
                         stage.advance()
-                    add(beside([stage.picture() for stage in stages]))
+                    add(side_by_side([stage.picture() for stage in stages]))
                 if watch is not None:
                     watch((number + 1) / len(seeds))
     if small:
@@ -137,7 +150,7 @@ def returns_text(returns: Sequence[float]) -> str:
     """The number of filmed episodes and their returns, in words."""
     if len(returns) == 1:
         return f"one episode, return {returns[0]:.0f}"
-    return f"{len(returns)} episodes, returns {', '.join(f'{each:.0f}' for each in returns)}"
+    return f"{len(returns)} episodes, returns {', '.join(f'{episode_return:.0f}' for episode_return in returns)}"
 
 
 class _Stage:
@@ -162,14 +175,14 @@ class _Stage:
         self._frame = enlarged(self.environment.frame(0, 0))
         self._heading, self._steps, self.done = heading, 0, False
         self.returns.append(0.0)
-        self._told = self.policy.told()
+        self._command = self.policy.current_command()
 
     def advance(self) -> None:
         """Make the next step, unless the episode has ended."""
         if self.done:
             return
         action = self.policy.act(self._obs)
-        self._told = self.policy.told()  # the command of this action
+        self._command = self.policy.current_command()  # the command of this action
         step = self.environment.step(action, self._first)
         self.policy.advance(step.reward)
         self._steps += 1
@@ -180,8 +193,8 @@ class _Stage:
     def picture(self) -> Frame:
         """The current picture with its text."""
         lines = [[self._heading, f"step {self._steps:,}", f"return {_number(self.returns[-1])}"]]
-        if self._told:
-            lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._told.items()])
+        if self._command:
+            lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._command.items()])
         if self.actor.caption:
             lines.insert(0, [self.actor.caption])
         return captioned(self._frame, lines, letters((self._frame.shape[1] + GAP) * self._count))

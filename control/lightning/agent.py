@@ -14,7 +14,17 @@ from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, in_spaces, take_weights
 from control.loops.loop import Loop, as_observations, first_acts
-from control.reports.tags import GREEDY, LENGTH, REWARD_RATE, RUNNING_MEAN, SAMPLED, SCORES, SPEED, TRAINING
+from control.reports.tags import (
+    GREEDY,
+    LEARNING_RATE,
+    LENGTH,
+    REWARD_RATE,
+    RUNNING_MEAN,
+    SAMPLED,
+    SCORES,
+    SPEED,
+    TRAINING,
+)
 from control.storage import checkpoints
 from models.state import demand
 from models.streams import Streams
@@ -45,7 +55,9 @@ class AgentModule(RunModule):
         return module
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
+        """The `EpochOptimizer`, and the agents' that are torch's; others are saved with the agents."""
+        agents = [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
+        return [*super().configure_optimizers(), *agents]
 
     val_dataloader = test_dataloader = RunModule.train_dataloader
 
@@ -55,29 +67,35 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        start, before = time.perf_counter(), int(self.loop.env_steps.sum())
-        self.loop.watch = self.watch
-        self.row = self.loop.epoch()
-        rate = (int(self.loop.env_steps.sum()) - before) / (time.perf_counter() - start)
-        self.row[SPEED] = torch.full((len(self.seeds),), rate)
-        self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
-        self.gradient_steps = self.loop.gradient_steps
+        self.count_epoch(self.train_epoch)
         if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
             # Too short for any evaluation. A longer, resumed run still equals an uninterrupted one.
             with self.loop.put_back():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
+
+    def train_epoch(self) -> None:
+        """Train an epoch of the loop, and begin its row."""
+        start, start_steps = time.perf_counter(), int(self.loop.env_steps.sum())
+        self.loop.watch = self.watch
+        self.row = self.loop.epoch()
+        rate = (int(self.loop.env_steps.sum()) - start_steps) / (time.perf_counter() - start)
+        self.row[SPEED] = torch.full((len(self.seeds),), rate)
+        self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
+        self.gradient_steps = self.loop.gradient_steps
+        if LEARNING_RATE in self.row:
+            self.epoch_optimizer.param_groups[0]["lr"] = float(self.row[LEARNING_RATE].nanmean())
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
         """The greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B,
         *O]``; for one, ``[*O]``, its action ``[]`` or ``[A]``. Each observation is treated as the first of an episode,
         with the command of evaluations for agents that follow one. Raises SettingError for other observations."""
-        device, own = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
-        obs = as_observations(observations, own, device)
-        rows = obs.reshape(-1, *own)
-        policy = self.loop.policy(Streams.named([0] * len(self.seeds), "playing"), envs=len(rows))
+        device, obs_shape = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
+        obs = as_observations(observations, obs_shape, device)
+        rows = obs.reshape(-1, *obs_shape)
+        policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(rows))
         actions = first_acts(policy, rows)
-        return actions if obs.dim() > len(own) else actions[0]
+        return actions if obs.dim() > len(obs_shape) else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """`forward` of the observations, which are the first part of a ``batch`` that has several."""
@@ -94,23 +112,28 @@ class AgentModule(RunModule):
 
     test_step = validation_step
 
-    def _evaluate(self, **how: Any) -> None:
+    def _evaluate(self, **log_options: Any) -> None:
         """Add an evaluation to the row, and hand its scores to Lightning."""
         start = time.perf_counter()
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
         for tag, mean in self.means().items():
             if tag in SCORES:
-                self.log(tag, mean, batch_size=1, **how)
+                self.log(tag, mean, batch_size=1, **log_options)
 
-    def own_state(self) -> dict[str, Any]:
-        return super().own_state() | {"loop": self.loop.state_dict(self.whole)}
+    def run_state(self) -> dict[str, Any]:
+        return super().run_state() | {"loop": self.loop.state_dict(self.resumable)}
 
-    def take_state(self, state: dict[str, Any]) -> None:
-        super().take_state(state)
+    def load_run_state(self, state: dict[str, Any]) -> None:
+        super().load_run_state(state)
         self.loop.load_state_dict(state["loop"])
-        ours, own = ((one.env_steps.tolist(), one.gradient_steps) for one in (self, self.loop))
-        demand((self.epoch, *ours) == (self.loop.epochs, *own), "loop", f"has counted {own}", f"{ours} of the run")
+        counters, loop_counters = ((source.env_steps.tolist(), source.gradient_steps) for source in (self, self.loop))
+        demand(
+            (self.epoch, *counters) == (self.loop.epochs, *loop_counters),
+            "loop",
+            f"has counted {loop_counters}",
+            f"{counters} of the run",
+        )
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Load the weights alone. Raises CheckpointError if shapes differ."""
@@ -141,16 +164,16 @@ class AgentModule(RunModule):
 
     def histograms(self) -> dict[str, Tensor]:
         """Weights of the first member, and its actions in the latest evaluation: each coordinate of continuous ones."""
-        named = self.loop.agents[0].named_parameters()
-        found = {f"weights/{name}": weights[0] for name, weights in named if "target" not in name}
+        parameters = self.loop.agents[0].named_parameters()
+        samples = {f"weights/{name}": weights[0] for name, weights in parameters if "target" not in name}
         for mode, actions in self.loop.actions.items():
-            many = actions.dim() > 1
-            parts = {f"_{i}": part for i, part in enumerate(actions.unbind(1))} if many else {"": actions}
-            found |= {f"actions/{mode}{name}": part for name, part in parts.items()}
-        return found
+            continuous = actions.dim() > 1
+            parts = {f"_{i}": part for i, part in enumerate(actions.unbind(1))} if continuous else {"": actions}
+            samples |= {f"actions/{mode}{name}": part for name, part in parts.items()}
+        return samples
 
     def headline(self) -> str:
-        return ", ".join(self._shown({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
+        return ", ".join(self._format_means({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
 
     def report(self) -> list[str] | None:
         """Lines at evaluations, in the first epoch of a process, and in every epoch with verbose output."""
@@ -160,15 +183,15 @@ class AgentModule(RunModule):
         done = f"{self.steps_a_seed():,} steps"
         greedy = {REWARD_RATE: "reward rate {:.4f}"} if REWARD_RATE in self.row else {GREEDY: "greedy {:7.1f}"}
         texts = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
-        return [done, *self._shown(texts | {self.loop.loss_tag: "loss {:.3g}"})]
+        return [done, *self._format_means(texts | {self.loop.loss_tag: "loss {:.3g}"})]
 
     @property
     def _return_tag(self) -> str:
         return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
 
-    def _shown(self, texts: dict[str, str]) -> list[str]:
+    def _format_means(self, texts: dict[str, str]) -> list[str]:
         """`means` in words, and how many seeds have diverged."""
-        means, lost = self.means(), int((~self.loop.sound).sum())
+        means, lost = self.means(), int((~self.loop.finite_members).sum())
         diverged = [f"{lost} of {len(self.seeds)} seeds diverged"] if lost else []
         return [texts[tag].format(means[tag]) for tag in texts if tag in means] + diverged
 

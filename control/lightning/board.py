@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.cli.settings import Settings, acting, as_dict, usual
+from control.cli.settings import Settings, acting, as_dict, default_settings
 from control.lightning.module import RunModule
 
 # Settings of a run that change what is learned, and settings of agents and searches that do not.
@@ -39,9 +39,9 @@ class Board:
 
     def settings(self, settings: Settings, steps: int) -> None:
         """What a run goes by, as a table; what differs from the default, or was given, first and in bold."""
-        chosen = set(hyperparameters(settings))
-        values = sorted(acting(settings).items(), key=lambda item: item[0] not in chosen)
-        lines = [f"| {'**' + name + '**' if name in chosen else name} | `{value}` |" for name, value in values]
+        highlighted = set(hyperparameters(settings))
+        values = sorted(acting(settings).items(), key=lambda item: item[0] not in highlighted)
+        lines = [f"| {'**' + name + '**' if name in highlighted else name} | `{value}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
 
     def histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
@@ -67,7 +67,7 @@ class Board:
         from torch.utils.tensorboard.summary import hparams
 
         values = hyperparameters(settings) | {"seed": seed}
-        plain = {name: each if isinstance(each, int | float | str) else str(each) for name, each in values.items()}
+        plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
         for summary in hparams(plain, {})[1:]:
             self.writer._get_file_writer().add_summary(summary)
 
@@ -79,17 +79,17 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     """What makes a run another run: agent, environment, seed, and settings of what is learned that were given or differ
     from the default of this agent in this environment."""
     run = settings.run
-    own = {"implementation": run.implementation, "gamename": run.gamename}
-    own |= {} if settings.proxy is None else {"agent": run.agent}
-    defaults, values = usual(settings), acting(settings)
+    identity = {"implementation": run.implementation, "gamename": run.gamename}
+    identity |= {} if settings.proxy is None else {"agent": run.agent}
+    defaults, values = default_settings(settings), acting(settings)
     of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
-    chosen = {
+    changed_settings = {
         name: value
         for name, value in values.items()
-        if name not in of_run | {*_SWITCHES} and (name in settings.given or value != defaults.get(name))
+        if name not in of_run | {*_SWITCHES} and (name in settings.explicit_names or value != defaults.get(name))
     }
-    return own | {"seed": run.seed} | chosen | command
+    return identity | {"seed": run.seed} | changed_settings | command
 
 
 def show_film(module: RunModule, folder: Path, video: Path) -> None:

@@ -36,16 +36,16 @@ class Progress(Callback):
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
-        self._shown = 0.0  # when the bar last told how much of an epoch is done
-        self._steps, self._time, self._first, self._begun, self._started = 0, 0.0, 0, 0.0, 0.0
+        self._last_update = 0.0  # when the bar last told how much of an epoch is done
+        self._steps, self._time, self._first, self._start_share, self._started = 0, 0.0, 0, 0.0, 0.0
         self._within = Lines()
         self._between = Lines()  # of epochs that report nothing
-        self._began, self._before = 0.0, 0.0  # when the epoch began, and how much was done by then
+        self._began, self._epoch_share = 0.0, 0.0  # when the epoch began, and how much was done by then
         self._waits = False  # whether nothing has been learned before the epoch
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
-        self._first, self._begun, self._started = module.epoch, module.share(), self._time
+        self._first, self._start_share, self._started = module.epoch, module.share(), self._time
         if sys.stderr.isatty():
             # By steps where nothing else is known to end the run.
             unit, total = (module.unit, module.epochs) if module.epochs is not None else ("step", module.total_steps)
@@ -56,7 +56,7 @@ class Progress(Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         number = trainer.current_epoch + 1
-        self._began, self._before = time.perf_counter(), module.share()
+        self._began, self._epoch_share = time.perf_counter(), module.share()
         self._waits = not module.gradient_steps and number > self._first + 1
         if number == self._first + 1:  # what came before is no epoch
             self._started = self._began
@@ -71,25 +71,25 @@ class Progress(Callback):
 
     def _show(self, module: RunModule, number: int, share: float) -> None:
         """How much is done of an epoch, or, if its number is 0, of what comes before the first."""
-        what = _counted(module, number) if number else f"before the first {module.unit}"
+        label = _counted(module, number) if number else f"before the first {module.unit}"
         if self.bar is None:
-            self._within.show(what, share)
-        elif time.perf_counter() - self._shown >= self.bar.mininterval:
-            self.bar.set_postfix_str(f"{what}: {100 * share:.0f} %")
-            self._shown = time.perf_counter()
+            self._within.show(label, share)
+        elif time.perf_counter() - self._last_update >= self.bar.mininterval:
+            self.bar.set_postfix_str(f"{label}: {100 * share:.0f} %")
+            self._last_update = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         if self.bar is not None:
             self.bar.update(self._done(module) - self.bar.n)
             self.bar.set_postfix_str(module.headline())
         if self._waits and module.gradient_steps:  # from here on epochs take longer than those before
-            self._begun, self._started = self._before, self._began
+            self._start_share, self._started = self._epoch_share, self._began
         parts = module.report()
         if parts is not None:
             self._between.begin()
             self._line(module, parts)
         elif self.bar is None:
-            self._between.say("  ".join([_counted(module, module.epoch), module.headline(), self._left(module)]))
+            self._between.say("  ".join([_counted(module, module.epoch), module.headline(), self._time_left(module)]))
         if reason := module.stop_reason():
             tqdm.write(painted(reason, "green", sys.stdout))
 
@@ -97,19 +97,19 @@ class Progress(Callback):
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
         speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
-        count, rest = _counted(module, module.epoch), f"{speed}  {self._left(module)}"
+        count, rest = _counted(module, module.epoch), f"{speed}  {self._time_left(module)}"
         tqdm.write("  ".join([painted(count, "cyan", sys.stdout), *parts, painted(rest, "dim", sys.stdout)]))
         sys.stdout.flush()
 
-    def _left(self, module: RunModule) -> str:
+    def _time_left(self, module: RunModule) -> str:
         """How long the run may still take, with what comes after the last epoch. Epochs without updates say
         nothing of those with: they are several times as quick."""
         share = module.share()
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
             return "time left is known once updates begin"
         rest = 0.0 if module.stop_reason() else 1 - share
-        left = (time.perf_counter() - self._started) / (share - self._begun) * rest
-        return f"{tqdm.format_interval(left + module.seconds_after())} left"
+        seconds_left = (time.perf_counter() - self._started) / (share - self._start_share) * rest
+        return f"{tqdm.format_interval(seconds_left + module.seconds_after())} left"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:
@@ -173,27 +173,34 @@ class Checkpoints(CheckpointCallback):
     """``last.ckpt`` every so many epochs and at the end, with all that a resumed run needs; ``best.ckpt`` by the
     module's score, without what only a resumed run needs."""
 
-    def __init__(self, folder: Path, every: int):
-        self.folder, self.every = folder, every
+    def __init__(self, folder: Path, interval: int):
+        self.folder, self.interval = folder, interval
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         score = module.score()
         if score is not None and math.isfinite(score) and score > module.best:
             module.best = score
-            self._save(trainer, module, "best.ckpt", whole=False)
-        if module.epoch % self.every == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
-            self._save(trainer, module, "last.ckpt", whole=True)
+            self._save(trainer, module, "best.ckpt", resumable=False)
+        if module.epoch % self.interval == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
+            self._save(trainer, module, "last.ckpt", resumable=True)
 
-    def _save(self, trainer: pl.Trainer, module: RunModule, name: str, whole: bool) -> None:
-        module.whole = whole
-        if whole and (rows := self.folder.parent / "metrics.csv").exists():
+    def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
+        module.resumable = resumable
+        if resumable and (rows := self.folder.parent / "metrics.csv").exists():
             synced(rows)  # no later than what counts them
         trainer.save_checkpoint(self.folder / name)
-        module.whole = True
+        module.resumable = True
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, each replaced in one step."""
+    """Lightning's checkpoint files, each replaced in one step. A run goes on from ``checkpoint``, which was checked."""
+
+    def __init__(self, checkpoint: checkpoints.Checkpoint | None = None):
+        super().__init__()
+        self.checkpoint = checkpoint
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return checkpoints.load(path).content if self.checkpoint is None else self.checkpoint.content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         checkpoints.save(checkpoint, path)
@@ -203,31 +210,31 @@ class StopOnSignal(Callback):
     """Each of `SIGNALS` ends the run after the epoch under way, with a checkpoint; a second one ends it at once. One
     that is ignored stays so, and only the main thread of a program gets any."""
 
-    asked = False
+    stop_requested = False
 
     def __enter__(self) -> None:
-        own = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        heard = [number for number in own if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._ask) for number in heard}
+        signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous_handlers = {number: signal.signal(number, self._ask) for number in handled}
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.stop_requested:
             ending.orderly = False  # the third need not wait for what the second has cut short
             raise StopNow
-        self.asked = True
+        self.stop_requested = True
         say("\nstopping after this epoch; once more to stop at once")
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # Lightning has put a handler around ours by now that would end the run without its summary.
-        if signal.SIGTERM in self._before:
+        if signal.SIGTERM in self._previous_handlers:
             signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        trainer.should_stop |= self.asked
+        trainer.should_stop |= self.stop_requested
 
 
 class Recorder(Callback):
@@ -239,9 +246,9 @@ class Recorder(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         run = module.settings.run
-        every = run.recording_epoch_interval
-        if every > 0 and module.epoch % every == 0 and isinstance(module, AgentModule):
-            (log,) = (each for each in trainer.callbacks if isinstance(each, RunLog))  # type: ignore[attr-defined]
+        interval = run.recording_epoch_interval
+        if interval > 0 and module.epoch % interval == 0 and isinstance(module, AgentModule):
+            (log,) = (callback for callback in trainer.callbacks if isinstance(callback, RunLog))  # type: ignore[attr-defined]
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
                 boards = log.boards[: i == 0]

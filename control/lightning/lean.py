@@ -44,16 +44,16 @@ _NAMES: dict[str, dict[str, Any]] = {
 
 @contextlib.contextmanager
 def _instead(names: dict[str, dict[str, Any]]) -> Iterator[None]:
-    made = {}
+    stubs = {}
     for name, values in names.items():
         if name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
             continue
-        made[name] = sys.modules[name] = _Later(name)
-        vars(made[name]).update(values)
+        stubs[name] = sys.modules[name] = _Later(name)
+        vars(stubs[name]).update(values)
     try:
         yield
     finally:
-        for name, module in made.items():
+        for name, module in stubs.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
 

@@ -1,6 +1,7 @@
 """The base class of the LightningModules: counters, rows of metrics, and checkpoints of any run."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -13,8 +14,24 @@ from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, believing
+from models.optim import LeanOptimizer
 from models.settings import nearest
-from models.state import like
+from models.state import check_like
+
+
+class EpochOptimizer(LeanOptimizer):
+    """An optimizer whose step is an epoch of training, so that Lightning's ``global_step`` counts epochs.
+
+    An epoch has hundreds of updates, and a step through Lightning costs as much as a small one. Its learning rate is
+    the agents', for `LearningRateMonitor`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([torch.zeros(1)], {"lr": 0.0})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        assert closure is not None
+        return closure()
 
 
 class RunModule(pl.LightningModule):
@@ -43,9 +60,11 @@ class RunModule(pl.LightningModule):
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
-        self.callback_states: dict[str, Any] = {}  # by Lightning's keys, from `restore`
+        self.restored: Checkpoint | None = None  # from which a run goes on
+        self.log_all = True  # whether each measurement also goes to Lightning, which takes half a millisecond
+        self.epoch_optimizer = EpochOptimizer()
         self.watch: Watch | None = None  # gets the progress of an epoch, or of the work before the first one
-        self.whole = True  # whether the checkpoint about to be written must serve to resume
+        self.resumable = True  # whether the checkpoint about to be written must serve to resume
 
     def is_over(self) -> bool:
         """Whether nothing is left to train."""
@@ -67,7 +86,7 @@ class RunModule(pl.LightningModule):
 
     def means(self) -> dict[str, float]:
         """The mean of each tag of `row` over the members that have a finite number; no tag of which none has."""
-        finite = {tag: [each for each in values.tolist() if math.isfinite(each)] for tag, values in self.row.items()}
+        finite = {tag: [value for value in values.tolist() if math.isfinite(value)] for tag, values in self.row.items()}
         return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
     def stop_reason(self) -> str:
@@ -98,7 +117,14 @@ class RunModule(pl.LightningModule):
         """Close the environments and end the processes that are the module's."""
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return []
+        """The `EpochOptimizer`, and those of the agents that Lightning saves."""
+        return [self.epoch_optimizer]
+
+    def count_epoch(self, train: Callable[[], None]) -> None:
+        """Train an epoch, as one step of the `EpochOptimizer`."""
+        optimizers = self.optimizers()
+        optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
+        optimizer.step(closure=train)  # type: ignore[union-attr]
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
@@ -108,29 +134,20 @@ class RunModule(pl.LightningModule):
         is no error, because callbacks may log other names."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             name = getattr(callback, "monitor", None)
-            meant = "eval/return_greedy" if str(name).startswith("val") else str(name)  # val_loss, of habit
-            if isinstance(name, str) and name not in TAGS and (near := nearest(meant, TAGS)):
-                warning(f"{type(callback).__name__} has monitor {name!r}, which no run measures{near}")
+            likely_tag = "eval/return_greedy" if str(name).startswith("val") else str(name)  # val_loss, of habit
+            if isinstance(name, str) and name not in TAGS and (hint := nearest(likely_tag, TAGS)):
+                warning(f"{type(callback).__name__} has monitor {name!r}, which no run measures{hint}")
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch
         if self.epoch and self.is_over():  # a run resumed at its end; before the first epoch there is no result
             self.trainer.should_stop = True
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # Agents make the optimiser steps, which Lightning cannot see. ModelCheckpoint writes nothing at a step
-        # that it has seen before, so an epoch counts as one.
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()
-        progress.increment_completed()
-
     def on_train_epoch_end(self) -> None:
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
         means = self.means()
-        # The project's callbacks read the row, and `self.log` takes half a millisecond a number.
-        noted = any(type(each).__module__.partition(".")[0] != "control" for each in self.trainer.callbacks)  # type: ignore[attr-defined]
-        for tag, mean in means.items() if noted else ():  # means of an evaluation are logged with it
+        for tag, mean in means.items() if self.log_all else ():  # means of an evaluation are logged with it
             if tag not in SCORES:
                 self.log(tag, mean, logger=False, batch_size=1)
         if self.loggers:
@@ -139,36 +156,39 @@ class RunModule(pl.LightningModule):
             for logger in self.loggers:
                 logger.log_metrics(counters | means, int(steps))
 
-    def own_state(self) -> dict[str, Any]:
+    def run_state(self) -> dict[str, Any]:
         """State that a resumed run needs beside weights and optimisers."""
         return {name: getattr(self, name) for name in COUNTERS}
 
-    def take_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `own_state`. Raises StateError, among others, if it does not fit this module."""
+    def load_run_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `run_state`. Raises StateError, among others, if it does not fit this module."""
         for name in COUNTERS:
-            setattr(self, name, like(getattr(self, name), state[name], name))
+            setattr(self, name, check_like(getattr(self, name), state[name], name))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        about = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.whole}
-        checkpoint[OURS] = about | self.own_state()
+        about = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.resumable}
+        checkpoint[OURS] = about | self.run_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        theirs, ours = checkpoint[OURS]["settings"], as_dict(self.settings)
-        of, own = (f"{each['implementation']} on {each['gamename']}" for each in (theirs, ours))
-        if of != own:
-            raise CheckpointError(f"ckpt_path is a checkpoint of {of}; allowed for this module: one of {own}")
-        self.take_state(checkpoint[OURS])
+        saved_settings, own_settings = checkpoint[OURS]["settings"], as_dict(self.settings)
+        of, expected = (
+            f"{values['implementation']} on {values['gamename']}" for values in (saved_settings, own_settings)
+        )
+        if of != expected:
+            raise CheckpointError(f"ckpt_path is a checkpoint of {of}; allowed for this module: one of {expected}")
+        if self.restored is None or checkpoint[OURS] is not self.restored.run_state:  # else it is done
+            self.load_run_state(checkpoint[OURS])
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; then this module must not
         be used any more."""
         content = checkpoint.content
         with believing(checkpoint.path):
-            self.load_state_dict(like(self.state_dict(), content["state_dict"], "state_dict"))
-            self.take_state(content[OURS])
+            self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))
+            self.load_run_state(content[OURS])
             for optimizer, state in zip(self.configure_optimizers(), content["optimizer_states"], strict=True):
                 optimizer.load_state_dict(state)
-            self.callback_states = dict(content["callbacks"])
+        self.restored = checkpoint
 
 
 COUNTERS = ("epoch", "env_steps", "gradient_steps", "best")

@@ -5,7 +5,6 @@ import math
 import time
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -13,7 +12,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 from control.cli.settings import Settings
 from control.evolution.cluster import Workers
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from control.lightning.population import PopulationModule
+from control.evolution.strategies import Archive
+from control.lightning.proxy_module import SyntheticEnvironmentModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
 from envs.make import Stages
 from models.proxies.supervised import PARTS, Fit, Transitions
@@ -27,19 +27,23 @@ _HELD_OUT = 0.1  # share of the transitions
 _MOST_HELD_OUT = 20_000
 
 
-class SupervisedModule(PopulationModule):
-    """A population module whose mean is fitted to transitions (`Fit`) instead of evolved. A tenth is held out,
-    20,000 at most. An epoch is a twentieth of the updates; after each, every network of the mean gets the new weights
-    if these have the lowest held-out loss so far. Transitions follow from the seed: a resumed run records them again.
+class SupervisedModule(SyntheticEnvironmentModule):
+    """A synthetic environment whose networks are fitted to transitions (`Fit`) instead of evolved.
+
+    A tenth of the transitions is held out, 20,000 at most. An epoch is a twentieth of the updates; after each, every
+    network of the mean gets the new weights if these have the lowest held-out loss so far. Transitions follow from the
+    seed: a resumed run records them again.
     """
 
     unit = "epoch"
+    evolves = False
     networks: Any
     lowest: Tensor  # held-out loss of each network
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
         self.steps_on, self.networks = "replayed", stages.parameters
+        self.best_means = Archive(self.config.keep_best)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.mean.data, self.weights = initial.clone(), nn.Parameter(initial)
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
@@ -47,11 +51,12 @@ class SupervisedModule(PopulationModule):
         self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # of an epoch
         self.errors: dict[str, float] = {}  # of the mean on held-out transitions
 
-    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self.optimizer]
+    @property
+    def archive(self) -> Archive:
+        return self.best_means
 
-    def configure_callbacks(self) -> list[pl.Callback]:
-        return []
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [*super().configure_optimizers(), self.optimizer]
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -60,10 +65,14 @@ class SupervisedModule(PopulationModule):
         transitions = recorded(loop, run.seed)
         self.real_steps = len(transitions.obs)
         share = min(_HELD_OUT, _MOST_HELD_OUT / self.real_steps)
-        self.learned, self.held_out = transitions.split(share, Streams.named([run.seed], "held-out transitions"))
+        self.learned, self.held_out = transitions.split(share, Streams.from_name([run.seed], "held-out transitions"))
         self.fit = Fit(self.networks, self.learned)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.count_epoch(self.fit_epoch)
+
+    def fit_epoch(self) -> None:
+        """Make the updates of an epoch, and begin its row."""
         self.epoch, started = self.current_epoch + 1, time.perf_counter()
         config, total = self.settings.proxy, self.updates * self.settings.proxy.generations
         schedule = OneCycleLR(self.optimizer, config.fit_lr, total + 1, last_epoch=self.gradient_steps - 1)
@@ -93,7 +102,7 @@ class SupervisedModule(PopulationModule):
         self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
         if self.epoch == self.epochs:
-            self.fit.start_wide(mean, Streams.named([self.settings.run.seed], "wide first states"))
+            self.fit.start_wide(mean, Streams.from_name([self.settings.run.seed], "wide first states"))
         self.mean_fitness = -float(self.lowest.sum())
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
@@ -110,12 +119,13 @@ class SupervisedModule(PopulationModule):
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
         return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 
-    def own_state(self) -> dict[str, Any]:
-        return super().own_state() | {"errors": self.errors}
+    def run_state(self) -> dict[str, Any]:
+        return super().run_state() | {"errors": self.errors, "archive": self.archive.state_dict()}
 
-    def take_state(self, state: dict[str, Any]) -> None:
-        super().take_state(state)
+    def load_run_state(self, state: dict[str, Any]) -> None:
+        super().load_run_state(state)
         self.errors = dict(state["errors"])
+        self.archive.load_state_dict(state["archive"])
 
 
 def recorded(loop: InnerLoop, seed: int) -> Transitions:
@@ -148,5 +158,5 @@ def recorded(loop: InnerLoop, seed: int) -> Transitions:
         # [T E, M, ...] -> [M E T, ...]: one environment after another, so that episodes are whole.
         columns = (rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields)
         parts.append([column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns])
-    whole = Transitions(*map(torch.cat, zip(*parts, strict=True)))
-    return whole.at(torch.arange(config.transitions))
+    transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
+    return transitions.at(torch.arange(config.transitions))

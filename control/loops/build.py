@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from control.cli.colour import note
-from control.cli.settings import RunConfig, Settings, as_dict, ineffective, usual
+from control.cli.settings import RunConfig, Settings, as_dict, default_settings, ineffective
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
 from control.loops.steps import Group, StepGroups, StepLoop
@@ -20,7 +20,7 @@ from models.contract import Agent
 from models.registry import agent_class, family, inner_agents
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.state import StateError, like
+from models.state import StateError, check_like
 from models.streams import Streams
 
 
@@ -35,8 +35,8 @@ def build_loop(settings: Settings, training: bool = True) -> Loop:
     followed = loop.agents[0].commands_now()
     if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in followed):
         loop.close()
-        able = ", ".join(followed) or "no command"
-        raise SettingError(f"{unknown} has no effect: {run.implementation} here follows {able}")
+        supported = ", ".join(followed) or "no command"
+        raise SettingError(f"{unknown} has no effect: {run.implementation} here follows {supported}")
     return loop
 
 
@@ -44,7 +44,7 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
     """Load the weights alone. Raises CheckpointError if shapes differ."""
     module = nn.ModuleDict({"agents": nn.ModuleList(agents)})  # named as they are in an `AgentModule`
     try:
-        module.load_state_dict(like(module.state_dict(), checkpoint.content["state_dict"]))
+        module.load_state_dict(check_like(module.state_dict(), checkpoint.content["state_dict"]))
     except StateError as error:
         run = checkpoint.settings.run
         raise CheckpointError(
@@ -65,17 +65,21 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
     """Raise SettingError if an agent cannot play the game. ``name`` is its implementation, by default the run's."""
     acts = name or run.implementation
     if not isinstance(spaces.actions, agent.action_kinds):
-        given = type(spaces.actions).__name__.lower()
-        able = " or ".join(kind.__name__.lower() for kind in agent.action_kinds)
+        action_kind = type(spaces.actions).__name__.lower()
+        supported = " or ".join(kind.__name__.lower() for kind in agent.action_kinds)
         if name:
-            kinds = ((each, agent_class(each)) for each in inner_agents())
-            others = [
-                each for each, kind in kinds
+            kinds = ((implementation, agent_class(implementation)) for implementation in inner_agents())
+            alternatives = [
+                implementation
+                for implementation, kind in kinds
                 if isinstance(spaces.actions, kind.action_kinds) and (spaces.one_hot or not kind.takes_cells_only)
-            ]  # fmt: skip
-            line = f"agent is {run.agent!r}, but {name} takes {able} actions, and those of {run.gamename} are {given}"
-            raise SettingError(f"{line}; allowed: {', '.join(others)}", "agent")
-        raise SettingError(f"gamename is {run.gamename!r}, whose actions are {given}; {acts} takes {able} actions")
+            ]
+            line = f"agent is {run.agent!r}, but {name} takes {supported} actions, and those of {run.gamename} are "
+            line += action_kind
+            raise SettingError(f"{line}; allowed: {', '.join(alternatives)}", "agent")
+        raise SettingError(
+            f"gamename is {run.gamename!r}, whose actions are {action_kind}; {acts} takes {supported} actions"
+        )
     if spaces.is_image and not agent.takes_images:
         raise SettingError(f"gamename is {run.gamename!r}, which shows images; {acts} takes vectors of observations")
     if agent.takes_cells_only and not spaces.one_hot:
@@ -91,15 +95,15 @@ def aware_of(settings: Settings, spaces: Spaces) -> Settings:
     return dataclasses.replace(settings, lacks=lacks)
 
 
-def in_spaces(settings: Settings, spaces: Spaces, more: Mapping[str, str] | None = None) -> Settings:
+def in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
     """The result of `aware_of`. Raises SettingError if an explicit setting, other than its default, has no effect in
-    this environment, or is in ``more`` (name -> reason)."""
-    known = aware_of(settings, spaces)
-    idle, values, defaults = ineffective(known) | dict(more or {}), as_dict(settings), usual(settings)
-    for name in sorted(settings.given & idle.keys() - ineffective(settings).keys()):
+    this environment, or is in ``reasons`` (name -> reason)."""
+    resolved = aware_of(settings, spaces)
+    idle, values, defaults = ineffective(resolved) | dict(reasons or {}), as_dict(settings), default_settings(settings)
+    for name in sorted(settings.explicit_names & idle.keys() - ineffective(settings).keys()):
         if values[name] != defaults[name]:
             raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {idle[name]}", name)
-    return known
+    return resolved
 
 
 def device_of(run: RunConfig) -> torch.device:
@@ -141,20 +145,27 @@ def _steps(settings: Settings) -> StepGroups:
     kind, seeds = agent_class(run.implementation), list(range(run.seed, run.seed + run.num_seeds))
     device = device_of(run)
     limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    chosen, groups = kind.groups(config, seeds), []
-    for positions in chosen:
-        mine, workers = [seeds[m] for m in positions], max(1, run.num_workers // len(chosen))
+    partition, groups = kind.groups(config, seeds), []
+    for positions in partition:
+        group_seeds, workers = [seeds[m] for m in positions], max(1, run.num_workers // len(partition))
         environment = partial(
-            make_environment, run.gamename, len(mine), num_workers=workers, device=device, step_timeout=run.step_timeout
+            make_environment,
+            run.gamename,
+            len(group_seeds),
+            num_workers=workers,
+            device=device,
+            step_timeout=run.step_timeout,
         )
         training = environment(config.num_envs, time_limit=run.time_limit or (0 if schedule.endless else None))
         dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
         if dynamics is None and kind.needs_dynamics(config):
-            able = ", ".join(game.name for game in GAMES.values() if game.dynamics)
+            supported = ", ".join(game.name for game in GAMES.values() if game.dynamics)
             cannot = f"gamename is {run.gamename!r}, whose states cannot be copied"
-            raise SettingError(f"{cannot}; allowed for {run.implementation}: {able}", "gamename")
+            raise SettingError(f"{cannot}; allowed for {run.implementation}: {supported}", "gamename")
         world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
-        loop = StepLoop(kind(config, training.spaces, mine, **world), training, Streams.named(mine, "episodes"))
+        loop = StepLoop(
+            kind(config, training.spaces, group_seeds, **world), training, Streams.from_name(group_seeds, "episodes")
+        )
         evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
         groups.append(Group(torch.tensor(positions), loop, evaluation))
     assert settings.epochs is not None  # an epoch has a number of steps

@@ -41,7 +41,7 @@ def choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
     the two below."""
 
 
-def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):  # type: ignore[no-untyped-def]
+def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
     """Take in a step of one environment, which is in ``state`` now."""
 
 
@@ -63,7 +63,7 @@ def _compile_in(kind: Any) -> None:
     def find_choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
         return kind.choose if members(a) else None
 
-    def find_remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):  # type: ignore[no-untyped-def]
+    def find_remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
         return kind.remember if members(a) else None
 
     def find_improve(a, w, m, t):  # type: ignore[no-untyped-def]
@@ -95,7 +95,7 @@ class Block(NamedTuple):
     at: Array  # [M], steps of the block already made
     running: Array  # [M]
     pause: bool  # stop after a step that ends an episode
-    ended: Array  # [M, T, E] bool, episodes that ended, with what they gave and took
+    done: Array  # [M, T, E] bool, episodes that ended, with what they gave and took
     gave: Array
     took: Array
 
@@ -106,7 +106,7 @@ class Tests(NamedTuple):
     start: Array  # [M, N, K, S], the states that they start from
     returns: Array  # [M, N, K]
     lengths: Array  # [M, N, K]
-    due: Array  # [T], the number of the test after each step of a block; -1 where there is none
+    test_index: Array  # [T], the number of the test after each step of a block; -1 where there is none
 
 
 class Hall(NamedTuple):
@@ -114,12 +114,12 @@ class Hall(NamedTuple):
 
     state: Array  # [S]
     rows: Array  # of its environment
-    mine: Array  # of the player
+    player_rows: Array  # of the player
     vector: Array
     # Of a map's cells: the latest episode that met each, where that went on, and what it was paid.
-    met: Array
+    last_episode: Array
     next: Array
-    paid: Array
+    rewards: Array
 
 
 def _no_tests(steps: int) -> Tests:
@@ -140,57 +140,57 @@ def _episodes(p, world, tests, n, hall, first, last):
             steps, going, episode = 0, True, (m * times + n) * count + e
             while going:
                 cell = int(hall.state[0])
-                if len(hall.met):
-                    if hall.met[cell] == episode:
+                if len(hall.last_episode):
+                    if hall.last_episode[cell] == episode:
                         break
-                    hall.met[cell] = episode
-                action = decide(p, m, obs, hall.state, hall.mine, hall.vector)
+                    hall.last_episode[cell] = episode
+                action = decide(p, m, obs, hall.state, hall.player_rows, hall.vector)
                 reward, ends, _, _ = envs.advance(world, m, hall.state, action, hall.vector, obs, hall.rows, reward)
                 total, steps = total + reward, steps + 1
                 going = not ends and steps < world.limit
-                if len(hall.met):
-                    hall.next[cell], hall.paid[cell] = int(hall.state[0]), reward
+                if len(hall.last_episode):
+                    hall.next[cell], hall.rewards[cell] = int(hall.state[0]), reward
             if going:  # in circles to the end, since nothing is random on a map
                 while steps < world.limit:
-                    total, cell, steps = total + hall.paid[cell], hall.next[cell], steps + 1
+                    total, cell, steps = total + hall.rewards[cell], hall.next[cell], steps + 1
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
 @kernel
-def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
+def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, last):
     """Every running member from the ``first`` to before the ``last`` makes its steps to the end of the block, or to the
     first that ends an episode, and the ``tests`` that are due on the ``real`` environment, as ``p``."""
     count, steps = block.state.shape[1], block.starts.shape[1]
-    after = rows[2, : world.obs_size]
+    next_obs = rows[2, : world.obs_size]
     for m in range(first, last):
         if not block.running[m] or block.at[m] >= steps:
             continue
-        if world.paid and world.potential:
+        if world.learned_reward and world.potential:
             for e in range(count):
-                before[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
+                potentials[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
         paused = False
         while block.at[m] < steps and not paused:
             t = block.at[m]
             for e in range(count):
                 obs = block.obs[m, e]
                 action = choose(a, w, m, t, e, obs, block.state[m, e])
-                reward, ends, discount, before[e] = envs.advance(
-                    world, m, block.state[m, e], action, w.vector, after, rows, before[e]
+                reward, ends, discount, potentials[e] = envs.advance(
+                    world, m, block.state[m, e], action, w.vector, next_obs, rows, potentials[e]
                 )
                 block.age[m, e] += 1
                 done = ends or block.age[m, e] >= world.limit
-                remember(a, w, m, t, e, obs, action, after, block.state[m, e], reward, discount, done)
+                remember(a, w, m, t, e, obs, action, next_obs, block.state[m, e], reward, discount, done)
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
-                block.ended[m, t, e] = done
+                block.done[m, t, e] = done
                 if not envs.on_map(world):
                     for k in range(world.obs_size):
-                        obs[k] = after[k]
+                        obs[k] = next_obs[k]
             for e in range(count):  # once all have acted, by the epsilon of before
-                a.episodes[m] += block.ended[m, t, e]
+                a.episodes[m] += block.done[m, t, e]
             improve(a, w, m, t)
             for e in range(count):
-                if not block.ended[m, t, e]:
+                if not block.done[m, t, e]:
                     continue
                 block.gave[m, t, e], block.took[m, t, e] = block.returns[m, e], block.lengths[m, e]
                 block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
@@ -198,40 +198,42 @@ def _steps(a, w, world, block, before, rows, p, real, tests, hall, first, last):
                 for k in range(block.state.shape[2]):
                     block.state[m, e, k] = block.starts[m, t, e, k]
                 envs.observe(world, block.state[m, e], block.obs[m, e])
-                if world.paid and world.potential:
-                    before[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
+                if world.learned_reward and world.potential:
+                    potentials[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
                 paused = block.pause
-            if tests.due[t] >= 0:
-                _episodes(p, real, tests, tests.due[t], hall, m, m + 1)
+            if tests.test_index[t] >= 0:
+                _episodes(p, real, tests, tests.test_index[t], hall, m, m + 1)
             block.at[m] = t + 1
 
 
-def able(loop: StepLoop) -> bool:
+def can_compile(loop: StepLoop) -> bool:
     """Whether this agent in this environment has compiled functions."""
     kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
     plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "drift"))
-    able_of = getattr(kind, "able", None)
-    return kind is not None and plain and (able_of is None or able_of(loop.agent)) and envs.able(loop.environment)
+    able_of = getattr(kind, "can_compile", None)
+    return (
+        kind is not None and plain and (able_of is None or able_of(loop.agent)) and envs.can_compile(loop.environment)
+    )
 
 
 class OnTheWay:
-    """Greedy episodes on ``real`` after every ``every`` steps of a training that begins: from ``starts [M, N, K]``
+    """Greedy episodes on ``real`` after every ``test_every`` steps of a training that begins: from ``starts [M, N, K]``
     (seeds), N times at most. ``returns`` and ``lengths [M, N, K]`` are known of the ``made`` first times."""
 
-    def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, every: int):
-        self.world, self.every, self.made = world, every, 0
+    def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, test_every: int):
+        self.world, self.test_every, self.tests_done = world, test_every, 0
         self._start = real.dynamics.initial(starts).double().contiguous()
         self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
 
-    def tests(self, begun: int, steps: int) -> Tests:
+    def tests(self, start_step: int, steps: int) -> Tests:
         """Those due in so many steps after the ``begun`` ones."""
-        done = np.arange(begun + 1, begun + steps + 1)
-        self.made = (begun + steps) // self.every
-        due = np.where(done % self.every, -1, done // self.every - 1)
-        return Tests(self._start.numpy(), self.returns.numpy(), self.lengths.numpy(), due)
+        done = np.arange(start_step + 1, start_step + steps + 1)
+        self.tests_done = (start_step + steps) // self.test_every
+        test_index = np.where(done % self.test_every, -1, done // self.test_every - 1)
+        return Tests(self._start.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
 
 
-def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, every: int) -> OnTheWay | None:
+def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> OnTheWay | None:
     """Tests that `Advance` makes within its steps, of a training that begins; None where it cannot."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -239,7 +241,7 @@ def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, every: int) ->
     if playing is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    return OnTheWay(real, playing[1], starts, every)
+    return OnTheWay(real, playing[1], starts, test_every)
 
 
 def _world(kind: type, environment: Environment) -> envs.World | None:
@@ -256,10 +258,10 @@ def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World]
 
 
 def _hall(player: Any, world: envs.World, tests: Tests) -> Hall:
-    mine, vector = np.empty((4, player.widest), np.float32), np.empty(player.vector, np.float32)
+    player_rows, vector = np.empty((4, player.widest), np.float32), np.empty(player.vector, np.float32)
     cells = world.obs_size if world.kind == envs.CELLS else 0
-    whole = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
-    return Hall(np.empty(tests.start.shape[3]), envs.memory(world), mine, vector, *whole)
+    map_memory = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
+    return Hall(np.empty(tests.start.shape[3]), envs.memory(world), player_rows, vector, *map_memory)
 
 
 class Shared(NamedTuple):
@@ -305,47 +307,47 @@ class Advance:
         seeds, starts = loop.starts_ahead(steps)
         # Contiguous, for every other layout would be compiled by itself.
         state, starts, obs, age, returns, lengths = (
-            each.to(torch.float64 if k < 2 else each.dtype, copy=True, memory_format=torch.contiguous_format)
-            for k, each in enumerate((real.state, starts, obs, real.age, loop.returns, loop.lengths))
+            array.to(torch.float64 if k < 2 else array.dtype, copy=True, memory_format=torch.contiguous_format)
+            for k, array in enumerate((real.state, starts, obs, real.age, loop.returns, loop.lengths))
         )
         began = torch.full(age.shape, -1)
-        at, ended = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
+        at, done = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
         gave, took = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
         arrays = (state, obs, age, returns, lengths, starts, began, at, running)
         block = Block._make(
-            (*(each.numpy() for each in arrays), pause, *(each.numpy() for each in (ended, gave, took)))
+            (*(array.numpy() for array in arrays), pause, *(array.numpy() for array in (done, gave, took)))
         )
         members = KINDS[type(agent)].members(agent, numbers, steps, loop.loss)
-        due = _no_tests(steps) if self.tests is None else self.tests.tests(loop.steps, steps)
-        _, _, world, player, tested, memories = self._shared_by(loop, members, due)
+        tests = _no_tests(steps) if self.tests is None else self.tests.tests(loop.steps, steps)
+        _, _, world, player, tested, memories = self._shared_by(loop, members, tests)
 
-        def some(memory: Any, first: int, last: int) -> None:
-            work, before, rows, hall = memory
-            _steps(members, work, world, block, before, rows, player, tested, due, hall, first, last)
+        def run_steps(memory: Any, first: int, last: int) -> None:
+            work, potentials, rows, hall = memory
+            _steps(members, work, world, block, potentials, rows, player, tested, tests, hall, first, last)
 
-        beside = partial(loop.get_ready, steps) if self.threads > 1 else None
+        background_task = partial(loop.get_ready, steps) if self.threads > 1 else None
         while True:
-            for_members(some, agent.members, memories, beside)
+            for_members(run_steps, agent.members, memories, background_task)
             if not pause:
                 break
-            where = ended.nonzero(as_tuple=True)
+            where = done.nonzero(as_tuple=True)
             if len(where[0]):
-                found = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
-                ended.zero_()
-                yield found
+                finished = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
+                done.zero_()
+                yield finished
             if not (running & (at < steps)).any():
                 break
         if isinstance(world, envs.Map):
             obs = real.dynamics.observe(state.to(real.state.dtype))
         envs.moved(environment, state, age, obs)
         loop.obs, loop.returns, loop.lengths = obs, returns, lengths
-        begun = seeds.gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
-        loop.seeds = torch.where(began >= 0, begun, loop.seeds)
+        new_seeds = seeds.gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
+        loop.seeds = torch.where(began >= 0, new_seeds, loop.seeds)
         loop.steps += steps
-        made: Any = agent.made
-        made(steps)
+        count_steps: Any = agent.count_steps
+        count_steps(steps)
 
-    def _shared_by(self, loop: StepLoop, members: Any, due: Tests) -> Shared:
+    def _shared_by(self, loop: StepLoop, members: Any, tests: Tests) -> Shared:
         """What the blocks of a loop share, made anew once members have left."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
         assert isinstance(agent, InnerAgent)
@@ -356,7 +358,7 @@ class Advance:
         assert world is not None and player is not None
         place = world if self.tests is None else self.tests.world
         memories = [
-            (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, due))
+            (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, tests))
             for _ in range(self.threads)
         ]
         self._shared = Shared(environment, agent.online, world, player, place, memories)
@@ -376,10 +378,10 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
     tests = way.tests(0, 1)
     halls = [_hall(player, world, tests) for _ in range(threads)]
 
-    def some(hall: Hall, first: int, last: int) -> None:
+    def run_episodes(hall: Hall, first: int, last: int) -> None:
         _episodes(player, world, tests, 0, hall, first, last)
 
-    for_members(some, len(seeds), halls)
+    for_members(run_episodes, len(seeds), halls)
     return Episodes(way.returns[:, 0], way.lengths[:, 0])
 
 

@@ -14,7 +14,7 @@ from control.loops.stopping import RunningWindow
 from envs.base import Environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.family import EpisodeSchedule
-from models.state import like
+from models.state import check_like
 from models.streams import Streams
 from models.trajectory import Trajectory
 
@@ -26,17 +26,23 @@ class EpisodeLoop(Loop):
     agent commands itself, ``evaluation`` is an environment of its own for evaluations, where they have more rows."""
 
     evaluation_modes = ("greedy", "sampled")
-    kept = (*Loop.kept, "stuck", "best_mean")
+    state_names = (*Loop.state_names, "stuck", "best_mean")
 
     def __init__(
-        self, agent: EpisodeAgent, environment: Environment, schedule: EpisodeSchedule, game: str,
-        eval_episodes: int, evaluation: Environment | None, command: Mapping[str, float],
-    ):  # fmt: skip
+        self,
+        agent: EpisodeAgent,
+        environment: Environment,
+        schedule: EpisodeSchedule,
+        game: str,
+        eval_episodes: int,
+        evaluation: Environment | None,
+        command: Mapping[str, float],
+    ):
         super().__init__([agent], agent.seeds, game, eval_episodes)
         self.agent, self.schedule, self.command = agent, schedule, command
         self.environment, self.evaluation = environment, evaluation or environment
         self.eval_envs = self.evaluation.envs
-        self.streams = Streams.named(self.seeds, "rollout")
+        self.streams = Streams.from_name(self.seeds, "rollout")
         self.loss_tag = f"train/{agent.main_loss}"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
@@ -83,10 +89,12 @@ class EpisodeLoop(Loop):
         trajectory = self._play(policy, count)
         returns = trajectory.returns
         row |= self._running_mean(returns) | {
-            "rollout/return_mean": returns.mean(1), "rollout/return_std": returns.std(1, correction=0),
-            "rollout/return_max": returns.amax(1), "rollout/return_min": returns.amin(1),
+            "rollout/return_mean": returns.mean(1),
+            "rollout/return_std": returns.std(1, correction=0),
+            "rollout/return_max": returns.amax(1),
+            "rollout/return_min": returns.amin(1),
             "rollout/length_mean": trajectory.lengths.float().mean(1),
-        }  # fmt: skip
+        }
         row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
@@ -103,8 +111,8 @@ class EpisodeLoop(Loop):
         members = torch.arange(len(self.seeds))
         self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
         mean = self.recent.mean(members, 0, self.schedule.running_mean)
-        seen = min(self.schedule.running_mean, int(self.recent.counts.min()))
-        self.score_name = f"mean return of the last {seen} episodes"
+        episode_count = min(self.schedule.running_mean, int(self.recent.counts.min()))
+        self.score_name = f"mean return of the last {episode_count} episodes"
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
@@ -119,19 +127,19 @@ class EpisodeLoop(Loop):
         """Under the evaluation command, where the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
-        return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False, acted=self.acted)
+        return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False, action_log=self.action_log)
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         return self.agent.begin(envs, streams, sample=sample, evaluate=True, command=self.command)
 
-    def state_dict(self, whole: bool = True) -> dict[str, Any]:
-        agent = self.agent.training_state() if whole else None
-        own = {"recent": dict(vars(self.recent)), "agent": agent}
-        return super().state_dict() | own
+    def state_dict(self, resumable: bool = True) -> dict[str, Any]:
+        agent = self.agent.training_state() if resumable else None
+        loop_state = {"recent": dict(vars(self.recent)), "agent": agent}
+        return super().state_dict() | loop_state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        vars(self.recent).update(like(vars(self.recent), state["recent"], "recent"))
+        vars(self.recent).update(check_like(vars(self.recent), state["recent"], "recent"))
         self.agent.load_training_state(state["agent"])
 
     def close(self) -> None:

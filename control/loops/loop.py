@@ -17,7 +17,7 @@ from control.loops.rollout import Episodes
 from envs.base import EnvironmentFault
 from models.contract import Agent, Policy
 from models.settings import SettingError, UserError
-from models.state import like
+from models.state import check_like
 from models.streams import Streams
 
 
@@ -31,13 +31,17 @@ class Loop(ABC):
     evaluation_modes: tuple[str, ...]  # of "greedy" and "sampled"
     eval_envs: int  # environments of a member that an evaluation has
     order: slice | Tensor = slice(None)  # of the members, [M], among those of one agent after another
-    kept: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes in the state, beside all streams
+    state_names: tuple[str, ...] = (
+        "epochs",
+        "env_steps",
+        "gradient_steps",
+    )  # attributes in the state, beside all streams
     loss_tag: str  # of the loss that the progress line shows
     score_tag = "eval/return_greedy"  # what the best checkpoint goes by
     score_name = "mean greedy return"  # the same in words
     target: float | None = None  # the score that ends the run, where the agent's own settings give one
     watch: Watch | None = None  # told how much of an epoch is done, where that takes many steps
-    acted: list[Tensor] | None = None  # takes the first member's actions in the evaluation under way
+    action_log: list[Tensor] | None = None  # takes the first member's actions in the evaluation under way
     actions: dict[str, Tensor] = {}  # its actions in the latest evaluation by mode, [N] or [N, A]
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
@@ -45,8 +49,10 @@ class Loop(ABC):
         self.epochs = 0  # begun
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
-        self.evaluation_streams = Streams.named(seeds, "evaluation")
-        self.sound = torch.ones(len(seeds), dtype=torch.bool)  # which members had finite weights after the last epoch
+        self.evaluation_streams = Streams.from_name(seeds, "evaluation")
+        self.finite_members = torch.ones(
+            len(seeds), dtype=torch.bool
+        )  # which members had finite weights after the last epoch
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -70,14 +76,14 @@ class Loop(ABC):
     def close(self) -> None:
         """Close the environments."""
 
-    def state_dict(self, whole: bool = True) -> dict[str, Any]:
-        """What a resumed run needs beside weights and optimisers; without ``whole`` no agent's training state."""
+    def state_dict(self, resumable: bool = True) -> dict[str, Any]:
+        """What a resumed run needs beside weights and optimisers; without ``resumable`` no agent's training state."""
         streams = {name: value.get_state() for name, value in vars(self).items() if isinstance(value, Streams)}
-        return {name: getattr(self, name) for name in self.kept} | streams
+        return {name: getattr(self, name) for name in self.state_names} | streams
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self.kept:
-            setattr(self, name, like(getattr(self, name), state[name], name))
+        for name in self.state_names:
+            setattr(self, name, check_like(getattr(self, name), state[name], name))
         for name, value in vars(self).items():
             if isinstance(value, Streams):
                 value.set_state(state[name])
@@ -88,24 +94,24 @@ class Loop(ABC):
 
     def measure(self) -> dict[str, Tensor]:
         """An evaluation as the settings ask for it, in every mode; its row."""
-        played = {mode: self._evaluated(mode) for mode in self.evaluation_modes}
-        return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in played.items()}
+        evaluations = {mode: self._evaluated(mode) for mode in self.evaluation_modes}
+        return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
     @contextlib.contextmanager
     def put_back(self) -> Iterator[None]:
         """Evaluations in this block change nothing of later ones."""
-        before = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
+        saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
         yield
-        for streams, state in before:
+        for streams, state in saved_states:
             streams.set_state(state)
 
     def _evaluated(self, mode: str) -> Episodes:
         """An evaluation as the settings ask for it; its `actions` are kept."""
-        self.acted = []
-        played = self.evaluate(self.eval_episodes, mode == "sampled")
-        self.actions = {**self.actions, mode: torch.cat(self.acted)}
-        self.acted = None
-        return played
+        self.action_log = []
+        episodes = self.evaluate(self.eval_episodes, mode == "sampled")
+        self.actions = {**self.actions, mode: torch.cat(self.action_log)}
+        self.action_log = None
+        return episodes
 
     def has_reached_target(self) -> bool:
         """Whether the members are as good as ``target`` says, as far as that is known without an evaluation."""
@@ -121,11 +127,11 @@ class Loop(ABC):
         for m, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[m]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
-        self.sound = torch.cat([finite(agent) for agent in self.agents])[self.order]
-        for seed, fine in zip(self.seeds, self.sound.tolist(), strict=True):
+        self.finite_members = torch.cat([finite(agent) for agent in self.agents])[self.order]
+        for seed, fine in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not fine:
                 self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
-        if not self.sound.any():
+        if not self.finite_members.any():
             raise UserError(
                 f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
                 f"kept: {self.agents[0].advice}"
@@ -138,16 +144,20 @@ class Loop(ABC):
             warning(text)
 
 
-def as_observations(given: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
+def as_observations(
+    observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
+) -> Tensor:
     """Observations ``[B, *O]`` of ``shape`` O, or one ``[*O]``, as a tensor. Raises SettingError for anything else."""
-    one, many = list(shape), f"[B, {', '.join(map(str, shape))}]"
-    allowed = f"allowed: {one}, or {many} for B of them"
+    obs_shape, batch_shape = list(shape), f"[B, {', '.join(map(str, shape))}]"
+    allowed = f"allowed: {obs_shape}, or {batch_shape} for B of them"
     try:
-        obs = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given), device=device)
+        obs = torch.as_tensor(
+            observations if isinstance(observations, Tensor) else np.asarray(observations), device=device
+        )
     except (TypeError, ValueError, RuntimeError):
-        of = type(given).__name__
+        of = type(observations).__name__
         raise SettingError(f"observations are of type {of}, which is no array of numbers; {allowed}") from None
-    if list(obs.shape[max(0, obs.dim() - len(one)) :]) != one or obs.dim() > len(one) + 1:
+    if list(obs.shape[max(0, obs.dim() - len(obs_shape)) :]) != obs_shape or obs.dim() > len(obs_shape) + 1:
         raise SettingError(f"observations have shape {list(obs.shape)}; {allowed}")
     return obs
 
@@ -160,10 +170,10 @@ def first_acts(policy: Policy, obs: Tensor) -> Tensor:
 
 def finite(agent: Agent) -> Tensor:
     """Which members of an agent have nothing but finite numbers in their parameters, ``[M]`` bool."""
-    sound = torch.ones(agent.members, dtype=torch.bool)
+    mask = torch.ones(agent.members, dtype=torch.bool)
     for weights in agent.parameters():
-        sound &= torch.isfinite(weights.detach().unsqueeze(-1).flatten(1).sum(1)).cpu()
-    return sound
+        mask &= torch.isfinite(weights.detach().unsqueeze(-1).flatten(1).sum(1)).cpu()
+    return mask
 
 
 def rounds(episodes: int, envs: int) -> list[int]:

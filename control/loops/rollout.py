@@ -39,23 +39,27 @@ def _note_length() -> None:
 def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[True] = True) -> Trajectory: ...
 @overload
 def rollout(
-    policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[False], acted: list[Tensor] | None = None
+    policy: Policy,
+    environment: Environment,
+    seeds: Tensor,
+    keep: Literal[False],
+    action_log: list[Tensor] | None = None,
 ) -> Episodes: ...
 def rollout(
-    policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True, acted: list[Tensor] | None = None
+    policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True, action_log: list[Tensor] | None = None
 ) -> Trajectory | Episodes:
     """One episode in each of the first E environments of every member, E = ``seeds.shape[1]``.
 
-    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths; ``acted`` then
-    takes the first member's actions, ``[N]`` or ``[N, A]``. An environment whose episode is over is not stepped again;
-    the policy still sees all E rows, so that a row's result never depends on how many are left.
+    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths; ``action_log``
+    then takes the first member's actions, ``[N]`` or ``[N, A]``. An environment whose episode is over is not stepped
+    again; the policy still sees all E rows, so that a row's result never depends on how many are left.
     """
     count = seeds.shape[1]
 
     def wide(values: Tensor) -> Tensor:
         """``[M, E, ...]`` with zeros for the environments that do not take part."""
-        others = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
-        return torch.cat([values, others], 1) if others.numel() else values
+        padding = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
+        return torch.cat([values, padding], 1) if padding.numel() else values
 
     running = torch.ones(seeds.shape, dtype=torch.bool)
     obs = environment.reset(wide(seeds), wide(running))[:, :count]
@@ -75,7 +79,7 @@ def rollout(
         reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))
         if keep:
             trace.append((obs, action, reward, terminated, truncated, running))
-        elif acted is not None:
+        elif action_log is not None:
             actions.append((action, running))
         returns += reward
         lengths += running
@@ -83,9 +87,9 @@ def rollout(
         obs = step.obs[:, :count]
         running = running & ~(terminated | truncated)
     if not keep:
-        if acted is not None:
+        if action_log is not None:
             first, valid = (torch.stack([row[0] for row in rows]) for rows in zip(*actions, strict=True))
-            acted.append(first[valid].cpu())
+            action_log.append(first[valid].cpu())
         return Episodes(returns.cpu(), lengths.cpu())
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order

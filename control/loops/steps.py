@@ -14,7 +14,7 @@ from control.loops.rollout import Episodes, rollout
 from envs.base import Environment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
-from models.state import demand, like
+from models.state import check_like, demand
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # steps whose initial states are drawn at once
@@ -39,7 +39,7 @@ class Starts(Blocks):
         super().__init__(streams)
         self.environment, self.envs = environment, envs
 
-    def drawn(self) -> dict[str, Tensor]:
+    def draw_block(self) -> dict[str, Tensor]:
         seeds = self.streams.episode_seeds(BLOCK, self.envs)
         return {"seeds": seeds, "starts": self.environment.starts(seeds.transpose(0, 1)).transpose(0, 1)}
 
@@ -87,12 +87,12 @@ class StepLoop:
         at = done.view(-1).nonzero().view(-1)
         if not len(at):
             return None
-        who = at if agent.envs == 1 else at.div(agent.envs, rounding_mode="floor")
-        ended = Ended(who, self.returns.take(at), self.lengths.take(at), self.steps)
+        members = at if agent.envs == 1 else at.div(agent.envs, rounding_mode="floor")
+        finished = Ended(members, self.returns.take(at), self.lengths.take(at), self.steps)
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
         self.obs = self._start(done)
-        return ended
+        return finished
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for ``steps`` steps. Returns means ``loss``, ``return`` and ``length`` ``[M]`` (NaN without data), the
@@ -101,19 +101,19 @@ class StepLoop:
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
         self.shown = None  # it acts on the observation of now, if it was to act on an older one
-        for made in range(steps):
+        for steps_done in range(steps):
             if watch is not None:
-                watch(made / steps)
-            ended = self.step()
+                watch(steps_done / steps)
+            finished = self.step()
             losses.append(self.loss)
             if not self._all_learn:  # who learns never stops
-                able = self.agent.learning()
-                waited += ~able
-                self._all_learn = bool(able.all())
-            if ended is not None:
-                counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
-                returns.index_add_(0, ended.members, ended.returns.double())
-                lengths.index_add_(0, ended.members, ended.lengths.double())
+                learners = self.agent.learning()
+                waited += ~learners
+                self._all_learn = bool(learners.all())
+            if finished is not None:
+                counts.index_add_(0, finished.members, torch.ones_like(finished.returns, dtype=torch.float64))
+                returns.index_add_(0, finished.members, finished.returns.double())
+                lengths.index_add_(0, finished.members, finished.lengths.double())
         return self._row(torch.stack(losses, 1), waited, counts, returns, lengths)
 
     def _row(
@@ -126,11 +126,14 @@ class StepLoop:
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)
         updated = steps - waited
         row = {
-            "loss": table.masked_fill(waiting, 0.0).sum(1) / updated, "return": returns / counts,
-            "length": lengths / counts, "updated": updated, "finite": returns.isfinite(),
+            "loss": table.masked_fill(waiting, 0.0).sum(1) / updated,
+            "return": returns / counts,
+            "length": lengths / counts,
+            "updated": updated,
+            "finite": returns.isfinite(),
             "updates": self.agent.updates(steps, updated),
-        }  # fmt: skip
-        row |= self.agent.measured() | self.agent.status()
+        }
+        row |= self.agent.metrics() | self.agent.status()
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
@@ -140,8 +143,8 @@ class StepLoop:
         for _ in range(count):
             if not running.any():
                 return
-            if (ended := self.step()) is not None:
-                yield ended
+            if (finished := self.step()) is not None:
+                yield finished
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
         """Seeds ``[M, T, E]`` of episodes that would begin after each of the next T = ``count`` steps, and their
@@ -193,23 +196,23 @@ class StepLoop:
     def state_dict(self) -> dict[str, Any]:
         """Everything to go on from but the agent's weights."""
         starts = {"block": self._starts.number, "streams": self._starts.began()}
-        own = {name: getattr(self, name) for name in KEPT} | starts
-        return own | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
+        loop_state = {name: getattr(self, name) for name in KEPT} | starts
+        return loop_state | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.agent.load_training_state(state["agent"])
         spaces = self.environment.spaces
         obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         for name in KEPT:
-            value, own = state[name], getattr(self, name)
+            value, current = state[name], getattr(self, name)
             if name == "obs" or name == "shown" and value is not None:
-                own = obs
-            like(own, value, name)
+                current = obs
+            check_like(current, value, name)
             home = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(home) if isinstance(value, Tensor) else value)
         block, last = state["block"], self.steps // BLOCK
         demand(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
-        self._starts.again(state["streams"], block)
+        self._starts.seek(state["streams"], block)
         self.environment.restore(state["environment"])
 
 
@@ -231,7 +234,11 @@ class StepGroups(Loop):
     """
 
     evaluation_modes = ("greedy",)
-    kept = (*Loop.kept, "updates", "budget")  # the latter, as exploration must not return when a run gets longer
+    state_names = (
+        *Loop.state_names,
+        "updates",
+        "budget",
+    )  # the latter, as exploration must not return when a run gets longer
 
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
@@ -241,7 +248,7 @@ class StepGroups(Loop):
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # in an epoch, of all environments at once
         self.budget = epochs * self.steps * self.envs
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
-        self.acting_streams = Streams.named(seeds, "latents of evaluations")
+        self.acting_streams = Streams.from_name(seeds, "latents of evaluations")
 
     def warm_up(self) -> None:
         first = self.groups[0].loop.agent.first_update
@@ -254,20 +261,29 @@ class StepGroups(Loop):
         self.epochs += 1
         for group in self.groups:
             group.loop.agent.budget = self.budget
-        each = 1 / len(self.groups)
-        seen = self._gathered(
-            [group.loop.epoch(self.steps, part(self.watch, i * each, each)) for i, group in enumerate(self.groups)]
+        fraction = 1 / len(self.groups)
+        metrics = self._gathered(
+            [
+                group.loop.epoch(self.steps, part(self.watch, i * fraction, fraction))
+                for i, group in enumerate(self.groups)
+            ]
         )
-        self._check_returns(seen["finite"])
+        self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
-        self.updates = self.updates + seen["updates"]
+        self.updates = self.updates + metrics["updates"]
         self.gradient_steps = int(self.updates.max())
         seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
-        self._check_members(seen["loss"], seen["updated"] > 0)
-        return {
-            self.loss_tag: seen["loss"], "rollout/return_mean": seen["return"], "rollout/length_mean": seen["length"],
-            "train/gradient_steps": self.updates,
-        } | {tag: values for tag, values in seen.items() if "/" in tag} | {"time/train": seconds}  # fmt: skip
+        self._check_members(metrics["loss"], metrics["updated"] > 0)
+        return (
+            {
+                self.loss_tag: metrics["loss"],
+                "rollout/return_mean": metrics["return"],
+                "rollout/length_mean": metrics["length"],
+                "train/gradient_steps": self.updates,
+            }
+            | {tag: values for tag, values in metrics.items() if "/" in tag}
+            | {"time/train": seconds}
+        )
 
     def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Rows ``[m, ...]`` of all groups as ``[M, ...]``, every member in its place."""
@@ -279,23 +295,25 @@ class StepGroups(Loop):
         seeds, streams, rows = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork(), []
         for group in self.groups:
             policy = group.loop.agent.begin(count, streams.of(group.at), sample=False, evaluate=True)
-            acted = self.acted if group is self.groups[0] else None
-            rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False, acted=acted)))
+            action_log = self.action_log if group is self.groups[0] else None
+            rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False, action_log=action_log)))
         return Episodes(**self._gathered(rows))
 
     def measure(self) -> dict[str, Tensor]:
-        played = self._evaluated("greedy")
-        row = {self.score_tag: played.returns.mean(1)}
+        episodes = self._evaluated("greedy")
+        row = {self.score_tag: episodes.returns.mean(1)}
         if self.schedule.continuing:
-            row["eval/reward_rate"] = (played.returns / played.lengths).mean(1)
+            row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
         return row
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # which the first member is always in
         return first.loop.agent.begin(envs, streams.of(first.at), sample=sample, evaluate=True)
 
-    def state_dict(self, whole: bool = True) -> dict[str, Any]:
-        return super().state_dict() | {"groups": [group.loop.state_dict() for group in self.groups] if whole else None}
+    def state_dict(self, resumable: bool = True) -> dict[str, Any]:
+        return super().state_dict() | {
+            "groups": [group.loop.state_dict() for group in self.groups] if resumable else None
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         longer = self.budget

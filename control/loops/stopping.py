@@ -29,11 +29,11 @@ class RunningWindow:
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
         """Mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest: ``mean(m, 0, 10)`` is the
         mean of the latest ten. NaN without entries."""
-        back = torch.arange(first, last)
-        index = self.counts[members].unsqueeze(1) - 1 - back
-        there = index >= 0
+        offsets = torch.arange(first, last)
+        index = self.counts[members].unsqueeze(1) - 1 - offsets
+        valid = index >= 0
         values = self.values[members].gather(1, index % self.values.shape[1])
-        return (values * there).sum(1) / there.sum(1)
+        return (values * valid).sum(1) / valid.sum(1)
 
     def select(self, members: Tensor) -> None:
         self.values, self.counts = self.values[members], self.counts[members]
@@ -45,8 +45,8 @@ class Rule:
     def __init__(self, members: int, number: int, initial: int, size: int):
         self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
 
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """``ended`` are the episodes that ended in one step; which of their members are done, ``[N]`` bool."""
+    def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
+        """``finished`` are the episodes that ended in one step; which of their members are done, ``[N]`` bool."""
         raise NotImplementedError
 
     def select(self, members: Tensor) -> None:
@@ -64,13 +64,13 @@ class Plateau(Rule):
         super().__init__(members, number, initial, 2 * number)
         self.difference, self.floor = difference, floor
 
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        who, n = ended.members, self.number
-        self.latest.add(who, ended.returns)
-        now, before = self.latest.mean(who, 0, n), self.latest.mean(who, n, 2 * n)
-        flat = (now - before).abs() / (before.abs() + 1e-9) < self.difference
-        enough = self.latest.counts[who] > self.initial + n
-        return flat & enough & (ended.step * loop.agent.envs >= self.floor)
+    def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
+        members, n = finished.members, self.number
+        self.latest.add(members, finished.returns)
+        now, previous = self.latest.mean(members, 0, n), self.latest.mean(members, n, 2 * n)
+        flat = (now - previous).abs() / (previous.abs() + 1e-9) < self.difference
+        enough_episodes = self.latest.counts[members] > self.initial + n
+        return flat & enough_episodes & (finished.step * loop.agent.envs >= self.floor)
 
 
 class Solved(Rule):
@@ -86,10 +86,10 @@ class Solved(Rule):
         super().__init__(members, number, initial, number)
         self.solved, self.test = solved, test
 
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        who, scores = ended.members, ended.returns
+    def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
+        members, scores = finished.members, finished.returns
         if self.test is not None:
-            once, of = who.unique(return_inverse=True)
-            scores = self.test(loop, once)[of]
-        self.latest.add(who, scores)
-        return (self.latest.mean(who, 0, self.number) >= self.solved) & (self.latest.counts[who] > self.initial)
+            unique_members, of = members.unique(return_inverse=True)
+            scores = self.test(loop, unique_members)[of]
+        self.latest.add(members, scores)
+        return (self.latest.mean(members, 0, self.number) >= self.solved) & (self.latest.counts[members] > self.initial)

@@ -27,28 +27,29 @@ def for_members(
     work: Callable[[Memory, int, int], object],
     members: int,
     memories: Sequence[Memory],
-    beside: Callable[[], object] | None = None,
-    most: int = TOGETHER,
+    background_task: Callable[[], object] | None = None,
+    max_members: int = TOGETHER,
 ) -> None:
     """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to before ``last`` of at most
-    ``most`` members, so that signals are handled between pieces. There are as many threads as ``memories``, including
-    the current one. Another thread first runs ``beside``.
+    ``max_members`` members, so that signals are handled between pieces. There are as many threads as ``memories``,
+    including the current one. Another thread first runs ``background_task``.
 
     All threads have finished or stopped when it returns or raises.
     """
     threads = len(memories)
-    left, front, back = range(members), list[range](), list[range]()
-    while left:  # fewer and fewer at a time, so that all threads end together
-        count = min(most, -(-len(left) // (2 * threads if threads > 1 else 1)))
-        front.append(left[:count])
-        back.insert(0, left[count:][-count:])
-        left = left[count:-count]
+    remaining, front, tail = range(members), list[range](), list[range]()
+    while remaining:  # fewer and fewer at a time, so that all threads end together
+        count = min(max_members, -(-len(remaining) // (2 * threads if threads > 1 else 1)))
+        front.append(remaining[:count])
+        tail.insert(0, remaining[count:][-count:])
+        remaining = remaining[count:-count]
     turns: deque[Callable[[Memory], object]] = deque(
-        lambda memory, some=some: work(memory, some.start, some.stop)  # type: ignore[misc]
-        for some in front + back if some
-    )  # fmt: skip
-    if beside is not None:
-        turns.append(lambda memory: beside())
+        lambda memory, piece=piece: work(memory, piece.start, piece.stop)  # type: ignore[misc]
+        for piece in front + tail
+        if piece
+    )
+    if background_task is not None:
+        turns.append(lambda memory: background_task())
 
     def take_turns(memory: Memory, take: Callable[[], Callable[[Memory], object]]) -> None:
         while True:
@@ -58,11 +59,11 @@ def for_members(
                 return
             turn(memory)
 
-    others = [_helpers(threads - 1).submit(take_turns, memory, turns.pop) for memory in memories[1:]]
+    tasks = [_helpers(threads - 1).submit(take_turns, memory, turns.pop) for memory in memories[1:]]
     try:
         take_turns(memories[0], turns.popleft)  # from either end, so that a core meets the members that it knows
     finally:
         turns.clear()
-        wait(others)
-        for each in others:
-            each.result()
+        wait(tasks)
+        for task in tasks:
+            task.result()

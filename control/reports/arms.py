@@ -46,8 +46,8 @@ class Arm:
 
 
 def arm_of(group: Group, label: str) -> Arm:
-    shown = [*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]
-    curves = {tag: panels.on_grid(group.runs, tag) for tag in dict.fromkeys(shown)}
+    shown_tags = [*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]
+    curves = {tag: panels.on_grid(group.runs, tag) for tag in dict.fromkeys(shown_tags)}
     finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in curves if TAGS[tag].kind == "return"}
     finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
     return Arm(label, group.names, len(group.runs), curves, finals)
@@ -87,11 +87,11 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
 
 def labelled(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     """What tells each group from the others, and what they share."""
-    if len({len(each) for each in names}) > 1:
-        return ["/".join(each) for each in names], ""
+    if len({len(parts) for parts in names}) > 1:
+        return ["/".join(parts) for parts in names], ""
     differs = [len(set(level)) > 1 for level in zip(*names, strict=True)]
     shared = ", ".join(name for name, differ in zip(names[0], differs, strict=True) if not differ)
-    return ["/".join(compress(each, differs)) or each[-1] for each in names], shared
+    return ["/".join(compress(parts, differs)) or parts[-1] for parts in names], shared
 
 
 def name_rows(arms: Sequence[Arm]) -> str:

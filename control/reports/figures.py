@@ -27,27 +27,28 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     parts = run_dir.resolve().parts
     names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
-    shown, losses = return_tags(runs), logged(runs, tags("loss"))
+    shown_tags, losses = return_tags(runs), logged(runs, tags("loss"))
     commanded = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
-    known = [level for level in levels(names[0], names[2:]) if same_axis(shown)]
-    below = balanced(len(losses) + commanded)
+    shown_levels = [level for level in levels(names[0], names[2:]) if same_axis(shown_tags)]
+    row_lengths = balanced(len(losses) + commanded)
     epochs = max(len(run.columns["epoch"]) for run in runs)
-    note = "; ".join(part for part in (panels.raw(len(runs), epochs), sources(known)) if part)
-    with Book(run_dir / f"curve.{(look.formats or ('png',))[0]}", look) as book, book.sheet(
-        rows(1, *below), (WIDTH, 2.3 + 1.8 * len(below)), title=title, note=note
-    ) as axes:  # fmt: skip
+    note = "; ".join(part for part in (panels.raw(len(runs), epochs), sources(shown_levels)) if part)
+    with (
+        Book(run_dir / f"curve.{(look.formats or ('png',))[0]}", look) as book,
+        book.sheet(rows(1, *row_lengths), (WIDTH, 2.3 + 1.8 * len(row_lengths)), title=title, note=note) as axes,
+    ):
         # A running mean and the training return, of which one is drawn, have the same colour.
         colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
-        for tag in shown:
+        for tag in shown_tags:
             panels.draw_seeds(axes[0], runs, tag, colours[tag], TAGS[tag].short)
-        rate = shown == [REWARD_RATE]
-        axes[0].set(title="Reward per step" if rate else "Return", xlabel=steps_label(*shown))
-        axes[0].set_ylabel(quantity(shown[0])[1] if len(shown) == 1 else RETURN_LABEL)
+        rate = shown_tags == [REWARD_RATE]
+        axes[0].set(title="Reward per step" if rate else "Return", xlabel=steps_label(*shown_tags))
+        axes[0].set_ylabel(quantity(shown_tags[0])[1] if len(shown_tags) == 1 else RETURN_LABEL)
         panels.scale(axes[0], look.log)
-        values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in shown)])
+        values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in shown_tags)])
         panels.clip_below(axes[0], values)
         # The environment's own level and a published one of this algorithm alone are grey here.
-        panels.draw_levels(axes[0], [Level(each.value, each.name, each.source) for each in known], {})
+        panels.draw_levels(axes[0], [Level(level.value, level.name, level.source) for level in shown_levels], {})
         panels.say_hidden(axes[0], values)
         for axis, tag in zip(axes[1:], losses, strict=False):
             heading, label = quantity(tag, package(names))
@@ -56,18 +57,20 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             axis.set(xlabel=steps_label(tag), ylabel=label)
             panels.scale(axis, True)
         if commanded:
-            told = (COMMAND, TRAINING, *["epoch"] * (epochs > 1))
-            dots = _draw_commands(axes[-1], *(np.concatenate([run.columns[tag] for run in runs]) for tag in told))
+            command_tags = (COMMAND, TRAINING, *["epoch"] * (epochs > 1))
+            dots = _draw_commands(
+                axes[-1], *(np.concatenate([run.columns[tag] for run in runs]) for tag in command_tags)
+            )
             if epochs > 1:
                 bar = axes[-1].figure.colorbar(dots, ax=axes[-1], label="epoch")
                 bar.ax.yaxis.get_major_locator().set_params(integer=True)
     return book.files[0]
 
 
-def _draw_commands(axis: Any, commanded: Array, obtained: Array, colours: Array | None = None) -> Any:
+def _draw_commands(axis: Any, commanded: Array, returns: Array, colours: Array | None = None) -> Any:
     """A dot for each pair, and the diagonal that an agent which follows its commands keeps to."""
-    dots = axis.scatter(commanded, obtained, c=colours, cmap=None if colours is None else "viridis", s=7, linewidths=0)
-    ends = [end(np.concatenate([commanded, obtained])) for end in (np.nanmin, np.nanmax)]
+    dots = axis.scatter(commanded, returns, c=colours, cmap=None if colours is None else "viridis", s=7, linewidths=0)
+    ends = [end(np.concatenate([commanded, returns])) for end in (np.nanmin, np.nanmax)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     set_title(axis, TAGS[COMMAND].title, WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")

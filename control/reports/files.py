@@ -17,28 +17,32 @@ def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, se
 
     Raises SettingError, in the name of ``setting`` and before anything is printed, where these cannot be written.
     """
-    beside = target.with_suffix(".json")
-    check_writable(setting, target, beside)
+    numbers_path = target.with_suffix(".json")
+    check_writable(setting, target, numbers_path)
     print(text)
     draw(target)
-    write_numbers(beside, numbers)
-    print(f"\nFigure:  {target}\nNumbers: {beside}")
+    write_numbers(numbers_path, numbers)
+    print(f"\nFigure:  {target}\nNumbers: {numbers_path}")
 
 
 def write_numbers(path: Path, numbers: Any) -> None:
     """Write JSON that is read and compared line by line: a list of numbers is one line."""
     text = json.dumps(numbers, indent=2)
-    text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
+    text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
     atomic_write_text(path, text + "\n")
 
 
-def numbers_text(curves: Mapping[str, tuple[Array, Array]], kept: Collection[str]) -> dict[str, Any]:
-    """The curves of the tags ``kept`` for JSON, to five digits: ``{tag: {"env_steps": [G], "seeds": [[G], ...]}}``."""
+def numbers_text(curves: Mapping[str, tuple[Array, Array]], selected_tags: Collection[str]) -> dict[str, Any]:
+    """The curves of the tags ``selected_tags`` for JSON, to five digits: ``{tag: {"env_steps": [G], "seeds": [[G],
+    ...]}}``."""
     return {
-        tag: {"env_steps": [round(step) for step in steps.tolist()],
-              "seeds": [[float(f"{value:.5g}") for value in row] for row in values.tolist()]}
-        for tag, (steps, values) in curves.items() if tag in kept
-    }  # fmt: skip
+        tag: {
+            "env_steps": [round(step) for step in steps.tolist()],
+            "seeds": [[float(f"{value:.5g}") for value in row] for row in values.tolist()],
+        }
+        for tag, (steps, values) in curves.items()
+        if tag in selected_tags
+    }
 
 
 def figure_file(out: Path, setting: str = "plot_out") -> Path:
@@ -47,7 +51,7 @@ def figure_file(out: Path, setting: str = "plot_out") -> Path:
     if out.is_dir() or not (out.suffix or out.is_file()):
         return out / "plot.png"
     if out.suffix[1:].lower() not in FORMATS:
-        allowed = ", ".join(f".{each}" for each in FORMATS)
+        allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
         raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}")
     return out
 

@@ -41,16 +41,16 @@ class Subject:
     @property
     def tag(self) -> str:
         """The return that the runs are judged by."""
-        shown = list(self.summary["over_seeds"])
-        return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *shown) if tag in shown), "")
+        logged_tags = list(self.summary["over_seeds"])
+        return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *logged_tags) if tag in logged_tags), "")
 
 
 def judged_by(subjects: Sequence[Subject]) -> list[str]:
     """The return to show of each: that by which it is judged or, where these differ between agents, the greedy one if
     all of them have it. Searches have returns of their own."""
     agents = [subject for subject in subjects if not subject.search]
-    measured = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
-    if len({agent.tag for agent in agents}) > 1 and measured == [len(agent.group.runs) for agent in agents]:
+    greedy_counts = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
+    if len({agent.tag for agent in agents}) > 1 and greedy_counts == [len(agent.group.runs) for agent in agents]:
         return [subject.tag if subject.search else GREEDY for subject in subjects]
     return [subject.tag for subject in subjects]
 
@@ -89,17 +89,17 @@ class Folder:
         values: dict[str, Any] = {}
         if self.settings is not None:
             # What the run left out had no effect, which may be known from its environment alone.
-            acted = yaml.safe_load(to_yaml(self.settings))
-            values = {name: value for name, value in acted.items() if name in self.settings.given}
+            effective = yaml.safe_load(to_yaml(self.settings))
+            values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
         elif file:
             with contextlib.suppress(UserError):
                 values = read_mapping("report", str(file), "name: value", empty=True)
         command = values.pop("command", None)
-        values |= {f"command.{name}": each for name, each in command.items()} if isinstance(command, dict) else {}
+        values |= {f"command.{name}": value for name, value in command.items()} if isinstance(command, dict) else {}
         return {name: as_text(value) for name, value in values.items()}
 
     @cached_property
-    def known(self) -> Mapping[str, Flag]:
+    def flags(self) -> Mapping[str, Flag]:
         """Its settings with their defaults, where a preset and its like chose them that one's, and meanings."""
         if self.settings is None:
             return {}
@@ -111,43 +111,43 @@ class Folder:
         """The film of the end, those of evaluations, and the last of those on the way."""
         patterns = ("final.mp4", "eval_*.mp4", "epoch_*.mp4")
         end, evaluations, epochs = (sorted((self.path / "videos").glob(pattern)) for pattern in patterns)
-        shown = (self.file("videos", path.name) for path in (*end, *evaluations, *epochs[-1:]))
-        return [path for path in shown if path]
+        videos = (self.file("videos", path.name) for path in (*end, *evaluations, *epochs[-1:]))
+        return [path for path in videos if path]
 
 
 def say_versions_of(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:
     """`say_versions` for groups found in ``run_dirs``, all of which stay in the command."""
-    given = shlex.quote(near(run_dirs[0])) if len(run_dirs) == 1 else "..."
-    left = {folder: others for group in groups for folder, others in group.left.items()}
-    say_versions(left, f"--{flag} {given}")
+    run_path = shlex.quote(short_path(run_dirs[0])) if len(run_dirs) == 1 else "..."
+    older_versions = {folder: older_runs for group in groups for folder, older_runs in group.older_versions.items()}
+    say_versions(older_versions, f"--{flag} {run_path}")
 
 
-def say_version_of(path: str, taken: Path, flag: str) -> None:
+def say_version_of(path: str, used_path: Path, flag: str) -> None:
     """`say_versions` for the file that was taken of what a flag names."""
     runs = versions(Path(path))[::-1]
-    counts = next((run for run in runs if run in taken.parents), None)
+    counts = next((run for run in runs if run in used_path.parents), None)
     if counts and len(runs) > 1:
         say_versions({counts: [run for run in runs if run != counts]}, f"--{flag}")
 
 
-def say_versions(left: Mapping[Path, Sequence[Path]], words: str) -> None:
-    """Print a note if only the newest versions of runs are used. ``left`` maps these to the unused older ones. The note
-    shows how to use an older one: its path after the ``words`` of a command."""
-    if not left:
+def say_versions(older_versions: Mapping[Path, Sequence[Path]], words: str) -> None:
+    """Print a note if only the newest versions of runs are used. ``older_versions`` maps these to the unused older
+    ones. The note shows how to use an older one: its path after the ``words`` of a command."""
+    if not older_versions:
         return
-    counts, others = next(iter(left.items()))
-    also = f", and the newest of {len(left) - 1} runs more" if len(left) > 1 else ""
-    instead = ", ".join(other.name for other in others)
+    counts, older_runs = next(iter(older_versions.items()))
+    also = f", and the newest of {len(older_versions) - 1} runs more" if len(older_versions) > 1 else ""
+    instead = ", ".join(other.name for other in older_runs)
     note(
         f"the newest version of a run counts: {counts.name} of {counts.parent.name} (not {instead}){also}; to take "
-        f"another, name it: {words} {shlex.quote(near(others[0]))}"
+        f"another, name it: {words} {shlex.quote(short_path(older_runs[0]))}"
     )
 
 
-def near(path: Path) -> str:
+def short_path(path: Path) -> str:
     """A path as one would type it from here."""
-    whole, here = path.resolve(), Path.cwd()
-    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
+    full_path, working_dir = path.resolve(), Path.cwd()
+    return str(full_path.relative_to(working_dir)) if full_path.is_relative_to(working_dir) else str(full_path)
 
 
 def as_text(value: Any) -> str:

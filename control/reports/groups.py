@@ -68,18 +68,18 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     heading = ", ".join(filter(None, (title, name_rows(arms))))
     if out is None or out.is_dir() or not out.suffix:
         out = default_name(out or folder, arms, look)
-    target, beside = figure_files(out, look)
-    if not redrawn and beside.is_file() and not has_numbers(beside):
-        line = f"plot_out is '{target}', whose numbers would replace {beside.name}, a file of something else"
+    target, numbers_path = figure_files(out, look)
+    if not redrawn and numbers_path.is_file() and not has_numbers(numbers_path):
+        line = f"plot_out is '{target}', whose numbers would replace {numbers_path.name}, a file of something else"
         raise SettingError(f"{line}; allowed: another name", "plot_out")
-    check_writable("plot_out", *([target] if redrawn else [target, beside]))
+    check_writable("plot_out", *([target] if redrawn else [target, numbers_path]))
     if not any(arm.curves or arm.scores for arm in arms):
         raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
     tag, tasks = _tasks(arms)
     if not tasks and not any(arm.curves for arm in arms):
-        few = "no curves and fewer than two groups of three seeds"
+        shortage = "no curves and fewer than two groups of three seeds"
         raise SettingError(
-            f"plot is '{redrawn}', which holds {few}: there is nothing to draw; allowed: run folders too"
+            f"plot is '{redrawn}', which holds {shortage}: there is nothing to draw; allowed: run folders too"
         )
     text = table(title, summary)
     numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
@@ -91,8 +91,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     with Book(target, look, redrawn) as book:
         _draw(book, arms, heading, tag, tasks)
     if redrawn is None:
-        write_numbers(beside, numbers)
-    print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {redrawn or beside}")
+        write_numbers(numbers_path, numbers)
+    print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {redrawn or numbers_path}")
     return 0
 
 
@@ -107,18 +107,22 @@ def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
     tasks: dict[str, dict[str, Array]] = {}
     for arm in arms:
         tasks.setdefault(arm.game, {})[arm.label] = arm.scores[tag]
-    found = {game: scores.comparable(task) for game, task in tasks.items()}
-    return tag, {game: task for game, task in found.items() if task}
+    comparable_tasks = {game: scores.comparable(task) for game, task in tasks.items()}
+    return tag, {game: task for game, task in comparable_tasks.items() if task}
 
 
 def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     """A colour for each label, another than those of its environments' others as long as there are enough."""
-    found: dict[str, str] = {}
-    for label, usual in zip(labels, cycle(COLOURS), strict=False):
+    colours: dict[str, str] = {}
+    for label, colour in zip(labels, cycle(COLOURS), strict=False):
         games = {arm.game for arm in arms if arm.label == label}
-        taken = {found.get(arm.label) for arm in arms if arm.game in games}
-        found[label] = usual if usual not in taken else next((each for each in COLOURS if each not in taken), usual)
-    return found
+        used_colours = {colours.get(arm.label) for arm in arms if arm.game in games}
+        colours[label] = (
+            colour
+            if colour not in used_colours
+            else next((spare for spare in COLOURS if spare not in used_colours), colour)
+        )
+    return colours
 
 
 def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[str, Mapping[str, Array]]) -> None:
@@ -129,26 +133,28 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
     places: dict[str, list[tuple[str, str]]] = {"": [], "losses": []}  # by page: environment and panel
     for kind, page in (("return", ""), ("loss", "losses" if len(games) > 1 else "")):
         for game in games:
-            shown = _panels([arm for arm in arms if arm.game == game], kind)
-            places[page] += [(game, panel) for panel in shown]
-    for page, found in places.items():
-        for number, part in enumerate(_parts(found)):
+            shown_panels = _panels([arm for arm in arms if arm.game == game], kind)
+            places[page] += [(game, panel) for panel in shown_panels]
+    for page, page_panels in places.items():
+        for number, part in enumerate(_parts(page_panels)):
             name = f"{page}{number + 1 if number else ''}".strip("_")
             _draw_curves(book, arms, part, colours, title, name)
     if tasks:
         shown_levels = {game: _levels(arms, game) for game in tasks}
-        each = [level for found in shown_levels.values() for level in found]
-        note = "; ".join(part for part in (scores.note(tasks), sources(each)) if part)
-        others = {}
+        all_levels = [level for level_group in shown_levels.values() for level in level_group]
+        note = "; ".join(part for part in (scores.note(tasks), sources(all_levels)) if part)
+        other_scores = {}
         if len(tasks) == 1 and same_axis([tag]):  # at most two more have room beside it
             game = next(iter(tasks))
-            here = [arm for arm in arms if arm.game == game and arm.label in tasks[game]]
-            all_have = [name for name in same_axis(TAGS) if all(name in arm.scores for arm in here)]
-            said = {name for each in all_have for name in TAGS[each].replaces} | {tag}
-            also = [name for name in all_have if name not in said][:2]
-            others = {_score_label(name): {arm.label: arm.scores[name] for arm in here} for name in also}
+            game_arms = [arm for arm in arms if arm.game == game and arm.label in tasks[game]]
+            all_have = [name for name in same_axis(TAGS) if all(name in arm.scores for arm in game_arms)]
+            covered_tags = {name for shown_tag in all_have for name in TAGS[shown_tag].replaces} | {tag}
+            also = [name for name in all_have if name not in covered_tags][:2]
+            other_scores = {_score_label(name): {arm.label: arm.scores[name] for arm in game_arms} for name in also}
         compared = [arm for arm in arms if arm.label in tasks.get(arm.game, ())]
-        scores.draw(book, tasks, colours, shown_levels, _score_label(tag), _heading(compared, title), note, others)
+        scores.draw(
+            book, tasks, colours, shown_levels, _score_label(tag), _heading(compared, title), note, other_scores
+        )
 
 
 def _heading(arms: Sequence[Arm], title: str) -> str:
@@ -171,24 +177,24 @@ def _panels(arms: Sequence[Arm], kind: str) -> list[Panel]:
     if kind == "return":
         agents = [arm for arm in arms if not arm.search]
         common = [tag for tag in of_kind if all(tag in arm.curves for arm in agents)]
-        replaced = {name for tag in common for name in TAGS[tag].replaces}
-        return [tag for tag in of_kind if tag not in replaced and (tag in common or not TAGS[tag].replaces)]
-    found = [(quantity(tag, package(arm.names)), tag) for tag in of_kind for arm in arms if tag in arm.curves]
-    return [f"{tag}@{title}@{label}" for (title, label), tag in dict.fromkeys(found)]
+        replaced_tags = {name for tag in common for name in TAGS[tag].replaces}
+        return [tag for tag in of_kind if tag not in replaced_tags and (tag in common or not TAGS[tag].replaces)]
+    quantities = [(quantity(tag, package(arm.names)), tag) for tag in of_kind for arm in arms if tag in arm.curves]
+    return [f"{tag}@{title}@{label}" for (title, label), tag in dict.fromkeys(quantities)]
 
 
-def _shown(panel: Panel) -> tuple[str, str, str]:
+def _panel_labels(panel: Panel) -> tuple[str, str, str]:
     """Tag, title and label of the y axis."""
-    tag, *said = panel.split("@")
-    title, label = said or quantity(tag)
+    tag, *texts = panel.split("@")
+    title, label = texts or quantity(tag)
     return tag, title, label
 
 
 def _logged(arms: Sequence[Arm], game: str, panel: Panel) -> list[Arm]:
     """The arms that a panel shows."""
-    tag, heading, _ = _shown(panel)
-    here = [arm for arm in arms if arm.game == game and tag in arm.curves]
-    return [arm for arm in here if "@" not in panel or quantity(tag, package(arm.names))[0] == heading]
+    tag, heading, _ = _panel_labels(panel)
+    game_arms = [arm for arm in arms if arm.game == game and tag in arm.curves]
+    return [arm for arm in game_arms if "@" not in panel or quantity(tag, package(arm.names))[0] == heading]
 
 
 def _parts(places: Sequence[tuple[str, Panel]]) -> list[list[list[tuple[str, Panel]]]]:
@@ -196,66 +202,70 @@ def _parts(places: Sequence[tuple[str, Panel]]) -> list[list[list[tuple[str, Pan
     kinds: dict[tuple[str, bool], list[tuple[str, Panel]]] = {}
     for place in places:
         kinds.setdefault((place[0], "@" in place[1]), []).append(place)
-    made = []
+    panel_rows = []
     for group in kinds.values():
         first = 0
         for length in balanced(len(group)):
-            made.append(group[first : first + length])
+            panel_rows.append(group[first : first + length])
             first += length
-    return [made[i : i + ON_PAGE] for i in range(0, len(made), ON_PAGE)]
+    return [panel_rows[i : i + ON_PAGE] for i in range(0, len(panel_rows), ON_PAGE)]
 
 
 def _levels(arms: Sequence[Arm], game: str) -> list[Level]:
-    here = [arm for arm in arms if arm.game == game]
-    known = {name for arm in here for name in arm.names if name in implementations()}
-    found = levels(here[0].environment, known)
+    game_arms = [arm for arm in arms if arm.game == game]
+    implementation_names = {name for arm in game_arms for name in arm.names if name in implementations()}
+    game_levels = levels(game_arms[0].environment, implementation_names)
     # A level of an algorithm needs one colour.
-    by_name = {name: [arm.label for arm in here if name in arm.names] for name in known}
+    by_name = {name: [arm.label for arm in game_arms if name in arm.names] for name in implementation_names}
     return [
         Level(level.value, level.name, level.source, (by_name.get(level.implementation) or [""])[0])
-        for level in found
+        for level in game_levels
         if len(by_name.get(level.implementation, "1")) == 1
     ]
 
 
 def _draw_curves(
-    book: Book, arms: Sequence[Arm], page: Sequence[Sequence[tuple[str, Panel]]], colours: Mapping[str, str],
-    title: str, name: str,
-) -> None:  # fmt: skip
-    drawn = [_logged(arms, game, panel) for row in page for game, panel in row]
-    every = [arm for here in drawn for arm in here]
-    seeds = [arm.seeds for arm in every]
-    notes = panels.meaning(seeds, any(len(here) == 1 for here in drawn))
+    book: Book,
+    arms: Sequence[Arm],
+    page: Sequence[Sequence[tuple[str, Panel]]],
+    colours: Mapping[str, str],
+    title: str,
+    name: str,
+) -> None:
+    panel_arms = [_logged(arms, game, panel) for row in page for game, panel in row]
+    all_arms = [arm for shown_arms in panel_arms for arm in shown_arms]
+    seeds = [arm.seeds for arm in all_arms]
+    notes = panels.meaning(seeds, any(len(shown_arms) == 1 for shown_arms in panel_arms))
     notes += [panels.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [panels.SMOOTHED]
     games = list(dict.fromkeys(game for row in page for game, _ in row))
     several = any(arm.game for arm in arms)
-    shown = {game: _levels(arms, game) for game in games}
+    game_levels = {game: _levels(arms, game) for game in games}
     if any("@" not in panel for row in page for _, panel in row):
-        each = [level for found in shown.values() for level in found]
-        notes += [sources(each)] if each else []
+        all_levels = [level for level_group in game_levels.values() for level in level_group]
+        notes += [sources(all_levels)] if all_levels else []
     height = 2.0 if max(map(len, page)) > 1 else 2.8
     cells = rows(*map(len, page))
     with book.sheet(
-        cells, (WIDTH, height * len(page)), name=name, title=_heading(every, title), note="; ".join(notes)
+        cells, (WIDTH, height * len(page)), name=name, title=_heading(all_arms, title), note="; ".join(notes)
     ) as axes:
-        for label in sorted({arm.label for arm in every}):  # which gives the legend its order
+        for label in sorted({arm.label for arm in all_arms}):  # which gives the legend its order
             axes[0].plot([], [], color=colours[label], label=label)
-        left = iter(zip(axes, drawn, strict=True))
+        panel_iter = iter(zip(axes, panel_arms, strict=True))
         equal: dict[str, dict[str, list[Any]]] = {}  # by environment, and by the steps of the x axis
         values: dict[Any, Array] = {}
         for row in page:
             for column, (game, panel) in enumerate(row):
-                axis, here = next(left)
-                tag, heading, label = _shown(panel)
-                for arm in here:
-                    panels.draw_aggregate(axis, *arm.curves[tag], colours[arm.label], arm.label, len(here) == 1)
+                axis, shown_arms = next(panel_iter)
+                tag, heading, label = _panel_labels(panel)
+                for arm in shown_arms:
+                    panels.draw_aggregate(axis, *arm.curves[tag], colours[arm.label], arm.label, len(shown_arms) == 1)
                 set_title(axis, f"{in_words(game)}: {heading}" if several else heading, 6.2 / len(row))
                 axis.set(xlabel=steps_label(tag))
-                if column == 0 or label != _shown(row[column - 1][1])[2]:
+                if column == 0 or label != _panel_labels(row[column - 1][1])[2]:
                     axis.set_ylabel(label)
                 panels.scale(axis, book.look.log if TAGS[tag].kind == "return" or label == RETURN_LABEL else True)
                 if TAGS[tag].kind == "return":
-                    values[axis] = np.concatenate([arm.curves[tag][1].ravel() for arm in here])
+                    values[axis] = np.concatenate([arm.curves[tag][1].ravel() for arm in shown_arms])
                     panels.clip_below(axis, values[axis])
                 if same_axis([tag]):
                     equal.setdefault(game, {}).setdefault(steps_label(tag), []).append(axis)
@@ -265,7 +275,7 @@ def _draw_curves(
             for part in by_steps.values():
                 panels.share_limits(part, "x")
             for axis in alike:
-                panels.draw_levels(axis, shown[game], dict(colours), labels=not several, game=in_words(game))
+                panels.draw_levels(axis, game_levels[game], dict(colours), labels=not several, game=in_words(game))
             panels.share_limits(alike)
         for axis, drawn_there in values.items():
             panels.say_hidden(axis, drawn_there)

@@ -9,11 +9,23 @@ from pathlib import Path
 _KINDS = {".mp4": "video/mp4", ".png": "image/png"}
 # What figures are drawn in, and the colours of the page that take its place. Others stay as they are.
 _COLOURS = {
-    "#000000": "currentColor", "#1a1a1a": "currentColor", "#ffffff": "var(--paper)", "#e4e4e4": "var(--rule)",
-    "#6b6b6b": "var(--faint)", "#0072b2": "var(--c0)", "#d55e00": "var(--c1)", "#009e73": "var(--c2)",
-    "#cc79a7": "var(--c3)", "#56b4e9": "var(--c4)", "#e69f00": "var(--c5)", "#882255": "var(--c7)",
-    "#44aa99": "var(--c8)", "#999933": "var(--c9)", "#332288": "var(--c10)", "#9c5b3b": "var(--c11)",
-}  # fmt: skip
+    "#000000": "currentColor",
+    "#1a1a1a": "currentColor",
+    "#ffffff": "var(--paper)",
+    "#e4e4e4": "var(--rule)",
+    "#6b6b6b": "var(--faint)",
+    "#0072b2": "var(--c0)",
+    "#d55e00": "var(--c1)",
+    "#009e73": "var(--c2)",
+    "#cc79a7": "var(--c3)",
+    "#56b4e9": "var(--c4)",
+    "#e69f00": "var(--c5)",
+    "#882255": "var(--c7)",
+    "#44aa99": "var(--c8)",
+    "#999933": "var(--c9)",
+    "#332288": "var(--c10)",
+    "#9c5b3b": "var(--c11)",
+}
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -56,8 +68,8 @@ def drawing(svg: str, number: int, alt: str, caption: str) -> str:
     inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
     inner = re.sub(r"<!--.*?-->\s*", "", inner, flags=re.DOTALL)
     inner = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>f{number}-", inner)
-    inner = re.sub(r' d="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), inner)
-    inner = re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: _COLOURS.get(found[0].lower(), found[0]), inner)
+    inner = re.sub(r' d="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), inner)
+    inner = re.sub(r"#[0-9a-fA-F]{6}\b", lambda match: _COLOURS.get(match[0].lower(), match[0]), inner)
     inner = re.sub(r">\s+<", "><", inner)
     size = re.search(r'viewBox="[^"]*"', inner)
     rest = inner[inner.index(">") + 1 :]
@@ -74,8 +86,8 @@ def picture(path: Path, alt: str, caption: str) -> str:
 
 def video(path: Path, alt: str, caption: str) -> str:
     """An mp4 within the page, which is played when asked to."""
-    shown = f'<video controls preload="metadata" aria-label="{escape(alt)}" src="{_data(path)}">{escape(alt)}</video>'
-    return _figure(shown, caption)
+    element = f'<video controls preload="metadata" aria-label="{escape(alt)}" src="{_data(path)}">{escape(alt)}</video>'
+    return _figure(element, caption)
 
 
 def _data(path: Path) -> str:

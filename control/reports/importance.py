@@ -36,8 +36,10 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
         if kind == "choice":
             dimensions[name] = of.CategoricalDistribution(values)
         else:
-            whole, log = kind.endswith("randint"), kind.startswith("log")
-            dimensions[name] = (of.IntDistribution if whole else of.FloatDistribution)(values[0], values[1], log=log)
+            is_integer, log = kind.endswith("randint"), kind.startswith("log")
+            dimensions[name] = (of.IntDistribution if is_integer else of.FloatDistribution)(
+                values[0], values[1], log=log
+            )
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     for trial in trials:
@@ -57,10 +59,10 @@ def read_trials(
     problem = "is not as a search writes it"
     try:
         content = read_json(folder / TRIALS, _LARGEST)
-        found, trials = space or content["space"], content["trials"]
-        if all(_is_dimension(name, **found[name]) for name in found):
-            if all(_is_trial(trial, found) and check(trial) for trial in trials):
-                return found, trials
+        dimensions, trials = space or content["space"], content["trials"]
+        if all(_is_dimension(name, **dimensions[name]) for name in dimensions):
+            if all(_is_trial(trial, dimensions) and check(trial) for trial in trials):
+                return dimensions, trials
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except (ValueError, TypeError, LookupError, AttributeError):
@@ -71,8 +73,8 @@ def read_trials(
 
 def is_number(value: Any, kind: str = "") -> bool:
     """Whether a value is a finite number, and one of this ``kind`` of hyperparameter."""
-    whole = kind.endswith("randint")
-    return type(value) in (int, float) and abs(value) < 1e18 and (value % 1 == 0 or not whole)
+    is_integer = kind.endswith("randint")
+    return type(value) in (int, float) and abs(value) < 1e18 and (value % 1 == 0 or not is_integer)
 
 
 def _is_dimension(name: str, kind: str, values: Any) -> bool:
@@ -81,15 +83,15 @@ def _is_dimension(name: str, kind: str, values: Any) -> bool:
     if kind == "choice":
         return all(type(value) in (bool, str) or is_number(value) for value in values)
     low, high = values[0], values[-1]
-    known = kind in _RANGES and len(values) <= 2 and is_number(low, kind) and is_number(high, kind)
-    return known and (0 if "log" in kind else -1e18) < low <= high
+    is_valid = kind in _RANGES and len(values) <= 2 and is_number(low, kind) and is_number(high, kind)
+    return is_valid and (0 if "log" in kind else -1e18) < low <= high
 
 
 def _is_trial(trial: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
     for name, entry in space.items():
         value, kind, values = trial["raw"][name], entry["kind"], entry["values"]
-        chosen = kind == "choice" and any(value == choice and type(value) is type(choice) for choice in values)
-        if not chosen and not (is_number(value, kind) and kind in _RANGES and values[0] <= value <= values[-1]):
+        is_choice = kind == "choice" and any(value == choice and type(value) is type(choice) for choice in values)
+        if not is_choice and not (is_number(value, kind) and kind in _RANGES and values[0] <= value <= values[-1]):
             return False
     return not trial["best"] or is_number(trial["best"]["score"])
 

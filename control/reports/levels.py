@@ -17,10 +17,13 @@ RETURN_LABEL = "return (sum of rewards)"
 _TD = ("Squared TD error", "reward²")
 _ACTOR = ("Minus the value of the policy's actions", "reward")
 LOSSES: dict[tuple[str, str], tuple[str, str]] = {
-    ("train/value_loss", "ddqn"): _TD, ("train/value_loss", "tabular"): _TD,
-    ("train/value_loss", "td3"): _TD, ("train/value_loss", "sac"): _TD,
+    ("train/value_loss", "ddqn"): _TD,
+    ("train/value_loss", "tabular"): _TD,
+    ("train/value_loss", "td3"): _TD,
+    ("train/value_loss", "sac"): _TD,
     ("train/value_loss", "model_generalisation"): _TD,
-    ("train/policy_loss", "td3"): _ACTOR, ("train/policy_loss", "sac"): _ACTOR,
+    ("train/policy_loss", "td3"): _ACTOR,
+    ("train/policy_loss", "sac"): _ACTOR,
     ("train/policy_loss", "command_conditioned"): ("Cross-entropy of actions", "nats"),
     ("train/validation_loss", "command_conditioned"): ("Cross-entropy on new episodes", "nats"),
     ("train/policy_loss", "ppo"): ("Clipped surrogate loss", "advantage"),
@@ -29,11 +32,12 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
     ("train/value_loss", "command_conditioned"): ("Squared error of the value", "return²"),
     ("train/value_loss", "ppo"): ("Squared error of the value", "return²"),
     ("train/value_loss", "policy_gradients"): ("Squared error of the value", "return²"),
-    ("train/value_loss", "td3_discrete"): _TD, ("train/policy_loss", "td3_discrete"): _ACTOR,
+    ("train/value_loss", "td3_discrete"): _TD,
+    ("train/policy_loss", "td3_discrete"): _ACTOR,
     ("train/entropy_loss", "policy_gradients"): ("Entropy loss", "beta x entropy share"),
     ("train/total_loss", "ppo"): ("Sum of PPO's losses", "weighted"),
     ("train/total_loss", "policy_gradients"): ("Sum of the policy gradient's losses", "weighted"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ _SOLVED = "Gymnasium's reward_threshold"
 def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
     """The levels to show of an environment and of the implementations ``names``: what Gymnasium calls solved, where it
     says so, then what is published. None of an environment that is unknown here."""
-    wanted = set(names)
-    published = [level for level in PUBLISHED.get(game, ()) if level.implementation in wanted]
+    selected = set(names)
+    published = [level for level in PUBLISHED.get(game, ()) if level.implementation in selected]
     threshold = solved(game)
     return [*([] if threshold is None else [Level(threshold, "solved", _SOLVED)]), *published]
 
@@ -84,28 +88,28 @@ def solved(game: str) -> float | None:
     return None
 
 
-def sources(shown: Sequence[Level]) -> str:
+def sources(shown_levels: Sequence[Level]) -> str:
     """``solved: reward_threshold ...; RCP-R and RCP-A, published: Kumar et al. 2019`` for the note of a figure."""
     by_source: dict[str, dict[str, None]] = {}
-    for level in shown:
+    for level in shown_levels:
         by_source.setdefault(level.source, {})[level.name] = None
     texts = []
     for source, names in by_source.items():
         last = list(names)[-1]
-        before = [name.partition(",")[0] for name in names if name != last]
-        texts.append(f"{' and '.join([*before, last])}: {source}")
+        other_names = [name.partition(",")[0] for name in names if name != last]
+        texts.append(f"{' and '.join([*other_names, last])}: {source}")
     return "; ".join(texts)
 
 
 def in_words(game: str) -> str:
     """``procmaze_grid_size=3``, as a folder is called, as ``procmaze, grid size 3``."""
-    return re.sub(r"[_,]([a-z_]+)=([^_,]*)", lambda found: f", {found[1].replace('_', ' ')} {found[2]}", game)
+    return re.sub(r"[_,]([a-z_]+)=([^_,]*)", lambda match: f", {match[1].replace('_', ' ')} {match[2]}", game)
 
 
 def package(names: Iterable[str]) -> str:
     """The package of the family that one of ``names`` is an implementation of; empty where none is."""
-    known = implementations()
-    return next((family(name).package.rpartition(".")[2] for name in names if name in known), "")
+    registered = implementations()
+    return next((family(name).package.rpartition(".")[2] for name in names if name in registered), "")
 
 
 def quantity(tag: str, of: str = "") -> tuple[str, str]:

@@ -41,39 +41,41 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 def grid(low: ArrayLike, high: ArrayLike) -> Array:
     """The returns to ask for, ``[C]``: from a quarter of the range below the lowest to as much above the highest."""
-    least, most = float(np.min(low)), float(np.max(high))
-    margin = BEYOND * (most - least or max(1.0, abs(most)))
-    return np.linspace(least - margin, most + margin, COMMANDS)
+    least, highest = float(np.min(low)), float(np.max(high))
+    margin = BEYOND * (highest - least or max(1.0, abs(highest)))
+    return np.linspace(least - margin, highest + margin, COMMANDS)
 
 
-def slope(commanded: ArrayLike, obtained: ArrayLike) -> float:
+def slope(commanded: ArrayLike, returns: ArrayLike) -> float:
     """The slope of a least-squares line through pairs ``[N]``: 1 if obtained returns follow commands, 0 if commands
     have no effect."""
     x = np.asarray(commanded, dtype=np.float64)
     x = x - x.mean()
-    return float(x @ np.asarray(obtained, dtype=np.float64) / (x @ x))
+    return float(x @ np.asarray(returns, dtype=np.float64) / (x @ x))
 
 
-def rank_correlation(commanded: ArrayLike, obtained: ArrayLike) -> float:
+def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
     """Spearman's rank correlation of pairs ``[N]``. Equal numbers get the mean of their ranks. 0 if one side is
     constant."""
-    pair = (torch.as_tensor(np.asarray(each, dtype=np.float64)) for each in (commanded, obtained))
-    x, y = (centred_ranks(each).numpy() for each in pair)
+    pair = (torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (commanded, returns))
+    x, y = (centred_ranks(values).numpy() for values in pair)
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale else 0.0
 
 
-def absolute_error(commanded: ArrayLike, obtained: ArrayLike) -> float:
+def absolute_error(commanded: ArrayLike, returns: ArrayLike) -> float:
     """The mean absolute difference of pairs ``[N]``, in units of return."""
-    return float(np.abs(np.asarray(obtained, dtype=np.float64) - np.asarray(commanded)).mean())
+    return float(np.abs(np.asarray(returns, dtype=np.float64) - np.asarray(commanded)).mean())
 
 
 _STATISTICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
-    "slope": slope, "rho": rank_correlation, "mae": absolute_error,
-}  # fmt: skip
+    "slope": slope,
+    "rho": rank_correlation,
+    "mae": absolute_error,
+}
 
 
-def measure(commanded: ArrayLike, obtained: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
+def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
     """Statistics of returns ``obtained [M, C, E]`` under commands ``[C]``, as data for JSON. ``low`` and ``high [M]``
     are the range of returns in each seed's training.
 
@@ -82,17 +84,17 @@ def measure(commanded: ArrayLike, obtained: ArrayLike, low: ArrayLike, high: Arr
     the mean over episodes and seeds. It is None if a seed has fewer than two commands in the region. The bootstrap is
     over seeds, or over episodes with fewer than three seeds.
     """
-    asked, got = np.asarray(commanded, dtype=np.float64), np.asarray(obtained, dtype=np.float64)
+    commands, got = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
-    inside = (asked >= lows) & (asked <= highs)  # [M, C]
+    inside = (commands >= lows) & (commands <= highs)  # [M, C]
     of = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
     return {
-        "commanded": asked.tolist(),
+        "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
         "obtained": got.mean(2).tolist(),
         "mean": got.mean((0, 2)).tolist(),
         "interval": _points(got),
-        "regions": {name: _region(asked, got, where) for name, where in of.items()},
+        "regions": {name: _region(commands, got, where) for name, where in of.items()},
     }
 
 
@@ -102,37 +104,40 @@ def _points(got: Array) -> list[list[float]] | None:
     return None if bounds is None else np.stack(bounds, 1).tolist()
 
 
-def _region(asked: Array, got: Array, where: Any) -> dict[str, Any]:
+def _region(commands: Array, got: Array, where: Any) -> dict[str, Any]:
     """The statistics of the commands in ``where [M, C]`` bool, for each seed."""
-    found: dict[str, Any] = {"commands": int(where.any(0).sum()), "episodes": int(where.sum()) * got.shape[2]}
+    region: dict[str, Any] = {"commands": int(where.any(0).sum()), "episodes": int(where.sum()) * got.shape[2]}
     if where.sum(1).min() < 2:
-        return found | dict.fromkeys(NAMES)
+        return region | dict.fromkeys(NAMES)
     for name, statistic in _STATISTICS.items():
         of_episodes = np.array(
-            [[statistic(asked[w], each) for each in own[w].T] for own, w in zip(got, where, strict=True)]
+            [
+                [statistic(commands[w], value) for value in seed_returns[w].T]
+                for seed_returns, w in zip(got, where, strict=True)
+            ]
         )
         bounds = interval(of_episodes.mean(1)) if len(got) >= LEAST else interval(of_episodes.mean(0))
-        found[name] = {
+        region[name] = {
             "value": float(of_episodes.mean()),
-            "interval": [float(each) for each in bounds] if bounds else None,
+            "interval": [float(value) for value in bounds] if bounds else None,
         }
-    return found
+    return region
 
 
-def _cell(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _cell(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
         return "-"
-    bounds = found["interval"]
-    return f"{found['value']:.2f}" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else "")
+    bounds = estimate["interval"]
+    return f"{estimate['value']:.2f}" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else "")
 
 
 def table(numbers: dict[str, Any]) -> str:
     """The text of a sweep's ``numbers``, a block for each way to act with a row for each region."""
     blocks = []
-    for mode, measured in numbers["modes"].items():
+    for mode, results in numbers["modes"].items():
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
-        for name, region in measured["regions"].items():
-            cells = (_cell(region[each]) for each in NAMES)
+        for name, region in results["regions"].items():
+            cells = (_cell(region[statistic]) for statistic in NAMES)
             rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
         blocks.append("\n".join(aligned(rows)))
     return "\n\n".join(blocks)
@@ -143,23 +148,23 @@ def draw(numbers: dict[str, Any], target: Path, look: Look = PLAIN) -> None:
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
     with sheet(target, [list(range(len(modes)))], size, look, title=numbers["title"], note=NOTE) as axes:
-        for axis, (mode, measured) in zip(axes, modes.items(), strict=True):
-            _panel(axis, measured)
+        for axis, (mode, results) in zip(axes, modes.items(), strict=True):
+            _panel(axis, results)
             axis.set(title=f"{mode.capitalize()} actions", xlabel="commanded return", ylabel="obtained return")
 
 
-def _panel(axis: Any, measured: dict[str, Any]) -> None:
-    asked, mean, seen = measured["commanded"], np.array(measured["mean"]), measured["seen"]
-    for low, high in seen:
-        axis.axvspan(low, high, color=GREY, alpha=0.18 / len(seen), linewidth=0)
-    axis.plot([asked[0], asked[-1]], [asked[0], asked[-1]], color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    if len(seen) > 1:
-        axis.plot(asked, np.array(measured["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
+def _panel(axis: Any, results: dict[str, Any]) -> None:
+    commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
+    for low, high in ranges:
+        axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
+    axis.plot([commands[0], commands[-1]], [commands[0], commands[-1]], color=GREY, linewidth=1, linestyle=(0, (4, 2)))
+    if len(ranges) > 1:
+        axis.plot(commands, np.array(results["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
     bars = None
-    if measured["interval"]:
+    if results["interval"]:
         # A bar has no negative length, though a mean may lie outside its interval by rounding.
-        bars = np.abs(np.array(measured["interval"]).T - mean)
-    axis.errorbar(asked, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
+        bars = np.abs(np.array(results["interval"]).T - mean)
+    axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
 
 
 # -- the sweep --------------------------------------------------------------------------------------------------------
@@ -170,13 +175,13 @@ class _Counting(Policy):
 
     def __init__(self, policy: Policy, discount: float):
         self.policy, self.members, self.discount = policy, policy.members, discount
-        self.weight, self.obtained = 1.0, torch.zeros(())
+        self.weight, self.returns = 1.0, torch.zeros(())
 
     def act(self, obs: Tensor) -> Tensor:
         return self.policy.act(obs)
 
     def advance(self, reward: Tensor) -> None:
-        self.obtained = self.obtained + self.weight * reward
+        self.returns = self.returns + self.weight * reward
         self.weight *= self.discount
         self.policy.advance(reward)
 
@@ -191,29 +196,34 @@ def check(loop: Loop, kind: str) -> EpisodeLoop:
 
 
 def sweep(
-    loop: EpisodeLoop, commands: Sequence[float], episodes: int, sample: bool, seed: int, others: dict[str, float]
+    loop: EpisodeLoop,
+    commands: Sequence[float],
+    episodes: int,
+    sample: bool,
+    seed: int,
+    fixed_command: dict[str, float],
 ) -> Array:
     """Returns ``[M, C, E]`` under each of the ``commands``, in their units. ``seed`` chooses the episodes, which are
-    equal for all commands. ``others`` are fixed parts of the command."""
-    found, config = [], loop.agent.config
+    equal for all commands. ``fixed_command`` are fixed parts of the command."""
+    returns, config = [], loop.agent.config
     discount = config.discount if config.desire_rtg else 1.0
     with progress("commands") as watch:
         for number, command in enumerate(commands):
-            streams = Streams.named([seed + member for member in range(len(loop.seeds))], "obedience")
+            streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             parts = []
             for count in rounds(episodes, loop.eval_envs):
-                given = {**others, "return": float(command)}
-                policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=given)
+                full_command = {**fixed_command, "return": float(command)}
+                policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
                 counting = _Counting(policy, discount)
                 rollout(counting, loop.evaluation, streams.episode_seeds(count), keep=False)
-                parts.append(counting.obtained)
-            found.append(torch.cat(parts, 1))
+                parts.append(counting.returns)
+            returns.append(torch.cat(parts, 1))
             if watch:
                 watch((number + 1) / len(commands))
-    return torch.stack(found, 1).double().numpy()
+    return torch.stack(returns, 1).double().numpy()
 
 
-def seen(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
+def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
     """The smallest and largest training return of each seed up to the checkpoint, from the run's metrics.csv. Raises
     SettingError if the file is missing or lacks them."""
     written = read_metrics(home(checkpoint.path) / "metrics.csv")
@@ -231,19 +241,26 @@ def seen(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple
 
 
 def report(
-    checkpoint: Checkpoint, loop: EpisodeLoop, modes: Sequence[str], episodes: int, seed: int, others: dict[str, float]
+    checkpoint: Checkpoint,
+    loop: EpisodeLoop,
+    modes: Sequence[str],
+    episodes: int,
+    seed: int,
+    fixed_command: dict[str, float],
 ) -> None:
     """Sweep, print the table, and write figure and numbers beside the checkpoint."""
     run, config = checkpoint.settings.run, loop.agent.config
-    low, high = seen(checkpoint, loop.seeds, config.discount if config.desire_rtg else 1.0)
+    low, high = return_range(checkpoint, loop.seeds, config.discount if config.desire_rtg else 1.0)
     commands, seeds = grid(low, high), ", ".join(map(str, loop.seeds))
     numbers: dict[str, Any] = {
         "title": f"{run.implementation} on {run.gamename}, seed {seeds}: obtained against commanded return",
-        "seeds": list(loop.seeds), "epoch": checkpoint.run_state["epoch"], "episodes": episodes,
+        "seeds": list(loop.seeds),
+        "epoch": checkpoint.run_state["epoch"],
+        "episodes": episodes,
         "modes": {},
-    }  # fmt: skip
+    }
     for mode in modes:
-        obtained = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, others)
-        numbers["modes"][mode] = measure(commands, obtained, low, high)
+        returns = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, fixed_command)
+        numbers["modes"][mode] = measure(commands, returns, low, high)
     path = checkpoint.path.with_name(f"{checkpoint.path.stem}_obedience.png")
     show(table(numbers), numbers, lambda to: draw(numbers, to), path, "eval_agent")

@@ -22,10 +22,13 @@ from models.mlp import MlpNetwork
 from models.settings import SettingError
 
 _NETWORKS = {
-    "agents.0.values.online": "Q", "agents.0.model.reward": "model.reward",
-    "agents.0.model.termination": "model.termination", "agents.0.model.encoder": "model.phi",
-    "agents.0.model.following": "model.next", "agents.0.model.decoder": "model.obs",
-}  # fmt: skip
+    "agents.0.values.online": "Q",
+    "agents.0.model.reward": "model.reward",
+    "agents.0.model.termination": "model.termination",
+    "agents.0.model.encoder": "model.phi",
+    "agents.0.model.following": "model.next",
+    "agents.0.model.decoder": "model.obs",
+}
 """Names of networks here and in ``NAME.params``, which are the original's."""
 
 

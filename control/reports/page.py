@@ -69,19 +69,19 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         "Versions": sections.versions(subjects),
         "How to repeat it": sections.repeat(subjects, run_dirs, target),
     }
-    shown = {_anchor(name): (name, content) for name, content in words.items() if content}
+    entries = {_anchor(name): (name, content) for name, content in words.items() if content}
     counts = seeds_text([len(subject.group.runs) for subject in subjects])
     description = f"{len(subjects)} groups of runs, {counts} each" if len(subjects) > 1 else f"One experiment, {counts}"
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(sections.title(subjects)),
         description=escape(f"{description}, {sections.steps(subjects)}."),
-        contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in shown.items()),
+        contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in entries.items()),
         sections="\n".join(
             f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(name)}</h2>\n{content}</section>'
-            for anchor, (name, content) in shown.items()
+            for anchor, (name, content) in entries.items()
         ),
         made=escape(f"Made on {time.strftime('%Y-%m-%d')} with understudy {versions()['understudy']}."),
-    )  # fmt: skip
+    )
 
 
 def _anchor(name: str) -> str:

@@ -70,10 +70,10 @@ def draw_aggregate(axis: Any, x: Array, curves: Array, colour: str, label: str, 
 
 def meaning(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
     """What the lines of `draw_aggregate` mean, in parts, for groups of so many ``seeds``."""
-    said = ["line: mean over seeds; band: its 95 % bootstrap interval"] if max(seeds) >= LEAST else []
-    said += ["dashed: interquartile mean"] if max(seeds) > LEAST else []
-    said += ["thin: each seed"] if with_seeds and max(seeds) >= LEAST else []
-    return said + ["fewer than three seeds have no interval: a line each"] * (min(seeds) < LEAST)
+    texts = ["line: mean over seeds; band: its 95 % bootstrap interval"] if max(seeds) >= LEAST else []
+    texts += ["dashed: interquartile mean"] if max(seeds) > LEAST else []
+    texts += ["thin: each seed"] if with_seeds and max(seeds) >= LEAST else []
+    return texts + ["fewer than three seeds have no interval: a line each"] * (min(seeds) < LEAST)
 
 
 def raw(seeds: int, epochs: int) -> str:
@@ -98,8 +98,8 @@ def scale(axis: Any, log: bool = False) -> None:
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    drawn = [np.asarray(line.get_ydata()) for line in axis.lines if len(line.get_ydata())]
-    values = np.concatenate(drawn) if drawn else np.empty(0)
+    line_values = [np.asarray(line.get_ydata()) for line in axis.lines if len(line.get_ydata())]
+    values = np.concatenate(line_values) if line_values else np.empty(0)
     if log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
         axis.set_yscale("log")
 
@@ -111,11 +111,11 @@ def clip_below(axis: Any, values: Array) -> None:
     if len(values) < FEW or axis.get_yscale() == "log":
         return
     low, high = values[max(1, int(RARE * len(values)))], values[-1]
-    shown = values[values >= low - (high - low)]
-    if high == low or len(shown) == len(values) or low - values[0] <= 2 * (high - low):
+    visible = values[values >= low - (high - low)]
+    if high == low or len(visible) == len(values) or low - values[0] <= 2 * (high - low):
         return
-    margin = 0.05 * (high - shown[0])
-    axis.set_ylim(shown[0] - margin, high + margin)
+    margin = 0.05 * (high - visible[0])
+    axis.set_ylim(visible[0] - margin, high + margin)
 
 
 def say_hidden(axis: Any, values: Array) -> None:
@@ -124,14 +124,28 @@ def say_hidden(axis: Any, values: Array) -> None:
     if lowest >= axis.get_ylim()[0]:
         return
     note = f"not shown: values down to {lowest:.0f}"
-    axis.annotate(note, (1, 0), (0, -27), xycoords="axes fraction", textcoords="offset points", color=GREY, fontsize=6,
-                  ha="right", va="top", annotation_clip=False)  # fmt: skip
+    axis.annotate(
+        note,
+        (1, 0),
+        (0, -27),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=GREY,
+        fontsize=6,
+        ha="right",
+        va="top",
+        annotation_clip=False,
+    )
 
 
 def draw_levels(
-    axis: Any, shown: Iterable[Level], colours: dict[str, str], labels: bool | None = True, along: str = "y",
+    axis: Any,
+    shown_levels: Iterable[Level],
+    colours: dict[str, str],
+    labels: bool | None = True,
+    axis_name: str = "y",
     game: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """A line for each level, grey in a style of its own, or dash-dotted in the colour that ``colours`` has for its
     implementation. The axis is made to reach as far as they do. Without ``labels`` the legend has their names alone,
     since values differ from panel to panel; those of grey lines then stand beside the axis. None: it has them already.
@@ -139,28 +153,28 @@ def draw_levels(
     with the ``game`` that it is of, if one is given.
     """
     styles = iter(_STYLES)
-    for level in shown:
+    for level in shown_levels:
         at = level.value
-        low, high = getattr(axis, f"get_{along}lim")()
+        low, high = getattr(axis, f"get_{axis_name}lim")()
         colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
         name = None if labels is None else level.label if labels else level.name
-        if along == "y" and not low - FAR * (high - low) <= at <= high + FAR * (high - low):
+        if axis_name == "y" and not low - FAR * (high - low) <= at <= high + FAR * (high - low):
             where = f" in {game}" if game else ""
             axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{where} (beyond the axis)")
             continue
-        draw = axis.axhline if along == "y" else axis.axvline
+        draw = axis.axhline if axis_name == "y" else axis.axvline
         draw(at, color=colour, linewidth=1.0, linestyle=style, label=name, zorder=1.5)
-        if labels is False and not level.implementation and along == "y":
+        if labels is False and not level.implementation and axis_name == "y":
             where = axis.get_yaxis_transform()
             axis.text(1.01, at, f"{at:g}", transform=where, color=GREY, fontsize=6, va="center")
         margin = 0.04 * (high - low)
-        if along == "y" and axis.get_yscale() == "log":
+        if axis_name == "y" and axis.get_yscale() == "log":
             margin = 0.0
-        getattr(axis, f"set_{along}lim")(min(low, at - margin), max(high, at + margin))
+        getattr(axis, f"set_{axis_name}lim")(min(low, at - margin), max(high, at + margin))
 
 
-def share_limits(axes: Sequence[Any], along: str = "y") -> None:
+def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
     """Give panels of the same quantity the same limits."""
-    limits = [getattr(axis, f"get_{along}lim")() for axis in axes]
+    limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
     for axis in axes:
-        getattr(axis, f"set_{along}lim")(min(low for low, _ in limits), max(high for _, high in limits))
+        getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))

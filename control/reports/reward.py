@@ -13,7 +13,7 @@ from control.reports.sheets import WIDTH, sheet
 from control.reports.style import Look, look_of
 from envs.gridmaps import GOAL, HOLE, WALL, CellTable
 from envs.make import make_dynamics
-from envs.reward import played
+from envs.reward import collect_transitions
 from models.proxies.files import Proxy
 from models.proxies.reward.networks import Phi
 from understudy.rewards import shaped
@@ -36,22 +36,24 @@ class Slice:
         """``[points, points, S]``: rows are the second number, columns the first."""
         first, second = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
         b, a = torch.meshgrid(second, first, indexing="ij")
-        seen = torch.zeros(_POINTS, _POINTS, self.size)
+        states = torch.zeros(_POINTS, _POINTS, self.size)
         if self.angle:
-            seen[..., 0], seen[..., 1], seen[..., self.places[1]] = a.cos(), a.sin(), b
+            states[..., 0], states[..., 1], states[..., self.places[1]] = a.cos(), a.sin(), b
         else:
-            seen[..., self.places[0]], seen[..., self.places[1]] = a, b
-        return seen
+            states[..., self.places[0]], states[..., self.places[1]] = a, b
+        return states
 
 
 _POLE = Slice(("pole angle (rad)", "angular speed (rad/s)"), (2, 3), ((-0.21, 0.21), (-2, 2)), 4)
 _CART = Slice(("position (m)", "speed (m/s)"), (0, 1), ((-2.4, 2.4), (-2, 2)), 4)
 _CAR = Slice(("position (m)", "speed (m/step)"), (0, 1), ((-1.2, 0.6), (-0.07, 0.07)), 2)
 SLICES: dict[str, tuple[Slice, ...]] = {
-    "cartpole": (_POLE, _CART), "cartpole-200": (_POLE, _CART), "mountaincar": (_CAR,),
+    "cartpole": (_POLE, _CART),
+    "cartpole-200": (_POLE, _CART),
+    "mountaincar": (_CAR,),
     "mountaincar-continuous": (_CAR,),
     "pendulum": (Slice(("angle (rad)", "angular speed (rad/s)"), (0, 2), ((-3.14, 3.14), (-8, 8)), 3, angle=True),),
-}  # fmt: skip
+}
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
@@ -73,33 +75,34 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
         with sheet(path, [list(range(planes))], (3.5 * planes, 2.7), look, title=title, note=note) as axes:
             for axis, plane in zip(axes, SLICES[base], strict=True):
                 values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
-                (left, right), (low, high) = plane.bounds
-                image = axis.imshow(values, origin="lower", extent=(left, right, low, high), aspect="auto")
-                axis.contour(values, 8, extent=(left, right, low, high), colors="white", linewidths=0.6,
-                             linestyles="solid")  # fmt: skip
+                (x_min, x_max), (y_min, y_max) = plane.bounds
+                image = axis.imshow(values, origin="lower", extent=(x_min, x_max, y_min, y_max), aspect="auto")
+                axis.contour(
+                    values, 8, extent=(x_min, x_max, y_min, y_max), colors="white", linewidths=0.6, linestyles="solid"
+                )
                 axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
                 axis.grid(False)
                 axis.figure.colorbar(image, ax=axis, label="phi")
         return path
-    obs, _, terminated = played(game)
+    obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
-        for name, which in (("going on", ~terminated), ("at an end", terminated)):
-            if which.any():
-                axis.hist(values[which].numpy(), 50, density=True, histtype="step", label=name)
+        for name, mask in (("going on", ~terminated), ("at an end", terminated)):
+            if mask.any():
+                axis.hist(values[mask].numpy(), 50, density=True, histtype="step", label=name)
         axis.set(xlabel="phi along random play", ylabel="density (1 / phi)")
     return path
 
 
 def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
     """What the numbers told in the info of a step weigh: the size of each input's weights."""
-    weight = networks.named(flat)["reward.0.weight"]
-    told = networks.spaces.info if networks.mode.info else ()
-    sizes = weight[:, -len(told) :] if told else weight
+    weight = networks.named_tensors(flat)["reward.0.weight"]
+    info_names = networks.spaces.info if networks.mode.info else ()
+    sizes = weight[:, -len(info_names) :] if info_names else weight
     with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
         values = sizes[0] if networks.linear else sizes.norm(dim=0)
         axis.bar(range(len(values)), values.numpy())
-        axis.set_xticks(range(len(values)), told or ("none",), rotation=20)
+        axis.set_xticks(range(len(values)), info_names or ("none",), rotation=20)
         axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
     return path
 
@@ -121,20 +124,20 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     networks = phi.networks
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     values = phi(torch.eye(cells)[None])[0].double()
-    following = dynamics.next_cell.view(cells, moves)
+    next_cells = dynamics.next_cell.view(cells, moves)
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
-    after = values[following].masked_fill(terminated & zero_at_end, 0.0)
-    learned = shaped(networks.mode, reward, values[:, None], after, discount)
-    best = [_best(dynamics.values(each, discount)[1]) for each in (reward, learned)]
+    next_values = values[next_cells].masked_fill(terminated & zero_at_end, 0.0)
+    learned = shaped(networks.mode, reward, values[:, None], next_values, discount)
+    best = [_best(dynamics.values(reward_table, discount)[1]) for reward_table in (reward, learned)]
     start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))
     path, agree = [start], 0
     while True:
         cell = path[-1]
         agree += bool((best[0][cell] | ~best[1][cell]).all())
         move = int(best[1][cell].int().argmax())
-        if terminated[cell, move] or int(following[cell, move]) in path:
+        if terminated[cell, move] or int(next_cells[cell, move]) in path:
             return Invariance(best[0], best[1], path, agree)
-        path.append(int(following[cell, move]))
+        path.append(int(next_cells[cell, move]))
 
 
 def _best(moves: Tensor) -> Tensor:
@@ -145,12 +148,12 @@ def _best(moves: Tensor) -> Tensor:
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
-    found = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
+    comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
     free = torch.tensor([kind not in (GOAL, HOLE, WALL) for kind in "".join(dynamics.rows)])
-    note = f"arrows: best moves under the learned reward; {found.agree} of the {len(found.path)} cells on its way "
-    note += "have only moves that are best under the real reward; "
-    note += "grey arrows are other moves; " if (found.learned & ~found.real)[free].any() else ""
+    note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "
+    note += "its way have only moves that are best under the real reward; "
+    note += "grey arrows are other moves; " if (comparison.learned & ~comparison.real)[free].any() else ""
     note += "numbers: phi"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     small = 9 * cell_size
@@ -165,17 +168,21 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
                 word = {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind]
                 axis.text(column, row + 0.15, word, ha="center", fontsize=1.2 * small, color=ink)
                 continue
-            for move, best in zip(dynamics.actions, found.learned[cell].tolist(), strict=True):
+            for move, best in zip(dynamics.actions, comparison.learned[cell].tolist(), strict=True):
                 if best:
                     dx, dy = steps[move]
-                    colour = ink if found.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
-                    axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1),
-                                  arrowprops={"arrowstyle": "->", "color": colour})  # fmt: skip
+                    colour = ink if comparison.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
+                    axis.annotate(
+                        "",
+                        (column + dx, row + dy + 0.1),
+                        (column, row + 0.1),
+                        arrowprops={"arrowstyle": "->", "color": colour},
+                    )
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
         if phi.bent:  # so many powers of ten that a tick for each would cover its neighbours
             tens = [10.0 ** (round(math.log10(values.abs().max().clamp(min=10))) // k) for k in (1, 2)]
-            bar.set_ticks(sorted([0.0, *tens, *(-each for each in tens)]))
+            bar.set_ticks(sorted([0.0, *tens, *(-power for power in tens)]))
             bar.minorticks_off()
     return path

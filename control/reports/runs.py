@@ -57,7 +57,7 @@ class Group:
 
     names: tuple[str, ...]
     runs: list[Run]
-    left: dict[Path, list[Path]] = field(default_factory=dict)
+    older_versions: dict[Path, list[Path]] = field(default_factory=dict)
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -88,12 +88,12 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """
     groups: dict[tuple[str, ...], Group] = {}
     run_dirs = [_folder(Path(path), setting) for path in run_dirs]
-    named = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
-    versions_apart = len({folder.parent for folder in named}) < len(named)
+    named_folders = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
+    versions_apart = len({folder.parent for folder in named_folders}) < len(named_folders)
     files = _metrics_files(run_dirs, setting)
 
     def first(path: Path) -> tuple[bool, int, float]:
-        return path.parent in named, _place(path)[1], path.stat().st_mtime
+        return path.parent in named_folders, _place(path)[1], path.stat().st_mtime
 
     for path in sorted(files, key=first, reverse=True):
         names = _place(path)[0] + ((path.parent.name,) if versions_apart else ())
@@ -102,8 +102,10 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
             counts = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
             if counts is None:
                 group.runs.append(run)
-            elif counts not in named and path.parent not in (left := group.left.setdefault(counts, [])):
-                left.append(path.parent)
+            elif counts not in named_folders and path.parent not in (
+                older_folders := group.older_versions.setdefault(counts, [])
+            ):
+                older_folders.append(path.parent)
     if not groups:
         listed = ", ".join(f"'{path}'" for path in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
@@ -127,12 +129,12 @@ def _folder(path: Path, setting: str) -> Path:
 def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
     files: dict[Path, None] = {}
     for folder in run_dirs:
-        below = sorted(folder.rglob("metrics.csv"))
-        if not below:
+        paths = sorted(folder.rglob("metrics.csv"))
+        if not paths:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
             allowed = "run folders, or any folder above them"
             raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
-        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in below))
+        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
     return list(files)
 
 

@@ -22,8 +22,8 @@ Task = Mapping[str, Array]
 
 def comparable(task: Task) -> dict[str, Array]:
     """The algorithms of enough seeds, where there are two of them; else none."""
-    found = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= LEAST}
-    return found if len(found) > 1 else {}
+    eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= LEAST}
+    return eligible if len(eligible) > 1 else {}
 
 
 def ranked(task: Task) -> list[str]:
@@ -46,22 +46,25 @@ def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
     """Numbers for JSON. ``profiles[task][label]``: at ``levels`` the share of seeds above and its interval;
     ``improvement``: of each ordered pair the probability over all tasks, and its interval."""
     profiles = {
-        name: {"levels": (at := _levels(task)).tolist(), "above": {
-            label: _with(profile([scores], at)) for label, scores in task.items()}} for name, task in tasks.items()
-    }  # fmt: skip
+        name: {
+            "levels": (at := _levels(task)).tolist(),
+            "above": {label: _with(profile([scores], at)) for label, scores in task.items()},
+        }
+        for name, task in tasks.items()
+    }
     pairs = {f"{x} > {y}": _with(improvement(*_of(tasks, x, y))) for x, y in permutations(common(tasks), 2)}
     return {"profiles": profiles, "improvement": pairs}
 
 
-def _with(found: tuple[Any, Any]) -> dict[str, Any]:
-    estimate, bounds = found
+def _with(result: tuple[Any, Any]) -> dict[str, Any]:
+    estimate, bounds = result
     return {"estimate": np.asarray(estimate).tolist(), "interval": bounds and np.asarray(bounds).tolist()}
 
 
 def _levels(task: Task) -> Array:
     """Five levels between the lowest and the highest score."""
-    every = np.concatenate(list(task.values()))
-    return np.linspace(every.min(), every.max(), 7)[1:-1]
+    all_scores = np.concatenate(list(task.values()))
+    return np.linspace(all_scores.min(), all_scores.max(), 7)[1:-1]
 
 
 def table(compared: Mapping[str, Any], of: str) -> str:
@@ -85,61 +88,78 @@ def table(compared: Mapping[str, Any], of: str) -> str:
 def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
     """What `draw` shows of these tasks, whose seeds have each their ``score``."""
     banded = [len(task) <= BANDS for task in tasks.values()]
-    shown = ["bands of profiles" if all(banded) else f"bands of up to {BANDS} profiles"] * any(banded)
-    shown += ["lines of probabilities"] * (len(common(tasks)) > 1)
-    said = f"; {' and '.join(shown)}: 95 % stratified bootstrap intervals" if shown else ""
+    intervals = ["bands of profiles" if all(banded) else f"bands of up to {BANDS} profiles"] * any(banded)
+    intervals += ["lines of probabilities"] * (len(common(tasks)) > 1)
+    interval_note = f"; {' and '.join(intervals)}: 95 % stratified bootstrap intervals" if intervals else ""
     dots = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
-    return f"{dots}{said}; as in Agarwal et al. 2021"
+    return f"{dots}{interval_note}; as in Agarwal et al. 2021"
 
 
 def draw(
-    book: Book, tasks: Mapping[str, Task], colours: Mapping[str, str], shown: Mapping[str, Sequence[Level]],
-    axis_label: str, title: str, note: str, others: Mapping[str, Task] | None = None,
-) -> None:  # fmt: skip
+    book: Book,
+    tasks: Mapping[str, Task],
+    colours: Mapping[str, str],
+    game_levels: Mapping[str, Sequence[Level]],
+    axis_label: str,
+    title: str,
+    note: str,
+    other_scores: Mapping[str, Task] | None = None,
+) -> None:
     """A sheet: for each task the seeds' scores and the profiles, then the probabilities of improvement over all
     tasks, where algorithms are to be compared on all of them. ``others`` are further scores of a single task, by the
     label of their axis: with them the seeds' scores are a row of their own."""
     algorithms, several = common(tasks), len(tasks) > 1
-    others = {} if several else others or {}
+    other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
-    cells, widths, heights = _layout(len(tasks), len(others), len(algorithms) > 1, height)
+    cells, widths, heights = _layout(len(tasks), len(other_scores), len(algorithms) > 1, height)
     with book.sheet(
-        cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights, legend=1,
-    ) as axes:  # fmt: skip
-        left = iter(axes)
+        cells,
+        (WIDTH, sum(heights)),
+        name="scores",
+        title=title,
+        note=note,
+        widths=widths,
+        heights=heights,
+        legend=1,
+    ) as axes:
+        remaining_axes = iter(axes)
         for name, task in tasks.items():
-            over = f"{in_words(name)}: " if name else ""
+            scope_text = f"{in_words(name)}: " if name else ""
             panels, order = [], ranked(task)
-            for label, each in {axis_label: task, **others}.items():
-                panels.append(axis := next(left))
-                _seeds(axis, each, [algorithm for algorithm in order if algorithm in each], colours)
-                named = None if panels[1:] else not several
-                draw_levels(axis, shown.get(name, ()), dict(colours), labels=named, along="x")
+            for label, panel_task in {axis_label: task, **other_scores}.items():
+                panels.append(axis := next(remaining_axes))
+                _seeds(axis, panel_task, [algorithm for algorithm in order if algorithm in panel_task], colours)
+                level_labels = None if panels[1:] else not several
+                draw_levels(axis, game_levels.get(name, ()), dict(colours), labels=level_labels, axis_name="x")
                 axis.set(xlabel=label)
                 if panels[1:]:
                     axis.set_yticklabels([])
                 else:
-                    set_title(axis, f"{over}Score of each seed", 2.4)
+                    set_title(axis, f"{scope_text}Score of each seed", 2.4)
             share_limits(panels, "x")
-            axis = next(left)
+            axis = next(remaining_axes)
             _profiles(axis, task, colours)
-            grey = [level for level in shown.get(name, ()) if not level.implementation]
-            draw_levels(axis, grey, dict(colours), labels=None, along="x")
+            grey = [level for level in game_levels.get(name, ()) if not level.implementation]
+            draw_levels(axis, grey, dict(colours), labels=None, axis_name="x")
             axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
-            set_title(axis, f"{over}Seeds that score more", 2.2)
+            set_title(axis, f"{scope_text}Seeds that score more", 2.2)
         if len(algorithms) > 1:
-            axis = next(left)
+            axis = next(remaining_axes)
             _improvements(axis, tasks, algorithms, colours)
-            over = f" over {len(tasks)} environments" if several else f", {axis_label}" if others else ""
+            scope_text = f" over {len(tasks)} environments" if several else f", {axis_label}" if other_scores else ""
             set_title(
-                axis, f"Probability that {algorithms[0]} is better{over}", 6.0 if several else 2.5 if others else 1.8
+                axis,
+                f"Probability that {algorithms[0]} is better{scope_text}",
+                6.0 if several else 2.5 if other_scores else 1.8,
             )
 
 
-def _layout(tasks: int, others: int, compared: bool, height: float) -> tuple[Cells, list[float] | None, list[float]]:
+def _layout(
+    tasks: int, other_count: int, compared: bool, height: float
+) -> tuple[Cells, list[float] | None, list[float]]:
     """Cells, widths of the columns and heights of the rows of `draw`'s sheet."""
-    if others:
-        return rows(1 + others, 1 + compared), None, [height, max(1.7, 0.9 * height)]
+    if other_count:
+        return rows(1 + other_count, 1 + compared), None, [height, max(1.7, 0.9 * height)]
     cells, heights = [[2 * i, 2 * i + 1] for i in range(tasks)], [height] * tasks
     if compared and tasks == 1:
         cells[0].append(2)
@@ -171,9 +191,9 @@ def _named_rows(axis: Any, labels: Sequence[str]) -> None:
 
 
 def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
-    every = np.concatenate(list(task.values()))
-    margin = 0.04 * (every.max() - every.min() or 1)
-    at = np.linspace(every.min() - margin, every.max() + margin, POINTS)
+    all_scores = np.concatenate(list(task.values()))
+    margin = 0.04 * (all_scores.max() - all_scores.min() or 1)
+    at = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
     for label in ranked(task):
         share, bounds = profile([task[label]], at)
         axis.plot(at, share, color=colours[label], linewidth=1.4)
@@ -183,12 +203,12 @@ def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
 
 def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
     """Draw how likely the first of ``labels`` is to beat each other; one half is no difference."""
-    best, *others = labels
+    best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
-    for at, other in enumerate(others):
+    for at, other in enumerate(rivals):
         probability, bounds = improvement(*_of(tasks, best, other))
         if bounds:
             axis.plot(bounds, [at, at], color=colours[other], linewidth=1.4)
         axis.plot(probability, at, "D", color=colours[other], markersize=4, clip_on=False, zorder=3)
-    _named_rows(axis, [f"than {other}" for other in others])
+    _named_rows(axis, [f"than {other}" for other in rivals])
     axis.set(xlim=(-0.04, 1.04), xticks=[0, 0.5, 1], xlabel="probability")

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from control.evolution.inner_loop import Outcome
-from control.evolution.objectives import first, staying, stays
+from control.evolution.objectives import first, first_stable, staying
 from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH, sheet
 from control.reports.statistics import interval, iqm
@@ -28,9 +28,11 @@ def describe(outcome: Outcome, config: SearchConfig) -> dict[str, Any]:
     low, high = (None, None) if bounds is None else map(float, bounds)
     speed: dict[str, Any] = {}
     if outcome.curve.shape[1] and config.test_every and solved is not None:
-        speed = {"first": quartiles(first(outcome.curve, solved), outcome.curve, config.test_every),
-                 "stays": quartiles(stays(outcome.curve, solved), outcome.curve, config.test_every),
-                 "staying": float(staying(outcome.curve, solved).float().mean())}  # fmt: skip
+        speed = {
+            "first": quartiles(first(outcome.curve, solved), outcome.curve, config.test_every),
+            "stays": quartiles(first_stable(outcome.curve, solved), outcome.curve, config.test_every),
+            "staying": float(staying(outcome.curve, solved).float().mean()),
+        }
     return speed | {
         "agents": len(outcome.scores),
         "failed": int((~outcome.scores.isfinite()).sum()),
@@ -48,21 +50,21 @@ def describe(outcome: Outcome, config: SearchConfig) -> dict[str, Any]:
     }
 
 
-def quartiles(tests: Tensor, curve: Tensor, every: int) -> list[float | None]:
+def quartiles(tests: Tensor, curve: Tensor, test_every: int) -> list[float | None]:
     """Steps at the numbers of ``tests [N]``: lower quartile, median, upper quartile and last agent; None where that is
     beyond the end of ``curve [N, T]``."""
     steps = [float(np.quantile(tests.double().numpy(), share, method="higher")) for share in (0.25, 0.5, 0.75, 1.0)]
-    return [(test + 1) * every if test < curve.shape[1] else None for test in steps]
+    return [(test + 1) * test_every if test < curve.shape[1] else None for test in steps]
 
 
 def speed_text(summary: dict[str, Any]) -> str:
     """``first after 225 steps (median; last agent 400), for good never (median; last agent never); 97 % of agents at
     every test of the second half``."""
 
-    def steps(which: str) -> str:
-        _, middle, _, last = summary[which]
-        when = "never" if middle is None else f"after {middle:,.0f} steps"
-        return f"{when} (median; last agent {'never' if last is None else f'{last:,.0f}'})"
+    def steps(key: str) -> str:
+        _, middle, _, last = summary[key]
+        median_text = "never" if middle is None else f"after {middle:,.0f} steps"
+        return f"{median_text} (median; last agent {'never' if last is None else f'{last:,.0f}'})"
 
     share = f"{100 * summary['staying']:.0f} % of agents at every test of the second half"
     return f"first {steps('first')}, for good {steps('stays')}; {share}"

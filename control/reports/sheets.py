@@ -39,9 +39,10 @@ def rows(*lengths: int) -> Cells:
     return cells
 
 
-def balanced(panels: int, most: int = 3) -> list[int]:
-    """The lengths of rows for ``panels`` panels, at most ``most`` in one, as equal as can be: 4 panels are 2 and 2."""
-    count = -(-panels // most)
+def balanced(panels: int, max_columns: int = 3) -> list[int]:
+    """The lengths of rows for ``panels`` panels, at most ``max_columns`` in one, as equal as can be: 4 panels are 2 and
+    2."""
+    count = -(-panels // max_columns)
     return [panels // count + (i < panels % count) for i in range(count)]
 
 
@@ -56,7 +57,7 @@ class Book:
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
         self.pages: Any = None
-        self.begun = False
+        self.has_sheets = False
 
     def __enter__(self) -> "Book":
         import matplotlib
@@ -78,9 +79,17 @@ class Book:
 
     @contextlib.contextmanager
     def sheet(
-        self, cells: Cells, size: tuple[float, float], *, name: str = "", title: str = "", note: str = "",
-        widths: Sequence[float] | None = None, heights: Sequence[float] | None = None, legend: int = 2,
-    ) -> Iterator[list[Any]]:  # fmt: skip
+        self,
+        cells: Cells,
+        size: tuple[float, float],
+        *,
+        name: str = "",
+        title: str = "",
+        note: str = "",
+        widths: Sequence[float] | None = None,
+        heights: Sequence[float] | None = None,
+        legend: int = 2,
+    ) -> Iterator[list[Any]]:
         """The axes of a sheet that is written at the end. ``size`` is that of the panels in inches, to which title,
         legend and note are added; ``widths`` and ``heights`` are those of columns and rows, relatively. Panels in which
         nothing was drawn are left out. The legend is one for all panels, names a label once, and is left out for fewer
@@ -103,33 +112,38 @@ class Book:
             if form == "pdf":
                 self.pages.savefig(figure)
                 continue
-            path = sheet_file(self.target, form, name if self.begun else "")
+            path = sheet_file(self.target, form, name if self.has_sheets else "")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=form, metadata=self.metadata[form])
             self.files.append(path)
-        self.begun = True
+        self.has_sheets = True
 
 
 def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
     """The axes by their numbers. Rows of different lengths are laid out apart, since their columns do not meet."""
     lengths = [len(set(row)) for row in cells]
-    apart = len(set(lengths)) > 1 and len({number for row in cells for number in row}) == sum(lengths)
-    if not apart:
+    separate = len(set(lengths)) > 1 and len({number for row in cells for number in row}) == sum(lengths)
+    if not separate:
         return dict(
             figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights)  # type: ignore
         )
-    found: dict[int, Any] = {}
+    axes: dict[int, Any] = {}
     for part, row in zip(figure.subfigures(len(cells), 1, height_ratios=heights), cells, strict=True):
-        found |= part.subplot_mosaic([list(dict.fromkeys(row))])
-    return found
+        axes |= part.subplot_mosaic([list(dict.fromkeys(row))])
+    return axes
 
 
 @contextlib.contextmanager
 def sheet(
-    target: Path, cells: Cells, size: tuple[float, float], look: Look = PLAIN, numbers: Path | None = None, **more: Any
+    target: Path,
+    cells: Cells,
+    size: tuple[float, float],
+    look: Look = PLAIN,
+    numbers: Path | None = None,
+    **options: Any,
 ) -> Iterator[Any]:
     """The axes of a figure of one sheet (`Book.sheet`)."""
-    with Book(target, look, numbers) as book, book.sheet(cells, size, **more) as axes:
+    with Book(target, look, numbers) as book, book.sheet(cells, size, **options) as axes:
         yield axes
 
 
@@ -145,27 +159,33 @@ def _frame(
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         labelled |= {name: handle for name, handle in zip(labels, handles, strict=True) if name not in labelled}
-    shown: Any = None
+    legend_box: Any = None
     if labelled and len(labelled) >= legend:
         for columns in range(len(labelled), 0, -1):
-            if shown is not None:
-                shown.remove()
-            shown = figure.legend(list(labelled.values()), list(labelled), loc="upper left", ncols=columns,
-                                  bbox_to_anchor=(0, 1), borderaxespad=0.2)  # fmt: skip
-            for text in shown.get_texts():
+            if legend_box is not None:
+                legend_box.remove()
+            legend_box = figure.legend(
+                list(labelled.values()),
+                list(labelled),
+                loc="upper left",
+                ncols=columns,
+                bbox_to_anchor=(0, 1),
+                borderaxespad=0.2,
+            )
+            for text in legend_box.get_texts():
                 _make_drawable(text)
-            extent = shown.get_window_extent(renderer)
+            extent = legend_box.get_window_extent(renderer)
             if extent.width <= 0.98 * width * figure.dpi:
                 break
-    below = _LINE * (words.count("\n") + 1) + 0.05 if words else 0.0
-    above = top + (extent.height / figure.dpi if shown is not None else 0.0)
-    height = size[1] + above + below
+    bottom_margin = _LINE * (words.count("\n") + 1) + 0.05 if words else 0.0
+    top_margin = top + (extent.height / figure.dpi if legend_box is not None else 0.0)
+    height = size[1] + top_margin + bottom_margin
     figure.set_size_inches(width, height)
-    figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - (above + below) / height))
+    figure.get_layout_engine().set(rect=(0, bottom_margin / height, 1, 1 - (top_margin + bottom_margin) / height))
     if heading:
         figure.suptitle(heading, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
-    if shown is not None:
-        shown.set_bbox_to_anchor((0, 1 - top / height))
+    if legend_box is not None:
+        legend_box.set_bbox_to_anchor((0, 1 - top / height))
     if words:
         figure.text(0.05 / width, 0.03 / height, words, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
@@ -182,7 +202,9 @@ def _make_drawable(text: Any) -> None:
     words = text.get_text()
     text.set_parse_math("$" not in words)
     missing = set(map(ord, words)) - get_font(findfont(text.get_fontproperties())).get_charmap().keys() - {ord("\n")}
-    text.set_text(words.translate({each: chr(each).encode("unicode_escape").decode() for each in missing}))
+    text.set_text(
+        words.translate({char_code: chr(char_code).encode("unicode_escape").decode() for char_code in missing})
+    )
 
 
 __all__ = ["WIDTH", "Book", "Cells", "balanced", "grid", "rows", "set_title", "sheet"]

@@ -39,8 +39,8 @@ def interval(values: ArrayLike, statistic: Callable[[ArrayLike, int], Array] = m
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < LEAST:
         return None
-    drawn = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
-    return _bounds(statistic(runs[drawn], 1))
+    indices = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
+    return _bounds(statistic(runs[indices], 1))
 
 
 Scores = Sequence[ArrayLike]
@@ -50,11 +50,13 @@ Scores = Sequence[ArrayLike]
 def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Array] | None]:
     """The performance profile at ``levels [L]``: the share of all runs on all tasks that score above each, ``[L]``, and
     its 95 % interval. The authors' run-score distribution. No interval where a task has fewer than three runs."""
-    above = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
-    share = np.concatenate(above).mean(0)
-    if min(map(len, above)) < LEAST:
+    exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
+    share = np.concatenate(exceeds).mean(0)
+    if min(map(len, exceeds)) < LEAST:
         return share, None
-    estimates = np.concatenate([task[drawn] for task, drawn in zip(above, _drawn(scores), strict=True)], 1).mean(1)
+    estimates = np.concatenate(
+        [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)], 1
+    ).mean(1)
     return share, _bounds(estimates)
 
 
@@ -65,8 +67,8 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     probability = float(np.mean(pairs))
     if min(len(np.asarray(task)) for task in (*x, *y)) < LEAST:
         return probability, None
-    drawn = zip(x, _drawn(x), y, _drawn(y, seed=1), strict=True)
-    better = [_better(np.asarray(a, float)[i], np.asarray(b, float)[j]) for a, i, b, j in drawn]
+    resampled = zip(x, _resample_indices(x), y, _resample_indices(y, seed=1), strict=True)
+    better = [_better(np.asarray(a, float)[i], np.asarray(b, float)[j]) for a, i, b, j in resampled]
     low, high = _bounds(np.mean(better, 0))
     return probability, (float(low), float(high))
 
@@ -77,7 +79,7 @@ def _better(a: Array, b: Array) -> Array:
     return np.asarray((difference.mean((1, 2)) + 1) / 2)
 
 
-def _drawn(scores: Scores, seed: int = 0) -> list[NDArray[np.int64]]:
+def _resample_indices(scores: Scores, seed: int = 0) -> list[NDArray[np.int64]]:
     """For each task the places ``[RESAMPLES, N]`` of runs drawn with replacement."""
     random = np.random.default_rng(seed)
     return [random.integers(len(np.asarray(task)), size=(RESAMPLES, len(np.asarray(task)))) for task in scores]

@@ -35,8 +35,8 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     """
     # One shape for all agents, so that one program holds them. Where trainings may end early, in torch: there agents
     # leave the program as soon as they end.
-    whole = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
-    compiled = settings.proxy.compiled and whole
+    full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
+    compiled = settings.proxy.compiled and full_length
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
     loop = loop.alone(loop.kinds[0])
@@ -44,34 +44,36 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     trained = loop.finish(interaction)
     agent: Any = interaction.agent
-    what = "next_obs" if proxy.config.proxy == "mdp" else "obs"
+    obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay"):
         rows = agent.replay.rows()
-        if what not in rows:  # agents of continuous actions keep both together
-            rows[what] = rows["pair"][..., : loop.stages.spaces.obs_shape[0]]
-        seen, rewards = rows[what].flatten(0, -2), rows["reward"].flatten()
+        if obs_key not in rows:  # agents of continuous actions keep both together
+            rows[obs_key] = rows["pair"][..., : loop.stages.spaces.obs_shape[0]]
+        train_states, rewards = rows[obs_key].flatten(0, -2), rows["reward"].flatten()
     else:
-        seen, rewards = _played(trained.policy, interaction.environment, what)
+        train_states, rewards = _greedy_samples(trained.policy, interaction.environment, obs_key)
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
-    played = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
+    trajectory = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
-    valid, states = played.valid, torch.cat([played.obs[1:], played.final_obs[None]])
+    valid, states = trajectory.valid, torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
     program = Networks(proxy.config, loop.stages.spaces).program(parameters)
-    answers = [program.step(obs, action) for obs, action in zip(played.obs, played.action, strict=True)]
-    answered, paid = (torch.stack([getattr(answer, name) for answer in answers]) for name in ("next_state", "reward"))
+    answers = [program.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
+    answered, answer_rewards = (
+        torch.stack([getattr(answer, name) for answer in answers]) for name in ("next_state", "reward")
+    )
     samples = {
-        "synthetic": (seen, rewards),
-        "real": (states[valid], played.reward[valid]),
-        "synthetic on real": (answered[valid], paid[valid]),
+        "synthetic": (train_states, rewards),
+        "real": (states[valid], trajectory.reward[valid]),
+        "synthetic on real": (answered[valid], answer_rewards[valid]),
     }
-    return {what: torch.cat([state, reward[:, None]], 1).numpy() for what, (state, reward) in samples.items()}
+    return {name: torch.cat([state, reward[:, None]], 1).numpy() for name, (state, reward) in samples.items()}
 
 
-def _played(policy: Policy, stage: Environment, what: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _greedy_samples(policy: Policy, stage: Environment, obs_key: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Observations, or those that follow them, ``[N, S]``, and rewards ``[N]`` of greedy episodes on ``stage``."""
-    played = rollout(policy, stage, torch.arange(stage.members * stage.envs).view(stage.members, stage.envs))
-    seen = played.obs if what == "obs" else torch.cat([played.obs[1:], played.final_obs[None]])
-    return seen[played.valid], played.reward[played.valid]
+    trajectory = rollout(policy, stage, torch.arange(stage.members * stage.envs).view(stage.members, stage.envs))
+    states = trajectory.obs if obs_key == "obs" else torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
+    return states[trajectory.valid], trajectory.reward[trajectory.valid]
 
 
 _NAMES = {
@@ -115,9 +117,9 @@ def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: b
     size = data["real"].shape[1] - 1
     names = [*names_of(game, size), "reward"]
     kind = "bandit" if bandit else "MDP"
-    seen = "states that agents train on" if bandit else "agents in training"
+    source = "states that agents train on" if bandit else "agents in training"
     labels = {
-        "synthetic": f"synthetic {kind}: {seen}",
+        "synthetic": f"synthetic {kind}: {source}",
         "real": "real environment: the same agents, greedy",
         "synthetic on real": f"answers of the synthetic {kind} to real states and actions",
     }
@@ -126,48 +128,57 @@ def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: b
     lengths = balanced(size + 1)
     with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, note=note) as axes:
         for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
-            shown = {
-                what: samples[:, i]
-                for what, samples in data.items()
-                if not (bandit and what == "synthetic on real" and i < size)  # a bandit has no next state
+            columns = {
+                key: samples[:, i]
+                for key, samples in data.items()
+                if not (bandit and key == "synthetic on real" and i < size)  # a bandit has no next state
             }
-            ends = [np.quantile(samples, [0.002, 0.998]) for samples in shown.values()]
+            ends = [np.quantile(samples, [0.002, 0.998]) for samples in columns.values()]
             low, high = min(low for low, _ in ends), max(high for _, high in ends)
             margin = 0.05 * max(high - low, 1e-3)
             edges = np.linspace(low - margin, high + margin, _BINS + 1)
-            for what, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
-                if what in shown:
-                    weights = np.full(len(shown[what]), 1 / len(shown[what]))
-                    axis.hist(shown[what], edges, histtype="step", color=colour, linestyle=style, linewidth=1.1,
-                              weights=weights, log=True, label=labels[what])  # fmt: skip
+            for key, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+                if key in columns:
+                    weights = np.full(len(columns[key]), 1 / len(columns[key]))
+                    axis.hist(
+                        columns[key],
+                        edges,
+                        histtype="step",
+                        color=colour,
+                        linestyle=style,
+                        linewidth=1.1,
+                        weights=weights,
+                        log=True,
+                        label=labels[key],
+                    )
             axis.set(xlabel=name, ylim=(1e-4, 2))
             if i in np.cumsum([0, *lengths]):
                 axis.set_ylabel("share of samples")
 
 
-def paid(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
+def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
     """Actions ``[K]``, of continuous ones the values of one coordinate with the others at the middle of their ranges,
     and the reward ``[K, N]`` of each in ``states [N, S]``."""
     networks: Any = proxy.networks
     program, actions, count = networks.program(proxy.parameters[None]), networks.actions, len(states)
     if isinstance(actions, Discrete):
         values = torch.arange(actions.n)
-        acted = values.view(-1, 1, 1).expand(-1, 1, count)
+        action_batch = values.view(-1, 1, 1).expand(-1, 1, count)
     else:
         low, high = torch.tensor(actions.low), torch.tensor(actions.high)
         values = torch.linspace(float(low[coordinate]), float(high[coordinate]), _ACTIONS)
-        acted = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)
-        acted[..., coordinate] = values.view(-1, 1, 1)
-    return values, torch.cat([program.step(states[None], action).reward for action in acted])
+        action_batch = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)
+        action_batch[..., coordinate] = values.view(-1, 1, 1)
+    return values, torch.cat([program.step(states[None], action).reward for action in action_batch])
 
 
-def in_bins(reward: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Edges ``[_REWARD_BINS + 1]`` of one number ``seen [N]`` of the states, without its outermost 0.5 %, and the mean
     reward ``[K, _REWARD_BINS]`` of ``reward [K, N]`` there, NaN where there is no state."""
-    low, high = seen.quantile(0.005), seen.quantile(0.995)
+    low, high = values.quantile(0.005), values.quantile(0.995)
     edges = torch.linspace(float(low), float(high) if high > low else float(low) + 1, _REWARD_BINS + 1)
-    at = torch.bucketize(seen.contiguous(), edges[1:-1])
-    inside = (seen >= edges[0]) & (seen <= edges[-1])
+    at = torch.bucketize(values.contiguous(), edges[1:-1])
+    inside = (values >= edges[0]) & (values <= edges[-1])
     sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, at[inside], reward[:, inside])
     return edges, sums / torch.bincount(at[inside], minlength=_REWARD_BINS)
 
@@ -182,19 +193,19 @@ def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Lo
     discrete = isinstance(actions, Discrete)
     panels = []
     for coordinate in range(1 if isinstance(actions, Discrete) else actions.size):
-        values, reward = paid(proxy, states, coordinate)
+        values, reward = action_rewards(proxy, states, coordinate)
         for i, name in enumerate(names_of(proxy.game, states.shape[1])):
             edges, means = in_bins(reward, states[:, i])
             rise = (means[-1] - means[0])[means.isfinite().all(0)]  # from the least action to the largest
             panels.append((float(rise.std()) if len(rise) > 1 else 0.0, coordinate, name, values, edges, means))
     telling = sorted(range(len(panels)), key=lambda k: -panels[k][0])[:_PANELS]
-    shown = [panels[k] for k in sorted(telling)]
-    lengths = balanced(len(shown))
+    shown_panels = [panels[k] for k in sorted(telling)]
+    lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on; other numbers of the action are at the middle of their ranges"
     note = "means over the states that agents train on" if discrete or actions.size == 1 else note
     title = f"what the synthetic bandit of {proxy.game} pays for"
     with sheet(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), look, title=title, note=note) as axes:
-        for axis, (_, coordinate, name, values, edges, means) in zip(axes, shown, strict=True):
+        for axis, (_, coordinate, name, values, edges, means) in zip(axes, shown_panels, strict=True):
             middles = (edges[1:] + edges[:-1]) / 2
             if discrete:
                 for value, mean in zip(values.tolist(), means, strict=True):

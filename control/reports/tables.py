@@ -58,14 +58,14 @@ def table(title: str, summary: dict[str, Any]) -> str:
 
 def rows_of_seeds(group: dict[str, Any]) -> list[list[str]]:
     """The summary of a group as a table: the names of the columns, a row for each seed and three for the aggregates."""
-    shown = list(group["over_seeds"])
-    steps = "steps of all agents" if of_search(shown) else "env steps"
-    rows = [["seed", "epochs", steps, *(TAGS[tag].short for tag in shown)]]
+    shown_tags = list(group["over_seeds"])
+    steps = "steps of all agents" if of_search(shown_tags) else "env steps"
+    rows = [["seed", "epochs", steps, *(TAGS[tag].short for tag in shown_tags)]]
     for seed, numbers in group["seeds"].items():
-        cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in shown]
+        cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in shown_tags]
         rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
     best = group.get("best_over_seeds", {})
-    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in shown]
+    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in shown_tags]
     return rows + [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
 
 
@@ -80,8 +80,8 @@ def aligned(rows: Sequence[Sequence[str]], least: Sequence[int] = ()) -> list[st
 
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -> str:
     """``500.0 [499.1, 500.0]``, with so many ``digits`` behind the point; the value alone where there are no bounds."""
-    shown, *ends = (f"{float(each):.{digits}f}" for each in (value, *(bounds or ())))
-    return f"{shown} [{', '.join(ends)}]" if ends else shown
+    text, *ends = (f"{float(number):.{digits}f}" for number in (value, *(bounds or ())))
+    return f"{text} [{', '.join(ends)}]" if ends else text
 
 
 def seeds_text(counts: Sequence[int]) -> str:
@@ -96,12 +96,12 @@ def number_text(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards per step are small
 
 
-def aggregates(over: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
+def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
     """What the rows `AGGREGATES` show of the numbers that `over_seeds` gave, in brackets also those of ``best``."""
-    low_high = over["iqm_interval"]
-    few = {1: "one seed", 2: "two seeds"}.get(over["n"], "-")
-    span = f"{number_text(low_high[0])} to {number_text(low_high[1])}" if low_high else few
-    texts = dict(zip(AGGREGATES, (number_text(over["mean"]), number_text(over["iqm"]), span), strict=True))
+    low_high = summary["iqm_interval"]
+    fallback = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
+    span = f"{number_text(low_high[0])} to {number_text(low_high[1])}" if low_high else fallback
+    texts = dict(zip(AGGREGATES, (number_text(summary["mean"]), number_text(summary["iqm"]), span), strict=True))
     if best is None:
         return texts
     return {name: f"{texts[name]} ({text})" for name, text in aggregates(best).items()}

@@ -17,7 +17,7 @@ from models.archive import read_archive
 from models.settings import UserError
 
 OURS = "understudy"
-FORMAT = 3  # the only one that is read
+FORMAT = 4  # the only one that is read
 _ALLOWED = "a .ckpt file that trainer.py wrote"
 _SHOWN = 12  # runs that a line names
 _MOST_FOLDERS = 10_000
@@ -34,6 +34,16 @@ class Checkpoint(NamedTuple):
     path: Path
     settings: Settings
     content: dict[str, Any]
+
+    @property
+    def search_state(self) -> dict[str, Any]:
+        """The state of a search's `EvolutionStrategy`, or of a fit, whose ``archive`` holds the best means. Raises
+        KeyError if the checkpoint holds none."""
+        states = [state for state in (*self.content["callbacks"].values(), self.run_state) if "archive" in state]
+        if not states:
+            raise KeyError("archive")
+        state: dict[str, Any] = states[0]
+        return state
 
     @property
     def run_state(self) -> dict[str, Any]:
@@ -58,10 +68,10 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams."""
     file = _file(Path(path))
     with believing(file, resume):
-        found = _read(file)
-        if resume and not found.run_state["whole"]:
+        checkpoint = _read(file)
+        if resume and not checkpoint.run_state["whole"]:
             raise _error(file, "holds weights but no memory, so no run can resume from it")
-    return found
+    return checkpoint
 
 
 def _read(file: Path) -> Checkpoint:
@@ -69,10 +79,10 @@ def _read(file: Path) -> Checkpoint:
     content = read_archive(file)
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
         raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
-    ours = content[OURS]
-    if ours.get("format") != FORMAT:
-        raise _error(file, f"has format {ours.get('format')}; this version reads format {FORMAT}")
-    return Checkpoint(file, from_dict(ours["settings"]), content)
+    run_state = content[OURS]
+    if run_state.get("format") != FORMAT:
+        raise _error(file, f"has format {run_state.get('format')}; this version reads format {FORMAT}")
+    return Checkpoint(file, from_dict(run_state["settings"]), content)
 
 
 @contextlib.contextmanager
@@ -100,7 +110,7 @@ def believing(file: Path, resume: bool = True) -> Iterator[None]:
         raise CheckpointError(line) from error
 
 
-def kept(*folders: Path) -> Path | None:
+def find_checkpoint(*folders: Path) -> Path | None:
     """The checkpoint that stands for a run: of the first of these folders that has one the best, or the last where no
     evaluation has been."""
     paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
@@ -110,19 +120,19 @@ def kept(*folders: Path) -> Path | None:
 def _file(path: Path) -> Path:
     """The checkpoint that a file or folder stands for."""
     if path.is_dir():
-        found = kept(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
-        if found is None and (runs := _runs_below(path)):
+        checkpoint_path = find_checkpoint(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
+        if checkpoint_path is None and (runs := _runs_below(path)):
             names = ", ".join(runs[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
             raise CheckpointError(
                 f"folder {str(path)!r} is no run, but has {len(runs)} below it; allowed: one of {names}"
             )
-        if found is None:
+        if checkpoint_path is None:
             raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
-        return found
+        return checkpoint_path
     if not path.is_file():
-        near = sorted(path.parent.glob("*.ckpt"))
-        what = "is no file" if path.exists() else f"does not exist ({absent(path)})"
-        raise _error(path, what + (f"; there is {near[0].name!r} beside it" if near else ""))
+        nearby_files = sorted(path.parent.glob("*.ckpt"))
+        problem = "is no file" if path.exists() else f"does not exist ({absent(path)})"
+        raise _error(path, problem + (f"; there is {nearby_files[0].name!r} beside it" if nearby_files else ""))
     return path
 
 
@@ -132,11 +142,11 @@ def _runs_below(folder: Path) -> list[str]:
     runs = []
     for path, names, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
-        if run.name.startswith("version_") and (kept(run / "checkpoints") or winner(run)):
+        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or winner(run)):
             runs.append(str(run.relative_to(folder)))
             names.clear()
     return sorted(runs)
 
 
-def _error(path: Any, what: str) -> CheckpointError:
-    return CheckpointError(f"checkpoint {str(path)!r} {what}")
+def _error(path: Any, problem: str) -> CheckpointError:
+    return CheckpointError(f"checkpoint {str(path)!r} {problem}")

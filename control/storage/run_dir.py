@@ -47,8 +47,8 @@ def home(file: Path) -> Path:
 
 def versions(folder: Path) -> list[Path]:
     """The runs in a folder made by `parent`, oldest first."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in found if _VERSION.fullmatch(path.name)), key=_number)
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_number)
 
 
 def newest(folder: Path) -> Path | None:
@@ -60,8 +60,8 @@ def winner(where: Path) -> Path | None:
     """The proxy that a search left in its folder, or in the newest of its versions; None where there is none."""
     from understudy.files import IN_RUN  # with Gymnasium, which most command lines need not load
 
-    found = [folder / IN_RUN for folder in (where, newest(where)) if folder]
-    return next((path for path in found if path.exists()), None)
+    paths = [folder / IN_RUN for folder in (where, newest(where)) if folder]
+    return next((path for path in paths if path.exists()), None)
 
 
 def create(run: RunConfig) -> Path:
@@ -113,19 +113,19 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            begun = "" if (folder / LAST).exists() else ", which has no checkpoint yet"
-            what = f"another process is writing {str(folder)!r}{begun}"
-            raise SettingError(f"resume: {what}; wait for it or stop it") from error
-        for left in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
-            left.unlink()  # half a file of a process that was killed
+            checkpoint_note = "" if (folder / LAST).exists() else ", which has no checkpoint yet"
+            problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
+            raise SettingError(f"resume: {problem}; wait for it or stop it") from error
+        for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
+            leftover.unlink()  # half a file of a process that was killed
         try:
             yield
         except OSError as error:
             if error.errno not in DISK:
                 raise
             error.filename = error.filename or folder
-            again = "go on with --resume" if (folder / LAST).is_file() else "start again"
-            raise UserError(f"{one_line(error)} and {again}") from error
+            advice = "go on with --resume" if (folder / LAST).is_file() else "start again"
+            raise UserError(f"{one_line(error)} and {advice}") from error
 
 
 @contextlib.contextmanager
@@ -210,15 +210,17 @@ class MetricsFile:
 def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
     """The epochs up to the ``last`` that a checkpoint has counted, with so many ``env_steps`` of each seed, of which
     metrics.csv lacks a row. Raises SettingError for rows that are not this run's."""
-    table, seen = read_columns(path), set()
+    table, logged_keys = read_columns(path), set()
     for number, row in enumerate(zip(*(table.get(name, ()) for name in KEYS), strict=True), 2):
         epoch, steps, seed = map(int, row)
-        own = env_steps.get(seed) if epoch == last else steps
-        if seed not in env_steps or epoch < 1 or steps != own or (epoch, seed) in seen:
-            said = f"line {number} is of epoch {epoch}, seed {seed} and {steps} steps"
-            raise SettingError(f"{str(path)!r} is not the table of this run: {said}; move it away to go on without it")
-        seen.add((epoch, seed))
-    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in seen for seed in env_steps)]
+        expected_steps = env_steps.get(seed) if epoch == last else steps
+        if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged_keys:
+            row_text = f"line {number} is of epoch {epoch}, seed {seed} and {steps} steps"
+            raise SettingError(
+                f"{str(path)!r} is not the table of this run: {row_text}; move it away to go on without it"
+            )
+        logged_keys.add((epoch, seed))
+    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged_keys for seed in env_steps)]
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:

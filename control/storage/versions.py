@@ -21,31 +21,31 @@ _ROOT = Path(__file__).parents[2]
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions of this process by name, and what it runs on; only packages that are installed."""
-    found = {
+    versions_by_name = {
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
         "system": platform.platform(),
     }
-    found["processor"] = f"{_processor()}, {os.cpu_count()} cores"
+    versions_by_name["processor"] = f"{_processor()}, {os.cpu_count()} cores"
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions_by_name[name] = importlib.metadata.version(name)
+    return versions_by_name
 
 
 def write_versions(folder: Path, epoch: int) -> None:
     """Add the versions of this process to those of a run, from ``epoch`` on, unless they are the last ones' again."""
-    before = [each for each in read_versions(folder) if int(each["from"]) < epoch]
-    if not before or {**before[-1], "from": ""} != {**versions(), "from": ""}:
-        text = json.dumps([*before, {"from": str(epoch)} | versions()], indent=1)
+    previous_versions = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
+    if not previous_versions or {**previous_versions[-1], "from": ""} != {**versions(), "from": ""}:
+        text = json.dumps([*previous_versions, {"from": str(epoch)} | versions()], indent=1)
         atomic_write_text(folder / FILE, text + "\n")
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
     """The versions that a run has been made with, each with the epoch it begins ``from``; none where none are known."""
     try:
-        found = read_json(folder / FILE)
-        return [{str(name): str(value) for name, value in each.items()} for each in found if int(each["from"]) > 0]
+        entries = read_json(folder / FILE)
+        return [{str(name): str(value) for name, value in entry.items()} for entry in entries if int(entry["from"]) > 0]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 

@@ -95,8 +95,10 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
     tag = GREEDY if settings.agent.episodic_env else REWARD_RATE
     panel = panels.setdefault((regime, game.partition(",")[0]), Panel(game, tag))
     if (panel.game, panel.tag) != (game, tag):
-        one = ("gamename", panel.game, game) if panel.game != game else ("episodic_env", "true", "false")
-        raise SettingError(f"{one[0]} of these runs is {one[1]} and {one[2]}; allowed: one a panel; give fewer folders")
+        mismatch = ("gamename", panel.game, game) if panel.game != game else ("episodic_env", "true", "false")
+        raise SettingError(
+            f"{mismatch[0]} of these runs is {mismatch[1]} and {mismatch[2]}; allowed: one a panel; give fewer folders"
+        )
     runs = panel.runs.setdefault(name, [])
     check_seed_is_new(run, runs, name)
     if not len(run.points(tag, "env_steps")[0]):
@@ -107,14 +109,14 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
 def curves(runs: Sequence[Run], tag: str, window: int, frequency: int) -> Curves:
     """Every ``frequency``-th evaluation, then means of ``window`` in a row, each at the last of its steps; at those
     steps that all seeds have, one moving average at least."""
-    seen = [run.points(tag, "env_steps") for run in runs]
-    steps = reduce(np.intersect1d, [x for x, _ in seen])[::frequency]
+    points = [run.points(tag, "env_steps") for run in runs]
+    steps = reduce(np.intersect1d, [x for x, _ in points])[::frequency]
     if len(steps) < window:
         raise SettingError(
             f"window is {window}, but {runs[0].source.parent} and its other seeds have {len(steps)} evaluations in "
             f"common, with frequency {frequency}; allowed: at most as many"
         )
-    values = np.stack([y[np.isin(x, steps)] for x, y in seen])
+    values = np.stack([y[np.isin(x, steps)] for x, y in points])
     averages = np.lib.stride_tricks.sliding_window_view(values, window, axis=1).mean(2)
     return Curves(steps[window - 1 :], averages)
 
@@ -123,26 +125,32 @@ def summarise(panels: dict[Place, Panel], window: int, frequency: int) -> dict[s
     """For each panel and agent: mean over the last tenth of the steps, mean height of the curve (the area under it by
     the steps it covers), both with 95 % intervals over seeds; and the first step at which the mean of the seeds is at
     the threshold, None where it never is. ``threshold`` is half-way from random to the best known."""
-    found: dict[str, Any] = {"window": window, "frequency": frequency, "panels": {}}
+    summary: dict[str, Any] = {"window": window, "frequency": frequency, "panels": {}}
     for (regime, environment), panel in panels.items():
-        every = {name: curves(runs, panel.tag, window, frequency) for name, runs in panel.runs.items()}
-        found["panels"][f"{environment}_{regime}"] = {
-            "game": panel.game, "metric": panel.tag, "references": REFERENCES.get(panel.game, {}),
-            "threshold": panel.threshold, "agents": {name: _numbers(panel, each) for name, each in every.items()},
-        }  # fmt: skip
-    return found
+        agent_curves = {name: curves(runs, panel.tag, window, frequency) for name, runs in panel.runs.items()}
+        summary["panels"][f"{environment}_{regime}"] = {
+            "game": panel.game,
+            "metric": panel.tag,
+            "references": REFERENCES.get(panel.game, {}),
+            "threshold": panel.threshold,
+            "agents": {name: _numbers(panel, seed_curves) for name, seed_curves in agent_curves.items()},
+        }
+    return summary
 
 
-def _numbers(panel: Panel, each: Curves) -> dict[str, Any]:
-    steps, values = each.steps, each.values
+def _numbers(panel: Panel, seed_curves: Curves) -> dict[str, Any]:
+    steps, values = seed_curves.steps, seed_curves.values
     late = values[:, steps > (1 - LAST) * steps[-1]].mean(1)
     span = steps[-1] - steps[0]
     area = np.trapezoid(values, steps, axis=1) / span if span else values[:, 0]
-    there = steps[mean(values) >= (np.inf if panel.threshold is None else panel.threshold)]
+    reached_steps = steps[mean(values) >= (np.inf if panel.threshold is None else panel.threshold)]
     return {
-        "seeds": len(values), "env_steps": int(steps[-1]), "last_tenth": _over_seeds(late), "area": _over_seeds(area),
-        "steps_to_threshold": int(there[0]) if len(there) else None,
-    }  # fmt: skip
+        "seeds": len(values),
+        "env_steps": int(steps[-1]),
+        "last_tenth": _over_seeds(late),
+        "area": _over_seeds(area),
+        "steps_to_threshold": int(reached_steps[0]) if len(reached_steps) else None,
+    }
 
 
 def _over_seeds(values: Array) -> dict[str, Any]:
@@ -165,10 +173,10 @@ def table(summary: dict[str, Any]) -> str:
 
 
 def _cells(number: dict[str, Any], seeds: int) -> list[str]:
-    bounds, few = number["interval"], {1: "one seed", 2: "two seeds"}.get(seeds, "-")
+    bounds, placeholder = number["interval"], {1: "one seed", 2: "two seeds"}.get(seeds, "-")
     return [
         f"{number['mean']:#.4g}",
-        f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else few,
+        f"{bounds[0]:#.4g} to {bounds[1]:#.4g}" if bounds else placeholder,
     ]
 
 
@@ -177,8 +185,8 @@ LEVELS = "optimum or script: the best known policy; random: uniformly random act
 
 def _colours() -> dict[str, str]:
     """One for each agent; the ink: the agent without a model."""
-    others = [colour for colour in COLOURS if colour != INK]
-    return dict(zip(IMPLEMENTATIONS, (INK, *others), strict=False))
+    other_colours = [colour for colour in COLOURS if colour != INK]
+    return dict(zip(IMPLEMENTATIONS, (INK, *other_colours), strict=False))
 
 
 def _levels(references: dict[str, float]) -> list[Level]:
@@ -212,18 +220,26 @@ def _title(game: str) -> str:
 
 def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
     for name, runs in panel.runs.items():
-        each = curves(runs, panel.tag, window, frequency)
-        marker = "o" if len(each.steps) == 1 else None
+        seed_curves = curves(runs, panel.tag, window, frequency)
+        marker = "o" if len(seed_curves.steps) == 1 else None
         if len(runs) < LEAST:
-            for i, values in enumerate(each.values):
-                axis.plot(each.steps, values, color=colours[name], linewidth=1.1, marker=marker,
-                          label=None if i else name)  # fmt: skip
+            for i, values in enumerate(seed_curves.values):
+                axis.plot(
+                    seed_curves.steps,
+                    values,
+                    color=colours[name],
+                    linewidth=1.1,
+                    marker=marker,
+                    label=None if i else name,
+                )
             continue
-        axis.plot(each.steps, mean(each.values), color=colours[name], linewidth=1.6, marker=marker, label=name)
-        some = np.unique(np.linspace(0, len(each.steps) - 1, BAND_POINTS).astype(int))
-        bounds = interval(each.values[:, some], mean)
+        axis.plot(
+            seed_curves.steps, mean(seed_curves.values), color=colours[name], linewidth=1.6, marker=marker, label=name
+        )
+        band_indices = np.unique(np.linspace(0, len(seed_curves.steps) - 1, BAND_POINTS).astype(int))
+        bounds = interval(seed_curves.values[:, band_indices], mean)
         assert bounds
-        axis.fill_between(each.steps[some], *bounds, color=colours[name], alpha=0.2, linewidth=0)
+        axis.fill_between(seed_curves.steps[band_indices], *bounds, color=colours[name], alpha=0.2, linewidth=0)
     draw_levels(axis, _levels(REFERENCES.get(panel.game, {})), {}, labels=False)
     scale(axis)
     axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
@@ -232,20 +248,20 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
 def redraw(numbers: Path, out: Path, look: Look) -> None:
     """The means and intervals in the JSON of an earlier figure. Raises SettingError where it is none."""
     try:
-        found = json.loads(numbers.read_text(encoding="utf-8"))["panels"]
-        agents = max((list(panel["agents"]) for panel in found.values()), key=len)
-        seeds = [n["seeds"] for panel in found.values() for n in panel["agents"].values()]
+        panels = json.loads(numbers.read_text(encoding="utf-8"))["panels"]
+        agents = max((list(panel["agents"]) for panel in panels.values()), key=len)
+        seeds = [n["seeds"] for panel in panels.values() for n in panel["agents"].values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
     note = (
         f"diamond: mean of {seeds_text(seeds)}; line: its 95 % bootstrap interval; mean height: area under the curve "
     )
     note += f"by the steps it covers; {LEVELS}"
-    shown = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
-    size = (WIDTH, (0.2 * len(agents) + 0.75) * len(found))
-    with sheet(out, rows(*[2] * len(found)), size, look, numbers, note=note) as axes:
-        for i, (place, panel) in enumerate(found.items()):
-            for axis, (key, words) in zip(axes[2 * i : 2 * i + 2], shown.items(), strict=True):
+    panel_titles = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
+    size = (WIDTH, (0.2 * len(agents) + 0.75) * len(panels))
+    with sheet(out, rows(*[2] * len(panels)), size, look, numbers, note=note) as axes:
+        for i, (place, panel) in enumerate(panels.items()):
+            for axis, (key, words) in zip(axes[2 * i : 2 * i + 2], panel_titles.items(), strict=True):
                 for at, (name, n) in enumerate(panel["agents"].items()):
                     colour = _colours()[name]
                     if n[key]["interval"]:
@@ -256,7 +272,11 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
                 axis.tick_params(axis="y", length=0)
                 axis.grid(False, axis="y")
                 draw_levels(
-                    axis, _levels(panel["references"]), {}, labels=None if axis is not axes[2 * i] else True, along="x"
+                    axis,
+                    _levels(panel["references"]),
+                    {},
+                    labels=None if axis is not axes[2 * i] else True,
+                    axis_name="x",
                 )
                 set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {words}", 2.9)
                 axis.set_xlabel(Y_LABELS[panel["metric"]])
@@ -282,8 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = command_line(__doc__, "model_generalisation.png")
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
-    given = flags.parse_args(argv)
-    return run_script(lambda: make(given.logdir, given.out, given.window, given.frequency, look_of(given)))
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options.logdir, options.out, options.window, options.frequency, look_of(options)))
 
 
 if __name__ == "__main__":

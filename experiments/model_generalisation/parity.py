@@ -63,35 +63,40 @@ def original(fixture: str, agent: str) -> Curve:
     entry = FIXTURES[fixture]["agents"][agent]
     mean = np.array(entry["mean"], dtype=np.float64)
     steps = FIXTURES[fixture]["settings"]["steps_per_epoch"] * np.arange(1.0, len(mean) + 1)
-    kept = entry.get("se") or [sum(entry["typical_se"]) / 2] * len(mean)
-    return Curve(steps, mean, np.array(kept, dtype=np.float64))
+    standard_errors = entry.get("se") or [sum(entry["typical_se"]) / 2] * len(mean)
+    return Curve(steps, mean, np.array(standard_errors, dtype=np.float64))
 
 
-def flags_of(fixture: str, agent: str, seed: int, more: Sequence[str] = ()) -> list[str]:
+def flags_of(fixture: str, agent: str, seed: int, extra_flags: Sequence[str] = ()) -> list[str]:
     """The command line of ours: the fixture's settings, the agent's own, as many steps as the original's curve has,
-    then ``more``, of which the last counts."""
-    entry, own = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
+    then ``extra_flags``, of which the last counts."""
+    entry, agent_entry = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
     settings = {
-        "implementation": agent, "exp_name": f"parity_{fixture}", "seed": seed, "num_seeds": entry["seeds"],
-        "total_steps": len(own["mean"]) * entry["settings"]["steps_per_epoch"], **entry["settings"], **own["settings"],
-    }  # fmt: skip
+        "implementation": agent,
+        "exp_name": f"parity_{fixture}",
+        "seed": seed,
+        "num_seeds": entry["seeds"],
+        "total_steps": len(agent_entry["mean"]) * entry["settings"]["steps_per_epoch"],
+        **entry["settings"],
+        **agent_entry["settings"],
+    }
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    return [*words, "--faithful_to_paper", *more]
+    return [*words, "--faithful_to_paper", *extra_flags]
 
 
-def train(fixture: str, agent: str, seed: int, more: Sequence[str]) -> Curve:
+def train(fixture: str, agent: str, seed: int, extra_flags: Sequence[str]) -> Curve:
     """Our curve, from a run of its own. Raises SettingError where the flags do not do, RuntimeError where it fails."""
-    argv = flags_of(fixture, agent, seed, more)
+    argv = flags_of(fixture, agent, seed, extra_flags)
     settings = parse(argv)
     code = trainer.main(argv)
     if code:
         raise RuntimeError(f"{' '.join(argv)} ended with {code}")
     folder = newest(parent(settings.run))
     assert folder is not None
-    return ours(folder, FIXTURES[fixture]["metric"])
+    return read_curve(folder, FIXTURES[fixture]["metric"])
 
 
-def ours(folder: Path, tag: str) -> Curve:
+def read_curve(folder: Path, tag: str) -> Curve:
     """The curve of a run folder over its seeds."""
     points = [run.points(tag, "env_steps") for run in read_runs(folder / "metrics.csv")]
     values = np.stack([y for _, y in points])
@@ -99,21 +104,31 @@ def ours(folder: Path, tag: str) -> Curve:
     return Curve(points[0][0], values.mean(0), error)
 
 
-def compare(fixture: str, agent: str, theirs: Curve, own: Curve) -> list[dict[str, Any]]:
+def compare(fixture: str, agent: str, reference_curve: Curve, project_curve: Curve) -> list[dict[str, Any]]:
     """A row a point of the fixture that ours came to. ``difference`` is ours less the original's, in standard errors
     of that difference; where ours is one seed, in those of the original."""
     rows = []
     for step in FIXTURES[fixture]["points"]:
-        found, wanted = own.at(step), theirs.at(step)
-        if found is None or wanted is None:
+        project_point, reference_point = project_curve.at(step), reference_curve.at(step)
+        if project_point is None or reference_point is None:
             continue
-        difference = (found[0] - wanted[0]) / math.hypot(wanted[1], np.nan_to_num(found[1]))
-        rows.append({
-            "fixture": fixture, "agent": agent, "step": step, "original": wanted[0], "original_se": wanted[1],
-            "typical": "typical_se" in FIXTURES[fixture]["agents"][agent], "ours": found[0],
-            "ours_se": None if np.isnan(found[1]) else found[1], "difference": difference,
-            "within": abs(difference) <= CLOSE,
-        })  # fmt: skip
+        difference = (project_point[0] - reference_point[0]) / math.hypot(
+            reference_point[1], np.nan_to_num(project_point[1])
+        )
+        rows.append(
+            {
+                "fixture": fixture,
+                "agent": agent,
+                "step": step,
+                "original": reference_point[0],
+                "original_se": reference_point[1],
+                "typical": "typical_se" in FIXTURES[fixture]["agents"][agent],
+                "ours": project_point[0],
+                "ours_se": None if np.isnan(project_point[1]) else project_point[1],
+                "difference": difference,
+                "within": abs(difference) <= CLOSE,
+            }
+        )
     return rows
 
 
@@ -123,15 +138,25 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for fixture in dict.fromkeys(row["fixture"] for row in rows):
         entry = FIXTURES[fixture]
         places = 3 if entry["metric"] == REWARD_RATE else 1
-        shown = [[f"{fixture}: {entry['title']}", "step", "original", "ours", "difference / SE", f"within {CLOSE:g}"]]
+        text_rows = [
+            [f"{fixture}: {entry['title']}", "step", "original", "ours", "difference / SE", f"within {CLOSE:g}"]
+        ]
         for row in rows:
             if row["fixture"] == fixture:
-                theirs = f"{row['original']:.{places}f} ({'~' * row['typical']}{row['original_se']:.{places}f})"
+                reference_text = f"{row['original']:.{places}f} ({'~' * row['typical']}{row['original_se']:.{places}f})"
                 error = "one seed" if row["ours_se"] is None else f"{row['ours_se']:.{places}f}"
                 verdict = "yes" if row["within"] else "NO"
-                shown.append([row["agent"], f"{row['step']:,}", theirs, f"{row['ours']:.{places}f} ({error})",
-                              f"{row['difference']:+.1f}", verdict])  # fmt: skip
-        lines += [*aligned(shown), ""]
+                text_rows.append(
+                    [
+                        row["agent"],
+                        f"{row['step']:,}",
+                        reference_text,
+                        f"{row['ours']:.{places}f} ({error})",
+                        f"{row['difference']:+.1f}",
+                        verdict,
+                    ]
+                )
+        lines += [*aligned(text_rows), ""]
     close = sum(row["within"] for row in rows)
     return "\n".join([*lines, f"{close} of {len(rows)} points within {CLOSE:g} standard errors"])
 
@@ -155,18 +180,20 @@ def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
             share_limits([axis for axis, (fixture, _) in zip(axes, curves, strict=True) if fixture == row])
 
 
-def make(given: argparse.Namespace, more: Sequence[str]) -> None:
+def make(options: argparse.Namespace, extra_flags: Sequence[str]) -> None:
     """Train, tabulate, write. Raises SettingError before anything is trained where something cannot be."""
-    chosen = [(name, agent) for name in given.fixture for agent in _agents(name, given.agents)]
-    if not chosen:
-        raise SettingError(f"agents is {' '.join(given.agents)}; none of them is in fixture {' '.join(given.fixture)}")
-    figure = figure_to_write("figure", given.figure) if given.figure else None
-    check_given(given, Layout(("seed", "rows")))
-    for fixture, agent in chosen:
-        parse(flags_of(fixture, agent, given.seed, more))
+    selected_agents = [(name, agent) for name in options.fixture for agent in _agents(name, options.agents)]
+    if not selected_agents:
+        raise SettingError(
+            f"agents is {' '.join(options.agents)}; none of them is in fixture {' '.join(options.fixture)}"
+        )
+    figure = figure_to_write("figure", options.figure) if options.figure else None
+    check_given(options, Layout(("seed", "rows")))
+    for fixture, agent in selected_agents:
+        parse(flags_of(fixture, agent, options.seed, extra_flags))
     curves, rows = {}, []
-    for fixture, agent in chosen:
-        pair = original(fixture, agent), train(fixture, agent, given.seed, more)
+    for fixture, agent in selected_agents:
+        pair = original(fixture, agent), train(fixture, agent, options.seed, extra_flags)
         rows += compare(fixture, agent, *pair)
         if len(pair[0].steps) > 1:
             curves[fixture, agent] = pair
@@ -175,18 +202,20 @@ def make(given: argparse.Namespace, more: Sequence[str]) -> None:
             "no step that is compared was evaluated; allowed: more total_steps, or another steps_per_epoch"
         )
     print("\n" + table(rows))
-    if given.json:
-        write_numbers(given.json, {"seed": given.seed, "rows": rows})
+    if options.json:
+        write_numbers(options.json, {"seed": options.seed, "rows": rows})
     if figure and curves:
         draw(curves, figure)
 
 
-def _agents(fixture: str, wanted: Sequence[str] | None) -> list[str]:
-    known = {agent for entry in FIXTURES.values() for agent in entry["agents"]}
-    for agent in wanted or ():
-        if agent not in known:
-            raise SettingError(f"agents is {agent!r}; allowed: {', '.join(sorted(known))}{nearest(agent, known)}")
-    return [agent for agent in FIXTURES[fixture]["agents"] if not wanted or agent in wanted]
+def _agents(fixture: str, agent_names: Sequence[str] | None) -> list[str]:
+    known_agents = {agent for entry in FIXTURES.values() for agent in entry["agents"]}
+    for agent in agent_names or ():
+        if agent not in known_agents:
+            raise SettingError(
+                f"agents is {agent!r}; allowed: {', '.join(sorted(known_agents))}{nearest(agent, known_agents)}"
+            )
+    return [agent for agent in FIXTURES[fixture]["agents"] if not agent_names or agent in agent_names]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -198,9 +227,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--seed", type=int, default=0, help="first of the seeds (0)")
     flags.add_argument("--json", type=Path, help="file for the rows of the table")
     flags.add_argument("--figure", type=Path, help="file for curves, ours over the original's: .png, .pdf or .svg")
-    given, more = flags.parse_known_args(argv)
+    options, extra_flags = flags.parse_known_args(argv)
     try:
-        return run_script(lambda: make(given, more))
+        return run_script(lambda: make(options, extra_flags))
     except RuntimeError as error:
         show(str(error))
         return 1

@@ -85,30 +85,34 @@ def fitted_critic(batch: Batch) -> nn.Module:
 
 def measure(game: str, batches: int, episodes: int, critic_episodes: int, seed: int) -> None:
     """Print the table."""
-    known = resolve(game)
+    game_spec = resolve(game)
     env: Any = gym.make(
-        known.gym_id, **{name: known.kwargs[name] for name in ("max_episode_steps",) if name in known.kwargs}
+        game_spec.gym_id,
+        **{name: game_spec.kwargs[name] for name in ("max_episode_steps",) if name in game_spec.kwargs},
     )
     torch.manual_seed(seed)
     env.reset(seed=seed)
     policy = network(env.observation_space.shape[0], int(env.action_space.n))
     critic = fitted_critic(play(env, policy, critic_episodes))
-    found: dict[str, list[Tensor]] = {"q": [], "q - mean(q)": [], "q - v(s)": []}
+    gradients_by_weight: dict[str, list[Tensor]] = {"q": [], "q - mean(q)": [], "q - v(s)": []}
     firsts = []
     for _ in range(batches):
         batch = play(env, policy, episodes)
         with torch.no_grad():
             v = critic(batch.states)[:, 0]
-        for name, weights in zip(found, (batch.q, batch.q - batch.q.mean(), batch.q - v), strict=True):
-            found[name].append(gradient(policy, batch, weights))
+        for name, weights in zip(gradients_by_weight, (batch.q, batch.q - batch.q.mean(), batch.q - v), strict=True):
+            gradients_by_weight[name].append(gradient(policy, batch, weights))
         firsts.append(torch.stack((batch.q[batch.first].mean(), v[batch.first].mean())))
     print(f"{game}, {batches} batches of {episodes} episodes, one policy, seed {seed}\n")
     print(f"{'weight':<12} {'length of the mean':>18} {'standard deviation':>18} {'variance, q is 1':>16}")
-    usual = torch.stack(found["q"]).var(0).sum()
-    for name, gradients in found.items():
-        each = torch.stack(gradients)
-        variance = each.var(0).sum()
-        print(f"{name:<12} {each.mean(0).norm():>18.3f} {variance.sqrt():>18.3f} {variance / usual:>16.3f}")
+    base_variance = torch.stack(gradients_by_weight["q"]).var(0).sum()
+    for name, gradients in gradients_by_weight.items():
+        gradient_samples = torch.stack(gradients)
+        variance = gradient_samples.var(0).sum()
+        print(
+            f"{name:<12} {gradient_samples.mean(0).norm():>18.3f} {variance.sqrt():>18.3f} "
+            f"{variance / base_variance:>16.3f}"
+        )
     q, v = torch.stack(firsts).mean(0)
     print(f"\nin first states: mean q {q:.1f}, mean v {v:.1f}")
     env.close()
@@ -121,11 +125,11 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=8, help="episodes of a batch")
     parser.add_argument("--critic_episodes", type=int, default=200, help="episodes that the critic is fitted to")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     for name, least in (("batches", 2), ("episodes", 1), ("critic_episodes", 1)):
-        if (value := getattr(asked, name)) < least:
+        if (value := getattr(options, name)) < least:
             raise SettingError(f"{name} is {value}; allowed: integer, at least {least}")
-    measure(asked.game, asked.batches, asked.episodes, asked.critic_episodes, asked.seed)
+    measure(options.game, options.batches, options.episodes, options.critic_episodes, options.seed)
 
 
 if __name__ == "__main__":

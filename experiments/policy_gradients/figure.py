@@ -30,7 +30,7 @@ from control.reports.panels import (  # noqa: E402
     on_grid,
     scale,
     share_limits,
-)  # fmt: skip
+)
 from control.reports.runs import Run, logged  # noqa: E402
 from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
 from control.reports.style import COLOURS, Look  # noqa: E402
@@ -81,12 +81,16 @@ def load(folders: Sequence[Path]) -> Comparison:
 
     Raises SettingError, one line, where there are none, or such as do not belong in one figure.
     """
-    ours = runs_of(folders, IMPLEMENTATIONS)
+    matching_runs = runs_of(folders, IMPLEMENTATIONS)
     arms: dict[str, Arm] = {}
-    for settings, run in sorted(ours, key=lambda each: _order(each[0])):
+    for settings, run in sorted(matching_runs, key=lambda pair: _order(pair[0])):
         _add(arms, settings, run)
-    game = _only("gamename", [settings.run.gamename for settings, _ in ours])
-    return Comparison(game, _only("running_mean_len", [settings.agent.running_mean_len for settings, _ in ours]), arms)
+    game = _single_value("gamename", [settings.run.gamename for settings, _ in matching_runs])
+    return Comparison(
+        game,
+        _single_value("running_mean_len", [settings.agent.running_mean_len for settings, _ in matching_runs]),
+        arms,
+    )
 
 
 def _order(settings: Any) -> tuple[int, bool]:
@@ -105,7 +109,7 @@ def _add(arms: dict[str, Arm], settings: Any, run: Run) -> None:
     arm.runs.append(run)
 
 
-def _only(name: str, values: Sequence[Any]) -> Any:
+def _single_value(name: str, values: Sequence[Any]) -> Any:
     distinct = sorted(set(values))
     if len(distinct) > 1:
         raise SettingError(f"{name} of these runs is {' and '.join(map(str, distinct))}; allowed: one for all")
@@ -126,8 +130,8 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
             }
             for run in arm.runs
         }
-        over = {key: over_seeds([numbers[key] for numbers in seeds.values()]) for key in ("best", "final")}
-        arms[name] = {"seeds": seeds, "over_seeds": over}
+        statistics = {key: over_seeds([numbers[key] for numbers in seeds.values()]) for key in ("best", "final")}
+        arms[name] = {"seeds": seeds, "over_seeds": statistics}
     return {"game": comparison.game, "running_mean_len": comparison.running_mean, "arms": arms}
 
 
@@ -151,14 +155,14 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
     colours = _colours(comparison.arms)
     counts = [len(arm.runs) for arm in comparison.arms.values()]
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
-    shown = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
-    returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in shown)
-    known = levels(comparison.game)
-    note = "; ".join([*meaning(counts), SMOOTHED, sources(known)])
-    lengths = [length for length in (returns, *_pairs(len(shown) - returns)) if length]
+    panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
+    returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
+    reference_levels = levels(comparison.game)
+    note = "; ".join([*meaning(counts), SMOOTHED, sources(reference_levels)])
+    lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
     with Book(out, look) as book:
         with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
-            for axis, (heading, tag, names, label) in zip(axes, shown, strict=True):
+            for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
                 for name, arm in comparison.arms.items():
                     if arm.implementation in names:
                         draw_aggregate(axis, *on_grid(arm.runs, tag, x), colours[name], name)
@@ -166,7 +170,7 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
                 axis.set(xlabel=X[x], ylabel=label)
                 scale(axis)
                 if tag == RUNNING_MEAN:
-                    draw_levels(axis, known, {})
+                    draw_levels(axis, reference_levels, {})
             share_limits(axes[:returns])
         best = {name: np.array([run.best(RUNNING_MEAN) for run in arm.runs]) for name, arm in comparison.arms.items()}
         if task := scores.comparable(best):
@@ -186,19 +190,22 @@ def _pairs(count: int) -> list[int]:
 
 
 def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: dict[str, str]) -> None:
-    known = [*levels(game), *(level for level in PUBLISHED if level.implementation in task and game == "beresheet")]
-    title = f"Policy gradients on {game}, {seeds_text([len(each) for each in task.values()])}"
+    reference_levels = [
+        *levels(game),
+        *(level for level in PUBLISHED if level.implementation in task and game == "beresheet"),
+    ]
+    title = f"Policy gradients on {game}, {seeds_text([len(returns) for returns in task.values()])}"
     note = scores.note({"": task}, f"best mean of {length} training episodes")
     label = f"best mean return of {length} episodes"
-    scores.draw(book, {"": task}, colours, {"": known}, label, title, f"{note}; {sources(known)}")
+    scores.draw(book, {"": task}, colours, {"": reference_levels}, label, title, f"{note}; {sources(reference_levels)}")
 
 
 def redraw(numbers: Path, out: Path, look: Look) -> None:
     """The best running means of the JSON of an earlier figure. Raises SettingError where it is none."""
     try:
-        found = json.loads(numbers.read_text(encoding="utf-8"))
-        task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in found["arms"].items()}
-        game, length = found["game"], found["running_mean_len"]
+        summary = json.loads(numbers.read_text(encoding="utf-8"))
+        task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
+        game, length = summary["game"], summary["running_mean_len"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
     with Book(out, look, numbers) as book:
@@ -220,8 +227,8 @@ def make(folders: Sequence[Path], out: Path, x: str, look: Look) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     flags = command_line(__doc__, "policy_gradients.png")
     flags.add_argument("--x", choices=list(X), default="episodes", help="what the curves are drawn over")
-    given = flags.parse_args(argv)
-    return run_script(lambda: make(given.logdir, given.out, given.x, look_of(given)))
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options.logdir, options.out, options.x, look_of(options)))
 
 
 if __name__ == "__main__":

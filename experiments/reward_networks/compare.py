@@ -33,7 +33,7 @@ from control.cli.options import flags as known_flags  # noqa: E402
 from control.cli.settings import Settings, build, validate  # noqa: E402
 from control.cli.words import read_value  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
-from control.evolution.objectives import first, staying, stays  # noqa: E402
+from control.evolution.objectives import first, first_stable, staying  # noqa: E402
 from control.loops.build import check_spaces  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
 from control.reports.files import write_numbers  # noqa: E402
@@ -114,8 +114,8 @@ def trained_values(settings: Settings, steps: int) -> Potential:
 
     def value(obs: Tensor) -> Tensor:
         flat = obs.reshape(1, -1, obs.shape[-1]).expand(agent.members, -1, -1)
-        found = agent.state_values(flat) if isinstance(agent, OffPolicy) else agent.values(flat).amax(-1)
-        return found[best].view(obs.shape[:-1])
+        values = agent.state_values(flat) if isinstance(agent, OffPolicy) else agent.values(flat).amax(-1)
+        return values[best].view(obs.shape[:-1])
 
     return value
 
@@ -124,7 +124,7 @@ def _shifted(potential: Potential, shift: float, scale: float, obs: Tensor) -> T
     return scale * potential(obs) + shift
 
 
-def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
+def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names of rewards, with what `compared` is to do for each."""
     game, spaces, dynamics = settings.run.gamename, loop.stages.spaces, make_dynamics(settings.run.gamename)
     yield "native", {}
@@ -134,23 +134,23 @@ def rewards(settings: Settings, given: argparse.Namespace, loop: InnerLoop) -> I
         yield name, {"changes": {"intrinsic": name}}
     potentials: dict[str, Potential] = {}
     if isinstance(dynamics, CellTable):
-        if given.trained_steps:
+        if options.trained_steps:
             raise SettingError(f"--trained_steps has no effect: the optimal values of {game} are known")
         table = optimal_values(dynamics, settings.agent.discount)
         potentials["optimal"] = lambda obs: (obs * table).sum(-1)
-    elif given.trained_steps:
+    elif options.trained_steps:
         # An agent trains when its values are first asked for: by then every flag has been looked at.
-        trained = functools.cache(functools.partial(trained_values, settings, given.trained_steps))
+        trained = functools.cache(functools.partial(trained_values, settings, options.trained_steps))
         potentials["trained"] = lambda obs: trained()(obs)
     if (base := game.partition(",")[0]) in HAND:
-        for scale in given.hand_scales:
+        for scale in options.hand_scales:
             potentials[f"by hand x {scale:g}"] = functools.partial(_shifted, HAND[base].potential, 0.0, scale)
     for name, potential in potentials.items():
         yield name, {"stages": Fixed(game, spaces, potential)}
-        for shift in given.shifts:
+        for shift in options.shifts:
             plus = functools.partial(_shifted, potential, shift, 1.0)
             yield f"{name} {shift:+g}", {"stages": Fixed(game, spaces, plus)}
-    for weight in WEIGHTS if given.weights else ():
+    for weight in WEIGHTS if options.weights else ():
         yield f"weight {weight:g}", {"stages": Fixed(game, spaces, None, weight)}
 
 
@@ -158,8 +158,11 @@ def compared(
     settings: Settings, seeds: list[int], proxy: Any = None, stages: Any = None, changes: Any = None
 ) -> Outcome:
     """Fresh agents of ``seeds`` on a learned reward, on a given one, or on the game's own."""
-    config = settings.proxy if proxy is None else dataclasses.replace(
-        proxy.config, **{name: getattr(settings.proxy, name) for name in TESTING})  # fmt: skip
+    config = (
+        settings.proxy
+        if proxy is None
+        else dataclasses.replace(proxy.config, **{name: getattr(settings.proxy, name) for name in TESTING})
+    )
     agent = dataclasses.replace(settings.agent, **(changes or {}))
     loop = InnerLoop(config, settings.run.agent, agent, settings.run.gamename)
     if stages is not None:
@@ -175,23 +178,31 @@ TESTING = ("inner_steps", "test_every", "test_episodes", "test_limit", "solved_r
 
 def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     """Numbers of one reward; those of the curve are means and quartiles over agents at each test. ``late``: steps."""
-    curve, every, solved = outcome.curve.double(), config.test_every, config.solved_reward
-    last = curve[:, max(0, -(-late // every) - 1) :]
+    curve, test_every, solved = outcome.curve.double(), config.test_every, config.solved_reward
+    last = curve[:, max(0, -(-late // test_every) - 1) :]
     bounds, best = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax())
     return {
-        "agents": len(curve), "first": quartiles(first(curve, solved), curve, every),
-        "stays": quartiles(stays(curve, solved), curve, every),
+        "agents": len(curve),
+        "first": quartiles(first(curve, solved), curve, test_every),
+        "stays": quartiles(first_stable(curve, solved), curve, test_every),
         "staying": float(staying(curve, solved).double().mean()),
-        "late": {"from": late, "mean": float(last.mean()), "lowest": float(last.mean(0).min()),
-                 "solved": float((last >= solved).double().mean())},
-        "average": float(curve.mean()), "average_iqm": float(iqm(curve.mean(1).numpy())),
-        "average_interval": None if bounds is None else [float(each) for each in bounds],
-        "peak": {"mean": float(curve.mean(0)[best]), "step": (best + 1) * every},
-        **steps_of_mean(curve.mean(0), solved, every),
-        "mean": thinned(curve.mean(0)), "low": thinned(curve.quantile(0.25, 0)),
+        "late": {
+            "from": late,
+            "mean": float(last.mean()),
+            "lowest": float(last.mean(0).min()),
+            "solved": float((last >= solved).double().mean()),
+        },
+        "average": float(curve.mean()),
+        "average_iqm": float(iqm(curve.mean(1).numpy())),
+        "average_interval": None if bounds is None else [float(bound) for bound in bounds],
+        "peak": {"mean": float(curve.mean(0)[best]), "step": (best + 1) * test_every},
+        **steps_of_mean(curve.mean(0), solved, test_every),
+        "mean": thinned(curve.mean(0)),
+        "low": thinned(curve.quantile(0.25, 0)),
         "high": thinned(curve.quantile(0.75, 0)),
-        "every": every, "tests": curve.shape[1],
-    }  # fmt: skip
+        "every": test_every,
+        "tests": curve.shape[1],
+    }
 
 
 def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Proxy]:
@@ -205,19 +216,19 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
         raise SettingError(f"reward is {word!r}, which is a {kind.called}; allowed: a reward of {game}")
     if _task(proxy.game) != _task(game):
         raise SettingError(f"reward is {word!r}, which is of {proxy.game}; allowed: a reward of {game}")
-    known, values = known_flags(proxy.implementation, proxy.game), {}
+    flags_by_name, values = known_flags(proxy.implementation, proxy.game), {}
     for key, _, text in (change.partition("=") for change in changes):
-        if key not in (own := kinds(type(proxy.config))):
-            raise no_choice("use", key, own)
+        if key not in (config_kinds := kinds(type(proxy.config))):
+            raise no_choice("use", key, config_kinds)
         if key in TESTING:
             raise SettingError(f"--use {key}={text} has no effect: all agents train and are tested alike")
-        values[key] = read_value(known[key], [text])
-    found = dataclasses.replace(proxy, config=build(proxy.config, values))
-    validate(found.implementation, found.config)
-    if (size := found.networks.size) != len(proxy.parameters):
+        values[key] = read_value(flags_by_name[key], [text])
+    changed_proxy = dataclasses.replace(proxy, config=build(proxy.config, values))
+    validate(changed_proxy.implementation, changed_proxy.config)
+    if (size := changed_proxy.networks.size) != len(proxy.parameters):
         line = f"use is {' '.join(changes)!r}, with which {path} would have {size} weights"
         raise SettingError(f"{line}; allowed: settings that leave it its {len(proxy.parameters)}")
-    return name, found
+    return name, changed_proxy
 
 
 def _task(game: str) -> str:
@@ -225,29 +236,36 @@ def _task(game: str) -> str:
     return resolve(game.partition(",")[0]).gym_id.rpartition("-v")[0]
 
 
-def steps_of_mean(curve: Tensor, solved: float, every: int) -> dict[str, int | None]:
+def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, int | None]:
     """Steps at which the mean over agents ``[T]`` first reaches ``solved``, and from which it is there at every test;
     None for never."""
-    tests = {"mean_reaches": first(curve[None], solved), "mean_stays": stays(curve[None], solved)}
-    return {name: None if at == len(curve) else (int(at) + 1) * every for name, at in tests.items()}
+    tests = {"mean_reaches": first(curve[None], solved), "mean_stays": first_stable(curve[None], solved)}
+    return {name: None if at == len(curve) else (int(at) + 1) * test_every for name, at in tests.items()}
 
 
 def thinned(curve: Tensor, points: int = 100) -> list[float]:
     """At most so many of the numbers of a curve, evenly spread, the last among them, with two decimals."""
     step = -(-len(curve) // points)
-    return [round(float(each), 2) for each in curve.flip(0)[::step].flip(0)]
+    return [round(float(value), 2) for value in curve.flip(0)[::step].flip(0)]
 
 
 def cells(name: str, row: dict[str, Any]) -> list[str]:
-    def steps(which: str) -> str:
-        low, middle, high, last = (("never" if each is None else f"{each:,.0f}") for each in row[which])
+    def steps(key: str) -> str:
+        low, middle, high, last = (("never" if step is None else f"{step:,.0f}") for step in row[key])
         return f"{low} / {middle} / {high} / {last}"
 
     at = [row["mean"][max(0, round(share * len(row["mean"])) - 1)] for share in SHOWN]
-    mean = ("never" if row[which] is None else f"{row[which]:,}" for which in ("mean_reaches", "mean_stays"))
-    return [name, steps("first"), steps("stays"), f"{100 * row['staying']:.0f} %", *mean,
-            f"{row['late']['mean']:.1f}", f"{100 * row['late']['solved']:.0f} %",
-            *(f"{value:.1f}" for value in at)]  # fmt: skip
+    mean = ("never" if row[key] is None else f"{row[key]:,}" for key in ("mean_reaches", "mean_stays"))
+    return [
+        name,
+        steps("first"),
+        steps("stays"),
+        f"{100 * row['staying']:.0f} %",
+        *mean,
+        f"{row['late']['mean']:.1f}",
+        f"{100 * row['late']['solved']:.0f} %",
+        *(f"{value:.1f}" for value in at),
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -272,73 +290,91 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--shifts", nargs="*", type=float, default=[], help="constants added to potentials")
     flags.add_argument("--hand_scales", nargs="*", type=float, default=[1.0], help="factors on potentials by hand")
     flags.add_argument("--json", type=Path, help="add the numbers to this file")
-    given = flags.parse_args(argv)
-    return run_script(lambda: compare(given))
+    options = flags.parse_args(argv)
+    return run_script(lambda: compare(options))
 
 
-def compare(given: argparse.Namespace) -> None:
+def compare(options: argparse.Namespace) -> None:
     """Train agents on all rewards and print their rows. Raises SettingError before anything is trained where something
     cannot be."""
-    check_given(given, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0)
-    check_number("shifts", given.shifts)
-    check_number("hand_scales", given.hand_scales)
-    kind, steps, every, episodes = GAMES[given.gamename]
-    steps, every = given.steps or steps, given.every or every
-    if every > steps:
-        raise SettingError(f"every is {every}; allowed: at most steps, which is {steps}")
-    if (given.late or 0) > (last := steps // every * every):
-        raise SettingError(f"late is {given.late}; allowed: at most {last}, the step of the last test")
-    if given.use and not given.reward:
+    check_given(options, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0)
+    check_number("shifts", options.shifts)
+    check_number("hand_scales", options.hand_scales)
+    kind, steps, test_every, episodes = GAMES[options.gamename]
+    steps, test_every = options.steps or steps, options.every or test_every
+    if test_every > steps:
+        raise SettingError(f"every is {test_every}; allowed: at most steps, which is {steps}")
+    if (options.late or 0) > (last := steps // test_every * test_every):
+        raise SettingError(f"late is {options.late}; allowed: at most {last}, the step of the last test")
+    if options.use and not options.reward:
         raise SettingError("--use has no effect without --reward")
-    learned = [(name, {"proxy": proxy}) for name, proxy in
-               (opened(one, given.use, given.gamename) for one in given.reward)]  # fmt: skip
-    words = [f"--implementation=RN --gamename={given.gamename} --agent={given.agent or kind} --inner_steps={steps}",
-             f"--test_every={every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
-             "--inner_rule=budget --deploy_steps= --no_vary_hp"]  # fmt: skip
+    learned = [
+        (name, {"proxy": proxy})
+        for name, proxy in (opened(assignment, options.use, options.gamename) for assignment in options.reward)
+    ]
+    words = [
+        f"--implementation=RN --gamename={options.gamename} --agent={options.agent or kind} --inner_steps={steps}",
+        f"--test_every={test_every} --test_episodes={episodes} --second_phase= --no_rank_apart --average_from=0",
+        "--inner_rule=budget --deploy_steps= --no_vary_hp",
+    ]
     argv = [word for word in " ".join(words).split() if not word.endswith("=")]
     settings = parse.parse(argv)
     if isinstance(settings.agent, Mixture):
-        raise SettingError(f"agent is {given.agent!r}, of several families; allowed: agents of one family", "agent")
-    changes = {name.replace("-", "_"): value.split(",") for name, _, value in (one.partition("=") for one in given.set)}
-    own = [*kinds(type(settings.agent)), "solved_reward"]
+        raise SettingError(f"agent is {options.agent!r}, of several families; allowed: agents of one family", "agent")
+    changes = {
+        name.replace("-", "_"): value.split(",")
+        for name, _, value in (assignment.partition("=") for assignment in options.set)
+    }
+    setting_names = [*kinds(type(settings.agent)), "solved_reward"]
     families = families_of(settings.run.implementation, settings.run.agent)
-    named, _ = translate(changes, families, own, functools.partial(getattr, settings.agent))
-    if unknown := [name for name in named if name not in own]:
-        raise no_choice("set", unknown[0], own)
+    translated_changes, _ = translate(changes, families, setting_names, functools.partial(getattr, settings.agent))
+    if unknown := [name for name in translated_changes if name not in setting_names]:
+        raise no_choice("set", unknown[0], setting_names)
     settings = parse.parse([*argv, *(word for name, words in changes.items() for word in (f"--{name}", *words))])
     if settings.proxy.solved_reward is None:
-        line = f"{given.gamename} has no return from which it is solved"
+        line = f"{options.gamename} has no return from which it is solved"
         raise SettingError(f"{line}; give one: --set solved_reward=-300")
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     for name in named_agents(settings.run.agent):
         check_spaces(settings.run, agent_class(name), loop.stages.spaces, name)
-    seeds = fresh_seeds(given.seed, "compare", given.agents, len(loop.kinds))
-    others = list(rewards(settings, given, loop))
-    names = [*dict(others), *(name for name, _ in learned)]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"reward is '{twice[0]}=...', and another row has this name; allowed: one name for each row")
-    if given.only is not None:
-        wanted, known = given.only or ["native"], dict(others)
-        if unknown := [name for name in wanted if name not in known]:
-            raise no_choice("only", unknown[0], known)
-        others = [(name, known[name]) for name in wanted]
-    head = ["reward", "first: quartiles, last", "stays: quartiles, last", "2nd half", "mean solved", "stays",
-            "late", "solved", *(f"at {round(share * steps):,}" for share in SHOWN)]  # fmt: skip
+    seeds = fresh_seeds(options.seed, "compare", options.agents, len(loop.kinds))
+    other_rewards = list(rewards(settings, options, loop))
+    names = [*dict(other_rewards), *(name for name, _ in learned)]
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise SettingError(
+            f"reward is '{duplicates[0]}=...', and another row has this name; allowed: one name for each row"
+        )
+    if options.only is not None:
+        selected_names, entries = options.only or ["native"], dict(other_rewards)
+        if unknown := [name for name in selected_names if name not in entries]:
+            raise no_choice("only", unknown[0], entries)
+        other_rewards = [(name, entries[name]) for name in selected_names]
+    head = [
+        "reward",
+        "first: quartiles, last",
+        "stays: quartiles, last",
+        "2nd half",
+        "mean solved",
+        "stays",
+        "late",
+        "solved",
+        *(f"at {round(share * steps):,}" for share in SHOWN),
+    ]
     widths = (22, 28, 28, 8, 11, 7, 7, 6, *(9 for _ in SHOWN))
     print(*aligned([head], widths))
-    found: dict[str, Any] = {}
-    for name, how in [*learned, *others]:
+    rows: dict[str, Any] = {}
+    for name, reward_kwargs in [*learned, *other_rewards]:
         started = time.process_time()
-        outcome = compared(settings, seeds, **how)
-        found[name] = row_of(outcome, settings.proxy, steps // 2 if given.late is None else given.late)
-        found[name]["cpu_seconds"] = round(time.process_time() - started, 1)
-        print(*aligned([cells(name, found[name])], widths), flush=True)
-    if given.json:
-        known = numbers_in("json", given.json, REWARD_ROWS, new=True)
-        key = f"{given.gamename}, {given.agent or kind}{''.join(f', {one}' for one in given.set)}"
-        known[key] = known.get(key, {}) | found
-        write_numbers(given.json, known)
+        outcome = compared(settings, seeds, **reward_kwargs)
+        rows[name] = row_of(outcome, settings.proxy, steps // 2 if options.late is None else options.late)
+        rows[name]["cpu_seconds"] = round(time.process_time() - started, 1)
+        print(*aligned([cells(name, rows[name])], widths), flush=True)
+    if options.json:
+        entries = numbers_in("json", options.json, REWARD_ROWS, new=True)
+        key = f"{options.gamename}, {options.agent or kind}{''.join(f', {assignment}' for assignment in options.set)}"
+        entries[key] = entries.get(key, {}) | rows
+        write_numbers(options.json, entries)
 
 
 if __name__ == "__main__":

@@ -44,10 +44,29 @@ from models.settings import SettingError  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
 
 # What the figure shows of a file with more comparisons and rewards than can be told apart.
-COMPARISONS = ("cliff, QLearning", "cliff, QLearning, vary_hp=true", "cliff, SARSA, lr=0.5", "cartpole-200, DDQN",
-               "cartpole-200, DDQN, vary_hp=true", "cartpole-200, DuelingDDQN")  # fmt: skip
-REWARDS = ("exclusive-potential", "additive-potential", "exclusive", "additive", "learned", "native", "count",
-           "optimal", "by hand x 1", "by hand x 10", "icm", "rnd", "trained")  # fmt: skip
+COMPARISONS = (
+    "cliff, QLearning",
+    "cliff, QLearning, vary_hp=true",
+    "cliff, SARSA, lr=0.5",
+    "cartpole-200, DDQN",
+    "cartpole-200, DDQN, vary_hp=true",
+    "cartpole-200, DuelingDDQN",
+)
+REWARDS = (
+    "exclusive-potential",
+    "additive-potential",
+    "exclusive",
+    "additive",
+    "learned",
+    "native",
+    "count",
+    "optimal",
+    "by hand x 1",
+    "by hand x 10",
+    "icm",
+    "rnd",
+    "trained",
+)
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
 FALL = -50.0  # what `--simplify` leaves out: falls, and what pays as badly
@@ -55,33 +74,43 @@ SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0,
 
 
 def curves(
-    source: Path, out: Path, only: Sequence[str], of: Sequence[str], most: int, look: Look, columns: int
+    source: Path, out: Path, reward_names: Sequence[str], of: Sequence[str], max_steps: int, look: Look, columns: int
 ) -> None:
-    """A panel for each comparison of ``of`` and a line for each reward of ``only``; all of them, where the file has
-    none of these."""
-    every = numbers_in("source", source, REWARD_ROWS, script="compare.py")
-    if not every or not all(drawable(row) for rows in every.values() for row in rows.values()):
+    """A panel for each comparison of ``of`` and a line for each reward of ``reward_names``; all of them, where the file
+    has none of these."""
+    comparisons = numbers_in("source", source, REWARD_ROWS, script="compare.py")
+    if not comparisons or not all(drawable(row) for rows in comparisons.values() for row in rows.values()):
         raise SettingError(f"source is '{source}', which holds no numbers of compare.py")
-    found = {key: rows for key, rows in every.items() if key in of} or every
-    names = list(dict.fromkeys(name for rows in found.values() for name in rows))
-    shown = [name for name in names if name in only] or names
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(shown)}
-    styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(shown)}
-    lengths = balanced(len(found), columns)
+    panels = {key: rows for key, rows in comparisons.items() if key in of} or comparisons
+    names = list(dict.fromkeys(name for rows in panels.values() for name in rows))
+    line_names = [name for name in names if name in reward_names] or names
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(line_names)}
+    styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(line_names)}
+    lengths = balanced(len(panels), columns)
     with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), look, source, note=NOTE) as axes:
-        for axis, (key, rows) in zip(axes, found.items(), strict=True):
-            for name in shown:
+        for axis, (key, rows) in zip(axes, panels.items(), strict=True):
+            for name in line_names:
                 if name not in rows:
                     continue
                 row = rows[name]
                 total = row["every"] * row["tests"]
                 steps = np.linspace(total / len(row["mean"]), total, len(row["mean"]))
-                kept = steps <= (most or total)
+                step_mask = steps <= (max_steps or total)
                 axis.plot(
-                    steps[kept], np.array(row["mean"])[kept], color=colours[name], linestyle=styles[name], label=name
+                    steps[step_mask],
+                    np.array(row["mean"])[step_mask],
+                    color=colours[name],
+                    linestyle=styles[name],
+                    label=name,
                 )
-                axis.fill_between(steps[kept], np.array(row["low"])[kept], np.array(row["high"])[kept],
-                                  color=colours[name], alpha=0.1, linewidth=0)  # fmt: skip
+                axis.fill_between(
+                    steps[step_mask],
+                    np.array(row["low"])[step_mask],
+                    np.array(row["high"])[step_mask],
+                    color=colours[name],
+                    alpha=0.1,
+                    linewidth=0,
+                )
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
                 draw_levels(axis, [Level(level, "solved", "")], {}, labels=False)
@@ -92,8 +121,8 @@ def curves(
 def drawable(row: dict[str, Any]) -> bool:
     """Whether a row has curves of one length, and steps above 0."""
     lines, steps = [row[name] for name in ("mean", "low", "high")], [row["every"], row["tests"]]
-    whole = all(map(are_numbers, [*lines, steps])) and len({*map(len, lines)}) == 1
-    return whole and min(steps) > 0
+    well_formed = all(map(are_numbers, [*lines, steps])) and len({*map(len, lines)}) == 1
+    return well_formed and min(steps) > 0
 
 
 def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]:
@@ -109,9 +138,9 @@ def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]
     networks: Any = proxy.networks
     moves = len(dynamics.actions)
     phi = networks.program(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
-    after = phi[dynamics.next_cell].view(-1, moves)
-    paid = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], after, discount).numpy()
-    return dynamics, networks.mode.name, paid
+    next_phi = phi[dynamics.next_cell].view(-1, moves)
+    rewards = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, discount).numpy()
+    return dynamics, networks.mode.name, rewards
 
 
 def on_map(names: Sequence[str], out: Path, discount: float, look: Look, simplify: bool = False) -> None:
@@ -123,20 +152,20 @@ def on_map(names: Sequence[str], out: Path, discount: float, look: Look, simplif
     maps = [paid_on_map(name, discount) for name in names]
     height = sum(0.58 * len(dynamics.rows) + 0.25 for dynamics, *_ in maps)
     with sheet(out, rows_of(*[1] * len(maps)), (WIDTH, height), look) as axes:
-        for axis, (dynamics, mode, paid) in zip(axes, maps, strict=True):
+        for axis, (dynamics, mode, rewards) in zip(axes, maps, strict=True):
             set_title(axis, f"{mode}: reward paid", WIDTH)
-            draw_map(axis, dynamics, paid, simplify)
+            draw_map(axis, dynamics, rewards, simplify)
 
 
-def draw_map(axis: Any, dynamics: CellTable, paid: np.ndarray, simplify: bool) -> None:
-    """Draw each move of a map as a triangle in the colour of its reward ``paid [S, A]``."""
+def draw_map(axis: Any, dynamics: CellTable, rewards: np.ndarray, simplify: bool) -> None:
+    """Draw each move of a map as a triangle in the colour of its reward ``rewards [S, A]``."""
     import matplotlib
     from matplotlib.patches import Polygon
 
     rows, columns, cells = len(dynamics.rows), len(dynamics.rows[0]), "".join(dynamics.rows)
     corners = {"right": ((1, 0), (1, 1)), "left": ((0, 0), (0, 1)), "down": ((0, 1), (1, 1)), "up": ((0, 0), (1, 0))}
     inner = [cell for cell, kind in enumerate(cells) if kind not in (GOAL, HOLE)]
-    coloured = paid[inner][paid[inner] > FALL] if simplify else paid[inner].ravel()
+    coloured = rewards[inner][rewards[inner] > FALL] if simplify else rewards[inner].ravel()
     sizes, colour = np.abs(coloured), matplotlib.colormaps["RdYlBu"]
     least, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
     # A reward that grows from cell to cell by a factor shows its order on a logarithmic scale alone.
@@ -151,7 +180,7 @@ def draw_map(axis: Any, dynamics: CellTable, paid: np.ndarray, simplify: bool) -
         if cell not in inner:
             axis.text(column + 0.5, row + 0.5, "goal" if kind == GOAL else "hole", ha="center", va="center")
             continue
-        for value, action in zip(paid[cell], dynamics.actions, strict=True):
+        for value, action in zip(rewards[cell], dynamics.actions, strict=True):
             points = [(column + x, row + y) for x, y in (*corners[action], (0.5, 0.5))]
             face = GREY if simplify and value <= FALL else colour(scale(value))
             axis.add_patch(Polygon(points, facecolor=face, edgecolor="white"))
@@ -176,17 +205,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--simplify", action="store_true", help="show rewards above -50 alone, on the map")
     flags.add_argument("--discount", type=float, default=0.8, help="the agent's, for the map")
     add_look(flags)
-    given = flags.parse_args(argv)
+    options = flags.parse_args(argv)
 
     def make() -> None:
-        out = figure_to_write("out", given.out)
-        check_number("discount", given.discount, minimum=0, maximum=1)
-        if given.kind == "curves" and len(given.source) > 1:
-            raise SettingError(f"source is {' '.join(given.source)!r}; allowed for curves: one file")
-        if given.kind == "curves":
-            curves(Path(given.source[0]), out, given.only, given.of, given.most, look_of(given), given.columns)
+        out = figure_to_write("out", options.out)
+        check_number("discount", options.discount, minimum=0, maximum=1)
+        if options.kind == "curves" and len(options.source) > 1:
+            raise SettingError(f"source is {' '.join(options.source)!r}; allowed for curves: one file")
+        if options.kind == "curves":
+            curves(
+                Path(options.source[0]), out, options.only, options.of, options.most, look_of(options), options.columns
+            )
         else:
-            on_map(given.source, out, given.discount, look_of(given), given.simplify)
+            on_map(options.source, out, options.discount, look_of(options), options.simplify)
         print(out)
 
     return run_script(make)

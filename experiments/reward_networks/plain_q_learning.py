@@ -36,23 +36,23 @@ def solves(values: np.ndarray[Any, Any], moves: dict[int, dict[int, Any]]) -> bo
     return False
 
 
-def steps_until_solved(env: Env, seed: int, most: int, random_ties: bool) -> float:
-    """How many steps one agent takes; infinite where it takes more than ``most``."""
+def steps_until_solved(env: Env, seed: int, max_steps: int, random_ties: bool) -> float:
+    """How many steps one agent takes; infinite where it takes more than ``max_steps``."""
     random, values = np.random.default_rng(seed), np.zeros((48, 4))
     moves: Any = env.unwrapped.P  # type: ignore[attr-defined]
-    taken, over, cell = 0, True, 36
-    while taken < most:
-        if over:
+    steps, done, cell = 0, True, 36
+    while steps < max_steps:
+        if done:
             cell, _ = env.reset(seed=seed)
         ties = np.flatnonzero(values[cell] == values[cell].max())
         action = int(random.choice(ties) if random_ties else ties[0])
         if random.random() < EPSILON:
             action = int(random.integers(4))
-        after, reward, terminated, truncated, _ = env.step(action)
-        values[cell, action] = float(reward) + DISCOUNT * values[after].max() * (not terminated)
-        cell, over, taken = after, terminated or truncated, taken + 1
+        next_cell, reward, terminated, truncated, _ = env.step(action)
+        values[cell, action] = float(reward) + DISCOUNT * values[next_cell].max() * (not terminated)
+        cell, done, steps = next_cell, terminated or truncated, steps + 1
         if solves(values, moves):
-            return taken
+            return steps
     return float("inf")
 
 
@@ -71,20 +71,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--agents", type=int, default=400)
     flags.add_argument("--steps", type=int, default=5000, help="after which an agent gives up")
     flags.add_argument("--reward", default="cliffwalking-additive-potential", help="name or file of a learned reward")
-    given = flags.parse_args(argv)
+    options = flags.parse_args(argv)
     try:
         for name in ("agents", "steps"):
-            if (value := getattr(given, name)) < 1:
+            if (value := getattr(options, name)) < 1:
                 raise ValueError(f"{name} is {value}; allowed: integer, at least 1")
-        own: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
+        native_env: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
         learned: Env = gymnasium.make("CliffWalking-v1", max_episode_steps=EPISODE)
-        envs = {given.reward: understudy.RewardWrapper(learned, given.reward, discount=DISCOUNT), "the own reward": own}
+        envs = {
+            options.reward: understudy.RewardWrapper(learned, options.reward, discount=DISCOUNT),
+            "the own reward": native_env,
+        }
     except ValueError as error:  # as errors of the package are
         print(f"error: {error}", file=sys.stderr)
         return 2
     for random_ties in (False, True):
         for name, env in envs.items():
-            steps = [steps_until_solved(env, seed, given.steps, random_ties) for seed in range(given.agents)]
+            steps = [steps_until_solved(env, seed, options.steps, random_ties) for seed in range(options.agents)]
             ties = "ties at random" if random_ties else "the first of ties"
             print(f"{name:<26} {ties:<18} {summary(steps)}", flush=True)
     return 0

@@ -82,15 +82,24 @@ def measure(flags: argparse.Namespace) -> None:
     for name in ("learned", "native"):
         config = dataclasses.replace(
             settings.proxy if name == "native" else proxy.config,
-            inner_steps=flags.steps, test_every=None, compiled=False, inner_rule="budget", test_episodes=1,
-        )  # fmt: skip
+            inner_steps=flags.steps,
+            test_every=None,
+            compiled=False,
+            inner_rule="budget",
+            test_episodes=1,
+        )
         loop = CountingLoop(config, flags.agent, settings.agent, "cliff")
         rows = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
         outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents))
         entered = torch.stack([counter.entered for counter in loop.counters]).sum(0)
         share = entered / entered.sum()
-        results[name] = {"share": [float(f"{each:.4g}") for each in share], "return": float(outcome.scores.mean()),
-                         "agents": flags.agents, "steps": flags.steps, "agent": flags.agent}  # fmt: skip
+        results[name] = {
+            "share": [float(f"{value:.4g}") for value in share],
+            "return": float(outcome.scores.mean()),
+            "agents": flags.agents,
+            "steps": flags.steps,
+            "agent": flags.agent,
+        }
         print(f"{name}: mean return {results[name]['return']:.1f} after {flags.steps:,} steps", flush=True)
     write_numbers(flags.json, results)
 

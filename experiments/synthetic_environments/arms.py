@@ -54,22 +54,30 @@ NOTE = """densities: Gaussian kernels; bars: mean steps and episodes of a traini
 number: mean return in ten test episodes of each agent; all agents draw their hyperparameters"""
 
 
-def searched(game: str, proxy: str, arm: str, seed: int, folder: Path, more: Sequence[str]) -> Path:
+def searched(game: str, proxy: str, arm: str, seed: int, folder: Path, extra_flags: Sequence[str]) -> Path:
     """The folder of a finished search, which goes on if it was stopped."""
     target = {"cartpole-200": "195", "acrobot": "-100"}[game]
     flags = f"""--implementation SE --gamename {game} --proxy {proxy} --exp_name arms_{proxy}_{arm} --seed {seed}
         --target_return {target} --eval_every 2 --keep_best 1 --retest_agents 1 --report_agents 1
         --no_record --resume"""
-    command = [sys.executable, str(ROOT / "trainer.py"), *flags.split(), *SEARCH[arm], "--logdir", str(folder), *more]
+    command = [
+        sys.executable,
+        str(ROOT / "trainer.py"),
+        *flags.split(),
+        *SEARCH[arm],
+        "--logdir",
+        str(folder),
+        *extra_flags,
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / game / f"arms_{proxy}_{arm}" / "SE" / f"seed_{seed}" / "version_0"
 
 
 def columns(outcome: Outcome) -> dict[str, Any]:
     """Returns of every test episode, and steps and episodes of every training. Agents that diverged are left out."""
-    sound = outcome.scores.isfinite()
-    returns = outcome.returns[sound].flatten().tolist()
-    return {"returns": returns, "steps": outcome.steps[sound].tolist(), "episodes": outcome.episodes[sound].tolist()}
+    finite = outcome.scores.isfinite()
+    returns = outcome.returns[finite].flatten().tolist()
+    return {"returns": returns, "steps": outcome.steps[finite].tolist(), "episodes": outcome.episodes[finite].tolist()}
 
 
 def cell_name(flags: argparse.Namespace) -> str:
@@ -90,15 +98,15 @@ def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> d
     """New agents on the real environment, with the settings of agents on the winner of a search."""
     proxy = files.load(str(folder))
     agent = agent_settings(proxy, kind, {"vary_hp": vary_hp})
-    known = kinds(type(agent))
+    setting_kinds = kinds(type(agent))
     changes = {"num_envs": 1, "fill": 0, "init_episodes": 10, "buffer_size": 100_000, "eps_fraction": None}
-    agent = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in known})
+    agent = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in setting_kinds})
     loop = InnerLoop(dataclasses.replace(proxy.config, test_episodes=10), kind, agent, proxy.game)
     outcome = loop.run(None, fresh_seeds(0, f"arms, {kind}, real", count), inner_rule="solved", inner_steps=steps)
     return columns(outcome)
 
 
-def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
+def measure(flags: argparse.Namespace, extra_flags: Sequence[str]) -> None:
     """Search and train what the file lacks. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, searches=1, agents=1, real_agents=1, real_steps=1)
     torch.set_num_threads(1)
@@ -108,7 +116,7 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
         for arm in SEARCH:
             started = time.process_time()
             folder = functools.cache(
-                functools.partial(searched, flags.game, flags.proxy, arm, seed, flags.logdir, more)
+                functools.partial(searched, flags.game, flags.proxy, arm, seed, flags.logdir, extra_flags)
             )
             for kind in flags.kinds:
                 cell = of_game.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
@@ -117,19 +125,24 @@ def measure(flags: argparse.Namespace, more: Sequence[str]) -> None:
                 for name, values in on_synthetic(folder(), kind, flags.agents, seed, vary_hp).items():
                     cell[name].append(values)
                 write_numbers(flags.json, results)
-                print(f"{flags.game}, {arm}, search {seed}, {kind}: mean {np.mean(cell['returns'][-1]):.1f} "
-                      f"({time.process_time() - started:.0f} CPU-s)", flush=True)  # fmt: skip
+                print(
+                    f"{flags.game}, {arm}, search {seed}, {kind}: mean {np.mean(cell['returns'][-1]):.1f} "
+                    f"({time.process_time() - started:.0f} CPU-s)",
+                    flush=True,
+                )
     for kind in flags.kinds:
         cell = of_game.setdefault("real", {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
         if not cell["returns"]:
             folder = functools.cache(
-                functools.partial(searched, flags.game, flags.proxy, "fixed", 0, flags.logdir, more)
+                functools.partial(searched, flags.game, flags.proxy, "fixed", 0, flags.logdir, extra_flags)
             )
             row = on_real(folder(), kind, flags.real_agents, flags.real_steps, vary_hp)
             cell.update({name: [values] for name, values in row.items()})
             write_numbers(flags.json, results)
-            print(f"{flags.game}, real, {kind}: mean {np.mean(row['returns']):.1f}, steps {np.mean(row['steps']):,.0f}",
-                  flush=True)  # fmt: skip
+            print(
+                f"{flags.game}, real, {kind}: mean {np.mean(row['returns']):.1f}, steps {np.mean(row['steps']):,.0f}",
+                flush=True,
+            )
 
 
 def violins(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
@@ -153,8 +166,16 @@ def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]
         best = np.argsort(-np.array(means), kind="stable").tolist()
         for label, indices in (("all", best), (f"best {-(-len(best) // 2)}", best[: -(-len(best) // 2)])):
             if label == "all" or arm == "varied" and len(best) > 2:
-                samples.append((arm, label, {name: np.concatenate([np.array(cell[name][i], float) for i in indices])
-                                           for name in ("returns", "steps", "episodes")}))  # fmt: skip
+                samples.append(
+                    (
+                        arm,
+                        label,
+                        {
+                            name: np.concatenate([np.array(cell[name][i], float) for i in indices])
+                            for name in ("returns", "steps", "episodes")
+                        },
+                    )
+                )
     return samples
 
 
@@ -165,32 +186,40 @@ def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
     low, high = (0, 200) if game.startswith("cartpole") else (-500, -60)
     for i, kind in enumerate(kinds_present):
         bars = groups({arm: cells[kind] for arm, cells in of_game.items() if kind in cells})
-        above, below = axes[i], axes[i + len(kinds_present)]
+        top_axis, bottom_axis = axes[i], axes[i + len(kinds_present)]
         at = np.linspace(low - 0.02 * (high - low), high + 0.02 * (high - low), 400)
-        most = max(values["steps"].mean() for *_, values in bars)
-        scale = most / max(values["episodes"].mean() for *_, values in bars)
+        max_steps = max(values["steps"].mean() for *_, values in bars)
+        scale = max_steps / max(values["episodes"].mean() for *_, values in bars)
         for place, (arm, label, values) in enumerate(bars):
             style = "-" if label == "all" else "--"
             name = ARMS[arm] + ("" if label == "all" else ", the best half")
             height = density(values["returns"], at, 0.015 * (high - low))
-            above.plot(at, height, color=COLOUR[arm], linestyle=style, label=name)
+            top_axis.plot(at, height, color=COLOUR[arm], linestyle=style, label=name)
             steps, episodes = values["steps"], values["episodes"]
-            below.bar(place - 0.2, steps.mean(), 0.36, color=COLOUR[arm], alpha=1 if label == "all" else 0.6)
-            below.bar(place + 0.2, episodes.mean() * scale, 0.36, color=COLOUR[arm], alpha=0.35)
-            below.plot([place - 0.2] * 2, [max(0, steps.mean() - steps.std()), steps.mean() + steps.std()],
-                       color=COLOURS[6], linewidth=0.8)  # fmt: skip
+            bottom_axis.bar(place - 0.2, steps.mean(), 0.36, color=COLOUR[arm], alpha=1 if label == "all" else 0.6)
+            bottom_axis.bar(place + 0.2, episodes.mean() * scale, 0.36, color=COLOUR[arm], alpha=0.35)
+            bottom_axis.plot(
+                [place - 0.2] * 2,
+                [max(0, steps.mean() - steps.std()), steps.mean() + steps.std()],
+                color=COLOURS[6],
+                linewidth=0.8,
+            )
             mean = f"{values['returns'].mean():.1f}"
-            below.text(place, 0.99, mean, ha="center", va="top", fontsize=7, transform=below.get_xaxis_transform())
-        above.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, 0.3))
-        below.set_ylim(0, 1.2 * max(most, *(values["steps"].mean() + values["steps"].std() for *_, values in bars)))
-        below.set_xticks(range(len(bars)), [f"{arm}\n{label}" for arm, label, _ in bars], fontsize=6)
-        below.grid(False, axis="x")
-        below.secondary_yaxis("right", functions=(lambda y, s=scale: y / s, lambda y, s=scale: y * s)).set_ylabel(
+            bottom_axis.text(
+                place, 0.99, mean, ha="center", va="top", fontsize=7, transform=bottom_axis.get_xaxis_transform()
+            )
+        top_axis.set(title=kind, xlabel="test return", xlim=(at[0], at[-1]), yscale="log", ylim=(1e-4, 0.3))
+        bottom_axis.set_ylim(
+            0, 1.2 * max(max_steps, *(values["steps"].mean() + values["steps"].std() for *_, values in bars))
+        )
+        bottom_axis.set_xticks(range(len(bars)), [f"{arm}\n{label}" for arm, label, _ in bars], fontsize=6)
+        bottom_axis.grid(False, axis="x")
+        bottom_axis.secondary_yaxis("right", functions=(lambda y, s=scale: y / s, lambda y, s=scale: y * s)).set_ylabel(
             "episodes (pale)" if kind == kinds_present[-1] else ""
         )
         if not i:
-            above.set_ylabel("density")
-            below.set_ylabel("training steps")
+            top_axis.set_ylabel("density")
+            bottom_axis.set_ylabel("training steps")
 
 
 def draw(flags: argparse.Namespace) -> None:
@@ -223,10 +252,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     drawing.add_argument("--game", choices=GAMES, default="cartpole-200")
     for command in (measuring, drawing):
         command.add_argument("--no_vary_hp", action="store_true", help="agents have the search's hyperparameters")
-    values, more = flags.parse_known_args(argv)
-    if more and values.command == "draw":
-        flags.error(f"unrecognized arguments: {' '.join(more)}")
-    return run_script(lambda: measure(values, more) if values.command == "measure" else draw(values))
+    values, extra_flags = flags.parse_known_args(argv)
+    if extra_flags and values.command == "draw":
+        flags.error(f"unrecognized arguments: {' '.join(extra_flags)}")
+    return run_script(lambda: measure(values, extra_flags) if values.command == "measure" else draw(values))
 
 
 if __name__ == "__main__":

@@ -42,8 +42,10 @@ LABELS = {
     "real": "the real environment: the same agents, greedy",
     "synthetic on real": "answers of the synthetic environment to real states and actions",
 }
-NOTE = (f"ten agents, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % quantile of all samples; "
-        "states after a step, and the reward that it pays")  # fmt: skip
+NOTE = (
+    f"ten agents, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % quantile of all samples; "
+    "states after a step, and the reward that it pays"
+)
 
 
 def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
@@ -52,14 +54,19 @@ def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dic
     size = data["real"].shape[1] - 1
     panels = []
     for i, name in enumerate([*names_of(game, size), "reward"]):
-        samples_of = {what: samples[:, i] for what, samples in data.items()
-                 if not (bandit and what == "synthetic on real" and i < size)}  # fmt: skip
+        samples_of = {
+            source: samples[:, i]
+            for source, samples in data.items()
+            if not (bandit and source == "synthetic on real" and i < size)
+        }
         ends = [np.quantile(samples, [0.002, 0.998]) for samples in samples_of.values()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         margin = 0.05 * max(high - low, 1e-3)
         edges = np.linspace(low - margin, high + margin, BINS + 1)
-        shares = {what: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
-                  for what, samples in samples_of.items()}  # fmt: skip
+        shares = {
+            source: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
+            for source, samples in samples_of.items()
+        }
         panels.append({"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]} | shares)
     return panels
 
@@ -67,10 +74,10 @@ def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dic
 def fill(axes: list[Any], panels: list[dict[str, Any]], first: Sequence[int]) -> None:
     """One panel for each number, all on one logarithmic axis; those in ``first`` begin a row."""
     for i, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-        for what, colour, style in zip(LABELS, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
-            if what in panel:
+        for source, colour, style in zip(LABELS, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+            if source in panel:
                 axis.stairs(
-                    panel[what], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=LABELS[what]
+                    panel[source], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=LABELS[source]
                 )
         axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
         if i in first:
@@ -104,18 +111,18 @@ def make(flags: argparse.Namespace) -> None:
     """Train ten agents and draw. Raises SettingError for what is no synthetic environment."""
     if flags.numbers:
         return draw_again(flags)
-    name, agent, paid = flags.proxy, flags.agent, flags.paid
+    name, agent, reward_path = flags.proxy, flags.agent, flags.paid
     check_given(flags, LAYOUT)
     figures = pages(flags)
     proxy = proxy_or_checkpoint(name)
     if not isinstance(proxy, Proxy) or proxy.config.proxy not in ("mdp", "bandit"):
         raise SettingError(f"proxy is {name!r}, which is no synthetic environment")
-    if paid and proxy.config.proxy != "bandit":
+    if reward_path and proxy.config.proxy != "bandit":
         raise SettingError(f"--paid has no effect: {name} is no bandit")
-    rewards = figure_to_write("paid", paid) if paid else None
+    rewards = figure_to_write("paid", reward_path) if reward_path else None
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
-    for each in named_agents(settings.run.agent):
-        check_spaces(settings.run, agent_class(each), proxy.spaces, each)
+    for agent_name in named_agents(settings.run.agent):
+        check_spaces(settings.run, agent_class(agent_name), proxy.spaces, agent_name)
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     data = behaviour(proxy, settings)
     panels = histograms(data, proxy.game, proxy.config.proxy == "bandit")

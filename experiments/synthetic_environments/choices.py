@@ -27,8 +27,10 @@ from models.settings import SettingError  # noqa: E402
 
 LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
 ORDERS = ("real return", "synthetic return")
-NOTE = ("a point: a setting of DDQN; real return after training on the synthetic environment (above), return on the "
-        "synthetic environment itself (below); S, K, P: correlations of Spearman, Kendall and Pearson")  # fmt: skip
+NOTE = (
+    "a point: a setting of DDQN; real return after training on the synthetic environment (above), return on the "
+    "synthetic environment itself (below); S, K, P: correlations of Spearman, Kendall and Pearson"
+)
 
 
 def kendall(x: Array, y: Array) -> float:

@@ -46,9 +46,11 @@ EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "DDQN, drawn": ("DDQN", 64, {"vary_hp": True}),
     "DuelingDDQN, drawn": ("DuelingDDQN", 32, {"vary_hp": True, "feature_dim": 64}),
     "DDQN, drawn from the published ranges": ("DDQN", 40, {"vary_hp": True} | WIDE),
-    **{name: (name, 32, {"vary_hp": True, "vary": ("lr",)})
-       for name in ("DDQN", "DuelingDDQN", "PPO", "A2C", "TD3Discrete", "TD3", "DDPG", "SAC")},
-}  # fmt: skip
+    **{
+        name: (name, 32, {"vary_hp": True, "vary": ("lr",)})
+        for name in ("DDQN", "DuelingDDQN", "PPO", "A2C", "TD3Discrete", "TD3", "DDPG", "SAC")
+    },
+}
 USUAL = list(EXAMS)[:3]
 SUPERVISED = "supervised"
 EXAMS[SUPERVISED] = ("DDQN", 32, {})  # none of which plays
@@ -63,9 +65,9 @@ def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
     for name in (name for name in exams if name != SUPERVISED):
         takes = agent_class(EXAMS[name][0]).action_kinds
         if not isinstance(proxy.spaces.actions, takes):
-            able = " or ".join(kind.__name__.lower() for kind in takes)
+            action_types = " or ".join(kind.__name__.lower() for kind in takes)
             line = f"whose actions are {type(proxy.spaces.actions).__name__.lower()}"
-            raise SettingError(f"proxies is {path!r}, {line}; allowed with {name}: {able} actions")
+            raise SettingError(f"proxies is {path!r}, {line}; allowed with {name}: {action_types} actions")
     if SUPERVISED in exams and not getattr(proxy.config, "pairs", None):
         raise SettingError(f"proxies is {path!r}, which has no pairs; allowed with {SUPERVISED}: bandits of pairs")
     return proxy
@@ -76,10 +78,10 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
-    usual = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
+    agent_config = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
     if name == SUPERVISED:
         return taught(proxy, config, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
-    workers = make_workers(config, kind, dataclasses.replace(usual, **changed), proxy.game)
+    workers = make_workers(config, kind, dataclasses.replace(agent_config, **changed), proxy.game)
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.process_time()
     proxies, steps = None if real else proxy.parameters.expand(count, -1), config.steps_in_use
@@ -94,8 +96,8 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
 def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
     """The exam of policies that are trained on the pairs of ``proxy``, from first weights of ``seeds``."""
     stages, started = Stages(config, proxy.game), time.process_time()
-    known = stages.known(proxy.parameters).expand(len(seeds), -1)
-    policies = stages.taught(known, proxy.parameters, Streams(seeds))
+    pairs = stages.searched_part(proxy.parameters).expand(len(seeds), -1)
+    policies = stages.taught(pairs, proxy.parameters, Streams(seeds))
     loop = InnerLoop(config, "DDQN", default_config("DDQN", proxy.game), proxy.game)
     outcome = loop.run(policies, seeds, by_target=True)
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}
@@ -109,31 +111,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--real", action="store_true", help="also agents that train on the real environment")
     flags.add_argument("--agents", type=int, help="agents in each exam, in place of its own number")
     flags.add_argument("--seed", type=int, default=1000)
-    given = flags.parse_args(argv)
-    return run_script(lambda: make(given))
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options))
 
 
-def make(given: argparse.Namespace) -> None:
+def make(options: argparse.Namespace) -> None:
     """All exams of all that is given. Raises SettingError or ProxyError before the first where one cannot be."""
-    check_given(given, LAYOUT, agents=1)
-    if given.real and {*given.exams} == {SUPERVISED}:
+    check_given(options, LAYOUT, agents=1)
+    if options.real and {*options.exams} == {SUPERVISED}:
         raise SettingError(f"--real has no effect with --exams {SUPERVISED}: no agent trains on an environment")
-    proxies = {path: opened(path, given.exams) for path in given.proxies}
+    proxies = {path: opened(path, options.exams) for path in options.proxies}
     torch.set_num_threads(1)
     results: dict[str, dict[str, dict]] = {}
     for path, proxy in proxies.items():
-        for name, real in itertools.product(given.exams, (False, True)[: 1 + given.real]):
+        for name, real in itertools.product(options.exams, (False, True)[: 1 + options.real]):
             if real and name == SUPERVISED:
                 continue
-            row = examine(proxy, name, given.seed, given.agents, real)
+            row = examine(proxy, name, options.seed, options.agents, real)
             where = f"{path}, real" if real else path
             results.setdefault(where, {})[name] = row
             cut = row.get("of_200")
             short = f", of 200: {cut['mean']:.2f}, worst {cut['worst']:.0f}" if cut else ""
-            print(f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {iqm_text(row)}, worst "
-                  f"{row['worst']:.0f}{short} ({row['cpu_seconds']:.0f} CPU-s)", flush=True)  # fmt: skip
-    if given.json:
-        write_numbers(given.json, results)
+            print(
+                f"{where}: {name}: {row['agents']} agents, mean {row['mean']:.1f}, IQM {iqm_text(row)}, worst "
+                f"{row['worst']:.0f}{short} ({row['cpu_seconds']:.0f} CPU-s)",
+                flush=True,
+            )
+    if options.json:
+        write_numbers(options.json, results)
 
 
 if __name__ == "__main__":

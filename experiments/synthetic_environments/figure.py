@@ -58,16 +58,16 @@ def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
 
 def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> None:
     """One row for the winner of each search: what its 64 held-out agents get on the real environment."""
-    shown = {name: report for name, report in reports.items() if name.startswith(f"{game}/")}
-    for at, (name, report) in enumerate(shown.items()):
+    game_reports = {name: report for name, report in reports.items() if name.startswith(f"{game}/")}
+    for at, (name, report) in enumerate(game_reports.items()):
         colour = COLOUR[name.partition("/")[2].partition(",")[0]]
         axis.plot([report["iqm_low"], report["iqm_high"]], [at, at], color=colour, linewidth=1.6)
         axis.plot(report["iqm"], at, "D", color=colour, markersize=4)
         axis.plot(report["worst"], at, "x", color=colour, markersize=4.5)
     axis.plot([], [], "D", color=INK, markersize=4, label="interquartile mean")
     axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
-    _rows(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in shown])
-    draw_levels(axis, _level(game), {}, labels=False, along="x")
+    _rows(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in game_reports])
+    draw_levels(axis, _level(game), {}, labels=False, axis_name="x")
     set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.7)
     axis.set_xlabel("real return")
 
@@ -82,7 +82,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
         axis.plot(iqm(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
     _rows(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
-    draw_levels(axis, _level("cartpole"), {}, labels=False, along="x")
+    draw_levels(axis, _level("cartpole"), {}, labels=False, axis_name="x")
     steps = next(iter(results.values()))["steps"]
     set_title(axis, f"CartPole: SB3 after {steps:,} steps", 1.6)
     axis.set_xlabel("real return")
@@ -95,37 +95,42 @@ def _rows(axis: Any, labels: Sequence[str]) -> None:
     axis.grid(False, axis="y")
 
 
-def make(given: argparse.Namespace) -> None:
+def make(options: argparse.Namespace) -> None:
     """Write the figure. Raises SettingError where there is nothing to draw."""
-    numbers = numbers_in("numbers", given.numbers, Layout()) if given.numbers else {}
-    found = {title: where for title, where in SEARCHES.items() if given.runs and (given.runs / where).is_dir()}
+    numbers = numbers_in("numbers", options.numbers, Layout()) if options.numbers else {}
+    search_folders = {
+        title: where for title, where in SEARCHES.items() if options.runs and (options.runs / where).is_dir()
+    }
     reports = {name: row["report"] for name, row in numbers.get("searches", {}).items()}
     results = (
-        numbers_in("transfer", given.transfer, Layout(("steps", "returns"), 1), script="transfer.py")
-        if given.transfer
+        numbers_in("transfer", options.transfer, Layout(("steps", "returns"), 1), script="transfer.py")
+        if options.transfer
         else numbers.get("stable_baselines3", {})
     )
-    if not (found or reports or results):
+    if not (search_folders or reports or results):
         raise SettingError("runs, numbers and transfer hold nothing to draw")
     games = list(dict.fromkeys(name.partition("/")[0] for name in reports))
-    cells = rows(len(found), len(games) + bool(results))
-    notes = ["lines: new agents trained on the mean of the search distribution"] * bool(found)
+    cells = rows(len(search_folders), len(games) + bool(results))
+    notes = ["lines: new agents trained on the mean of the search distribution"] * bool(search_folders)
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
-    height = 2.1 * bool(found) + max(2.3, 0.22 * len(results)) * bool(games or results)
-    with Book(figure_to_write("out", given.out), look_of(given), given.numbers) as book, book.sheet(
-        cells, (WIDTH, height), note="; ".join([*notes, SOLVED])
-    ) as axes:  # fmt: skip
+    height = 2.1 * bool(search_folders) + max(2.3, 0.22 * len(results)) * bool(games or results)
+    with (
+        Book(figure_to_write("out", options.out), look_of(options), options.numbers) as book,
+        book.sheet(cells, (WIDTH, height), note="; ".join([*notes, SOLVED])) as axes,
+    ):
         for kind, words in WORDS.items():
             axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=words)
-        left = iter(axes)
-        for title, where in found.items():
-            draw_search(next(left), title, given.runs / where, where)
-        share_limits([axis for axis, where in zip(axes, found.values(), strict=False) if where.startswith("cartpole")])
+        remaining_axes = iter(axes)
+        for title, where in search_folders.items():
+            draw_search(next(remaining_axes), title, options.runs / where, where)
+        share_limits(
+            [axis for axis, where in zip(axes, search_folders.values(), strict=False) if where.startswith("cartpole")]
+        )
         for game in games:
-            draw_winners(next(left), reports, game)
+            draw_winners(next(remaining_axes), reports, game)
         if results:
-            draw_transfer(next(left), results)
+            draw_transfer(next(remaining_axes), results)
     print("\n".join(map(str, book.files)))
 
 
@@ -136,8 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--numbers", type=Path, help="JSON of earlier results")
     flags.add_argument("--out", type=Path, default=Path("synthetic_environments.png"))
     add_look(flags)
-    given = flags.parse_args(argv)
-    return run_script(lambda: make(given))
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options))
 
 
 if __name__ == "__main__":

@@ -58,11 +58,17 @@ def measure(flags: argparse.Namespace) -> None:
         for search in flags.searches:
             words = f"""--implementation SE --gamename {flags.game} --exp_name curves_{search} --seed {seed}
                 --keep_best 1 --retest_agents 1 --report_agents 1 --no_record --resume"""
-            command = [sys.executable, str(ROOT / "trainer.py"), *words.split(), "--logdir", str(flags.logdir),
-                       *flags_of(flags.game, search)]  # fmt: skip
+            command = [
+                sys.executable,
+                str(ROOT / "trainer.py"),
+                *words.split(),
+                "--logdir",
+                str(flags.logdir),
+                *flags_of(flags.game, search),
+            ]
             if flags.generations:
                 command += ["--generations", str(flags.generations)]
-            subprocess.run([*command, *flags.more], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, *flags.extra_flags], check=True, stdout=subprocess.DEVNULL)
             collect(flags, search, seed)
 
 
@@ -75,8 +81,11 @@ def collect(flags: argparse.Namespace, search: str, seed: int) -> None:
     row = {"synthetic_steps": [int(step) for step in steps], "returns": [round(float(value), 2) for value in returns]}
     results.setdefault(flags.game, {}).setdefault(search, {})[str(seed)] = row
     write_numbers(flags.json, results)
-    print(f"{flags.game}, {search}, seed {seed}: {len(returns)} generations, last {returns[-1]:.1f}, "
-          f"best {returns.max():.1f}", flush=True)  # fmt: skip
+    print(
+        f"{flags.game}, {search}, seed {seed}: {len(returns)} generations, last {returns[-1]:.1f}, "
+        f"best {returns.max():.1f}",
+        flush=True,
+    )
 
 
 def mean_of(curves: Sequence[Sequence[float]]) -> np.ndarray:
@@ -116,10 +125,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--seeds", type=int, default=10, help="of each search: 0 and on")
     measuring.add_argument("--generations", type=int, help="of each search, in place of its settings")
     measuring.add_argument("--logdir", type=Path, default=Path("exp_dir"), help="folder of the searches")
-    values, more = flags.parse_known_args(argv)
-    if more and values.command == "draw":
-        flags.error(f"unrecognized arguments: {' '.join(more)}")
-    values.more = more
+    values, extra_flags = flags.parse_known_args(argv)
+    if extra_flags and values.command == "draw":
+        flags.error(f"unrecognized arguments: {' '.join(extra_flags)}")
+    values.extra_flags = extra_flags
     return run_script(lambda: measure(values) if values.command == "measure" else draw(values))
 
 

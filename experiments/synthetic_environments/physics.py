@@ -62,28 +62,32 @@ LAYOUT = Layout(("agents", "episodes", "spread", "regimes"))
 
 def variants() -> dict[str, str]:
     """What a test is called -> the environment that it is on."""
-    found = {f"{name} x {factor:g}": f"cartpole,{name}={MIDDLE[name] * factor}"
-             for name in PROPERTIES for factor in FACTORS if factor != 1}  # fmt: skip
-    drawn = {f"all within x {spread:g}": f"cartpole,physics_spread={spread}" for spread in SPREADS}
-    return {"as it is": "cartpole", **found, **drawn}
+    property_variants = {
+        f"{name} x {factor:g}": f"cartpole,{name}={MIDDLE[name] * factor}"
+        for name in PROPERTIES
+        for factor in FACTORS
+        if factor != 1
+    }
+    spread_variants = {f"all within x {spread:g}": f"cartpole,physics_spread={spread}" for spread in SPREADS}
+    return {"as it is": "cartpole", **property_variants, **spread_variants}
 
 
 class Abroad(InnerLoop):
     """Trains where it is told, and tests agents in all variants, one after another."""
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
-        found = []
+        episodes = []
         for game in variants().values():
-            there = copy.copy(self)
-            there.game = game
-            found.append(InnerLoop.test(there, policy, seeds))
-        return Episodes.joined(found)
+            variant_loop = copy.copy(self)
+            variant_loop.game = game
+            episodes.append(InnerLoop.test(variant_loop, policy, seeds))
+        return Episodes.joined(episodes)
 
 
-def measure(given: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Regime -> variant -> `describe`'s numbers."""
     proxies: dict[str, Any] = {}
-    for word in given.proxies:
+    for word in options.proxies:
         name, equals, path = word.partition("=")
         if not equals:
             raise SettingError(f"proxies is {word!r}; allowed: NAME=FILE")
@@ -91,13 +95,13 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         if proxies[name].game.partition(",")[0] != "cartpole":
             raise SettingError(f"proxies is {word!r}; allowed: synthetic environments of cartpole")
     first = next(iter(proxies.values()))
-    config = dataclasses.replace(first.config, test_episodes=given.episodes, test_limit=None)
+    config = dataclasses.replace(first.config, test_episodes=options.episodes, test_limit=None)
     settings = agent_settings(first, "DDQN", {"vary_hp": True})
     on_real = dataclasses.replace(default_config("DDQN", "cartpole"), vary_hp=True)
-    seeds, steps = fresh_seeds(given.seed, "physics", given.agents), config.steps_in_use
-    varied = f"cartpole,physics_spread={given.spread:g}"
+    seeds, steps = fresh_seeds(options.seed, "physics", options.agents), config.steps_in_use
+    varied = f"cartpole,physics_spread={options.spread:g}"
     regimes = {name: ("cartpole", proxy.parameters, steps) for name, proxy in proxies.items()}
-    for budget in dict.fromkeys((steps, given.real_steps)):
+    for budget in dict.fromkeys((steps, options.real_steps)):
         regimes[f"real, {budget:,} steps"] = ("cartpole", None, budget)
         regimes[f"real with drawn physics, {budget:,} steps"] = (varied, None, budget)
     results: dict[str, Any] = {}
@@ -106,14 +110,16 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         loop = Abroad(config, "DDQN", on_real if parameters is None else settings, game)
         proxies_of = None if parameters is None else parameters.expand(len(seeds), -1)
         outcome = loop.run(proxies_of, seeds, inner_steps=budget, inner_rule="budget")
-        parts = outcome.returns.split(given.episodes, 1)
-        rows = {name: describe(dataclasses.replace(outcome, returns=part), config)
-                for name, part in zip(variants(), parts, strict=True)}  # fmt: skip
+        parts = outcome.returns.split(options.episodes, 1)
+        rows = {
+            name: describe(dataclasses.replace(outcome, returns=part), config)
+            for name, part in zip(variants(), parts, strict=True)
+        }
         results[regime] = {name: {key: row[key] and round(row[key], 3) for key in SHOWN} for name, row in rows.items()}
         print(f"{regime} ({time.process_time() - started:.0f} CPU-s)", flush=True)
         for name, row in results[regime].items():
             print(f"  {name:<20} {row['mean']:6.1f}  IQM {iqm_text(row)}", flush=True)
-    return {"agents": given.agents, "episodes": given.episodes, "spread": given.spread, "regimes": results}
+    return {"agents": options.agents, "episodes": options.episodes, "spread": options.spread, "regimes": results}
 
 
 def drawable(numbers: dict[str, Any]) -> bool:
@@ -126,21 +132,24 @@ def drawable(numbers: dict[str, Any]) -> bool:
     return are_numbers([numbers["spread"], *(row["iqm"] for row in rows), *bounds])
 
 
-def draw(numbers: dict[str, Any], given: argparse.Namespace) -> None:
+def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
     """A panel for each property: return over its factor, a line for each regime."""
     note = (
         f"{numbers['agents']} fresh agents (DDQN, drawn hyperparameters), {numbers['episodes']} greedy episodes each; "
         "lines: interquartile mean, bands: its 95 % bootstrap interval; drawn physics: factors up to "
         f"{numbers['spread']:g}"
     )
-    with Book(given.out, look_of(given), given.numbers) as book, book.sheet(
-        grid(len(PROPERTIES), 2), (WIDTH, 4.2), note=note
-    ) as axes:  # fmt: skip
+    with (
+        Book(options.out, look_of(options), options.numbers) as book,
+        book.sheet(grid(len(PROPERTIES), 2), (WIDTH, 4.2), note=note) as axes,
+    ):
         for axis, name in zip(axes, PROPERTIES, strict=True):
             for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):
-                shown = [rows["as it is" if factor == 1 else f"{name} x {factor:g}"] for factor in FACTORS]
-                axis.plot(FACTORS, [row["iqm"] for row in shown], color=colour, marker="o", markersize=3, label=regime)
-                bounds = [[row[bound] for row in shown] for bound in ("iqm_low", "iqm_high")]
+                factor_rows = [rows["as it is" if factor == 1 else f"{name} x {factor:g}"] for factor in FACTORS]
+                axis.plot(
+                    FACTORS, [row["iqm"] for row in factor_rows], color=colour, marker="o", markersize=3, label=regime
+                )
+                bounds = [[row[bound] for row in factor_rows] for bound in ("iqm_low", "iqm_high")]
                 if None not in [*bounds[0], *bounds[1]]:
                     axis.fill_between(FACTORS, *bounds, color=colour, alpha=0.15, linewidth=0)
             axis.set_xscale("log", base=2)
@@ -163,21 +172,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--spread", type=float, default=3.0, help="largest factor of physics drawn in training")
     flags.add_argument("--seed", type=int, default=1000)
     add_look(flags)
-    given = flags.parse_args(argv)
+    options = flags.parse_args(argv)
 
     def run() -> None:
-        check_given(given, LAYOUT, agents=1, episodes=1, real_steps=1)
-        check_number("spread", given.spread, **BOUNDS)
-        given.out = given.out and figure_to_write("out", given.out)
-        look_of(given)  # a wrong format is refused before anything is measured
+        check_given(options, LAYOUT, agents=1, episodes=1, real_steps=1)
+        check_number("spread", options.spread, **BOUNDS)
+        options.out = options.out and figure_to_write("out", options.out)
+        look_of(options)  # a wrong format is refused before anything is measured
         torch.set_num_threads(1)
-        numbers = numbers_in("numbers", given.numbers, LAYOUT) if given.numbers else measure(given)
-        if given.numbers and not drawable(numbers):
-            raise SettingError(f"numbers is '{given.numbers}', which holds no numbers of this script")
-        if given.json:
-            write_numbers(given.json, numbers)
-        if given.out:
-            draw(numbers, given)
+        numbers = numbers_in("numbers", options.numbers, LAYOUT) if options.numbers else measure(options)
+        if options.numbers and not drawable(numbers):
+            raise SettingError(f"numbers is '{options.numbers}', which holds no numbers of this script")
+        if options.json:
+            write_numbers(options.json, numbers)
+        if options.out:
+            draw(numbers, options)
 
     return run_script(run)
 

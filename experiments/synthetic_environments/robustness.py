@@ -89,7 +89,7 @@ def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[
     loop = NoisyLoop(config, "DDQN", agent_settings(proxy, "DDQN", {"vary_hp": False}), proxy.game)
     loop.column, loop.noise = column, noise
     scores = loop.run(proxy.parameters.expand(agents, -1), fresh_seeds(0, "robustness", agents)).scores
-    answers = torch.cat([each for stage in loop.stages_seen for each in stage.answers])
+    answers = torch.cat([answer for stage in loop.stages_seen for answer in stage.answers])
     return [round(float(score), 2) for score in scores.nan_to_num(0.0)], answers.std(0)
 
 
@@ -102,8 +102,14 @@ def measure(flags: argparse.Namespace) -> None:
     results = numbers_in("json", flags.json, LAYOUT, new=True)
     if not results:
         scores, spread = agents_under(proxy, 0, 0.0, flags.agents)
-        results = {"proxy": flags.proxy, "game": proxy.game, "agents": flags.agents,
-                   "spread": [round(float(each), 5) for each in spread], "without": scores, "returns": {}}  # fmt: skip
+        results = {
+            "proxy": flags.proxy,
+            "game": proxy.game,
+            "agents": flags.agents,
+            "spread": [round(float(value), 5) for value in spread],
+            "without": scores,
+            "returns": {},
+        }
         write_numbers(flags.json, results)
     for column, spread in enumerate(results["spread"]):
         of_column = results["returns"].setdefault(str(column), {})
@@ -125,8 +131,12 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
         axis.plot(at, scores.mean(1), "o-", color=colour, markersize=3, label=names[int(column)])
         axis.fill_between(at, *np.quantile(scores, [0.25, 0.75], 1), color=colour, alpha=0.1, linewidth=0)
     axis.axhline(np.mean(numbers["without"]), color=COLOURS[6], linewidth=0.8, linestyle=":", label="without noise")
-    axis.set(xscale="log", xlabel="standard deviation of the noise, relative", ylabel="real return (of 200)",
-             title=f"{numbers['proxy']}: {numbers['agents']} DDQN agents each")  # fmt: skip
+    axis.set(
+        xscale="log",
+        xlabel="standard deviation of the noise, relative",
+        ylabel="real return (of 200)",
+        title=f"{numbers['proxy']}: {numbers['agents']} DDQN agents each",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,14 +41,14 @@ def _gain() -> Array:
     import gymnasium
 
     with gymnasium.make("CartPole-v1") as env:
-        own: Any = env.unwrapped
-    cart, pole, half, step = own.masscart, own.masspole, own.length, own.tau
+        cartpole: Any = env.unwrapped
+    cart, pole, half, step = cartpole.masscart, cartpole.masspole, cartpole.length, cartpole.tau
     turned = half * (4 / 3 - pole / (cart + pole))  # angular acceleration is (g sin - cos * force / mass) / turned
     push = 1 / (cart + pole)
     drift, control = np.eye(4), np.zeros((4, 1))
     drift[0, 1] = drift[2, 3] = step
-    drift[3, 2] = step * own.gravity / turned
-    drift[1, 2] = -step * pole * half * push * own.gravity / turned
+    drift[3, 2] = step * cartpole.gravity / turned
+    drift[1, 2] = -step * pole * half * push * cartpole.gravity / turned
     control[3, 0] = -step * push / turned
     control[1, 0] = step * (push + pole * half * push * push / turned)
     cost = np.eye(4)
@@ -70,7 +70,7 @@ def _best_drawn() -> Array:
 
     weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
     with gymnasium.make("CartPole-v1") as env:
-        lengths = [_played(env, functools.partial(linear, row), 0) for row in weights]
+        lengths = [_episode_return(env, functools.partial(linear, row), 0) for row in weights]
     return np.asarray(weights[int(np.argmax(lengths))])
 
 
@@ -89,22 +89,26 @@ def hold(obs: Array) -> Array:
     angle, speed = np.arctan2(obs[:, 1], obs[:, 0]), obs[:, 2]
     missing = 5 * (1 - obs[:, 0]) - speed**2 / 6
     pumped = 3 * np.sign(speed + 1e-9) * missing
-    held = -(12 * angle + 3 * speed)
-    return np.clip(np.where(np.abs(angle) < 0.6, held, pumped), -2, 2)[:, None]
+    balance_torque = -(12 * angle + 3 * speed)
+    return np.clip(np.where(np.abs(angle) < 0.6, balance_torque, pumped), -2, 2)[:, None]
 
 
 RULES = {
-    balance: "CartPole-v1", lqr: "CartPole-v1", crude: "CartPole-v1", swing: "Acrobot-v1",
-    rock: "MountainCarContinuous-v0", hold: "Pendulum-v1",
-}  # fmt: skip
+    balance: "CartPole-v1",
+    lqr: "CartPole-v1",
+    crude: "CartPole-v1",
+    swing: "Acrobot-v1",
+    rock: "MountainCarContinuous-v0",
+    hold: "Pendulum-v1",
+}
 
 
-def _played(env: Any, rule: Any, seed: int) -> float:
+def _episode_return(env: Any, rule: Any, seed: int) -> float:
     obs, _ = env.reset(seed=seed)
-    total, over = 0.0, False
-    while not over:
+    total, done = 0.0, False
+    while not done:
         obs, reward, terminated, truncated, _ = env.step(rule(obs[None])[0])
-        total, over = total + float(reward), terminated or truncated
+        total, done = total + float(reward), terminated or truncated
     return total
 
 
@@ -113,19 +117,19 @@ def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
     20 more. Return how many were drawn, the real steps of all, and the controller."""
     import gymnasium
 
-    generator, drawn, steps = np.random.default_rng(seed), 0, 0
+    generator, num_draws, steps = np.random.default_rng(seed), 0, 0
     env = gymnasium.make("CartPole-v1")
     while True:
-        weights, drawn = generator.normal(size=4), drawn + 1
+        weights, num_draws = generator.normal(size=4), num_draws + 1
         rule = functools.partial(linear, weights)
-        first = _played(env, rule, 10_000 * seed + drawn)
+        first = _episode_return(env, rule, 10_000 * seed + num_draws)
         steps += int(first)
         if first < 500:
             continue
-        lengths = [_played(env, rule, 5000 + episode) for episode in range(20)]
+        lengths = [_episode_return(env, rule, 5000 + episode) for episode in range(20)]
         steps += int(sum(lengths))
         if np.mean(lengths) >= 475:
-            return drawn, steps, rule
+            return num_draws, steps, rule
 
 
 def main() -> None:
@@ -134,23 +138,24 @@ def main() -> None:
     flags = argparse.ArgumentParser(description="What controllers by hand make of real environments")
     flags.add_argument("--episodes", type=int, default=100, help="of each controller")
     flags.add_argument("--search", type=int, default=0, metavar="N", help="random searches, seeds 0 to N - 1, instead")
-    given = flags.parse_args()
-    for seed in range(given.search):
+    options = flags.parse_args()
+    for seed in range(options.search):
         began = time.process_time()
-        drawn, steps, rule = random_search(seed)
+        num_draws, steps, rule = random_search(seed)
         seconds = time.process_time() - began
         with gymnasium.make("CartPole-v1") as env:
-            mean = np.mean([_played(env, rule, 1000 + episode) for episode in range(100)])
+            mean = np.mean([_episode_return(env, rule, 1000 + episode) for episode in range(100)])
         print(
-            f"seed {seed}: {drawn} controllers, {steps} steps, {seconds:.2f} CPU seconds; then mean {mean:.1f} of 500"
+            f"seed {seed}: {num_draws} controllers, {steps} steps, {seconds:.2f} CPU seconds; "
+            f"then mean {mean:.1f} of 500"
         )
-    if given.search:
+    if options.search:
         return
-    if given.episodes < 1:
-        flags.exit(2, f"error: episodes is {given.episodes}; allowed: integer, at least 1\n")
+    if options.episodes < 1:
+        flags.exit(2, f"error: episodes is {options.episodes}; allowed: integer, at least 1\n")
     for rule, name in RULES.items():
         with gymnasium.make(name) as env:
-            returns = [_played(env, rule, 1000 + episode) for episode in range(given.episodes)]
+            returns = [_episode_return(env, rule, 1000 + episode) for episode in range(options.episodes)]
         print(f"{rule.__name__:<8} {name:<25} mean {np.mean(returns):7.1f}, lowest {min(returns):7.1f}")
 
 

@@ -40,8 +40,16 @@ FLAGS = """--implementation SE --agent QLearning --preset paper --proxy_hidden_s
 GENERATIONS, WORKERS, BATCH, SOLVED = 50, 16, 40, 0.8
 COLUMNS = ("step_size", "score_transform", "mirrored", "nes_step_size", "solved_after")
 LAYOUT = Layout(COLUMNS)
-NAMES = ("linear", "rank", "NES", "NES, positive", "best alone", "best if better", "better than the mean",
-         "better, sum 1")  # fmt: skip
+NAMES = (
+    "linear",
+    "rank",
+    "NES",
+    "NES, positive",
+    "best alone",
+    "best if better",
+    "better than the mean",
+    "better, sum 1",
+)
 NOTE = "point: a search; above the dots: not solved within 50 generations; line: median of each decade of step sizes"
 
 
@@ -49,9 +57,11 @@ def random_settings(number: int) -> dict[str, Any]:
     """The settings of the search of that ``number``."""
     generator = np.random.default_rng(derive_seed(number, "step sizes"))
     return {
-        "step_size": float(10 ** generator.uniform(-2, 2)), "score_transform": int(generator.integers(8)),
-        "mirrored": bool(generator.integers(2)), "nes_step_size": bool(generator.integers(2)),
-    }  # fmt: skip
+        "step_size": float(10 ** generator.uniform(-2, 2)),
+        "score_transform": int(generator.integers(8)),
+        "mirrored": bool(generator.integers(2)),
+        "nes_step_size": bool(generator.integers(2)),
+    }
 
 
 def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> list[int]:
@@ -68,10 +78,15 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
             break
         streams = Streams([derive_seed(number, f"noise {generation}") for number in searches])
         noise = dict(zip(searches, streams.normal(WORKERS, len(next(iter(searches.values())).mean)), strict=True))
-        proxies = {number: torch.cat([search.mean.expand(WORKERS, -1), search.ask(noise[number])])
-                   for number, search in searches.items()}  # fmt: skip
-        seeds = [derive_seed(number, f"generation {generation}, agent {i}")
-                 for number, rows in proxies.items() for i in range(len(rows))]  # fmt: skip
+        proxies = {
+            number: torch.cat([search.mean.expand(WORKERS, -1), search.ask(noise[number])])
+            for number, search in searches.items()
+        }
+        seeds = [
+            derive_seed(number, f"generation {generation}, agent {i}")
+            for number, rows in proxies.items()
+            for i in range(len(rows))
+        ]
         scores = loop.run(torch.cat(list(proxies.values())), seeds).scores
         of_search = dict(zip(proxies, scores.split([len(rows) for rows in proxies.values()]), strict=True))
         for number, fitness in of_search.items():
@@ -89,8 +104,10 @@ def measure(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT, searches=1, generations=1)
     torch.set_num_threads(1)
     results = numbers_in("json", flags.json, LAYOUT, new=True) or {
-        "room": flags.room, "generations": flags.generations, "cpu_seconds": 0.0,
-    }  # fmt: skip
+        "room": flags.room,
+        "generations": flags.generations,
+        "cpu_seconds": 0.0,
+    }
     settings = parse([*FLAGS.split(), "--gamename", results["room"]])
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
     results |= {name: results.get(name, []) for name in COLUMNS}
@@ -104,8 +121,11 @@ def measure(flags: argparse.Namespace) -> None:
         results["cpu_seconds"] = round(results["cpu_seconds"] + time.process_time() - started, 1)
         write_numbers(flags.json, results)
         share = np.mean(np.array(results["solved_after"]) <= results["generations"])
-        print(f"{numbers.stop:,} of {flags.searches:,} searches, {100 * share:.0f} % solved, "
-              f"{results['cpu_seconds']:.0f} CPU-s", flush=True)  # fmt: skip
+        print(
+            f"{numbers.stop:,} of {flags.searches:,} searches, {100 * share:.0f} % solved, "
+            f"{results['cpu_seconds']:.0f} CPU-s",
+            flush=True,
+        )
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
@@ -117,16 +137,28 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
         for colour, (mirrored, divided) in zip(COLOURS, kinds, strict=False):
             group = of_transform & (columns["mirrored"] == mirrored) & (columns["nes_step_size"] == divided)
             label = f"{'mirrored' if mirrored else 'not mirrored'}, step {'divided' if divided else 'whole'}"
-            axis.plot(columns["step_size"][group], columns["solved_after"][group], "o", color=colour, markersize=2.2,
-                      alpha=0.7, markeredgewidth=0, label=label)  # fmt: skip
+            axis.plot(
+                columns["step_size"][group],
+                columns["solved_after"][group],
+                "o",
+                color=colour,
+                markersize=2.2,
+                alpha=0.7,
+                markeredgewidth=0,
+                label=label,
+            )
         edges = np.geomspace(0.01, 100, 5)
         places = np.digitize(columns["step_size"][of_transform], edges) - 1
         solved = columns["solved_after"][of_transform]
         medians = [np.median(solved[places == i]) if (places == i).any() else np.nan for i in range(len(edges) - 1)]
         axis.plot(np.sqrt(edges[1:] * edges[:-1]), medians, color=COLOURS[6], linewidth=1.1)
         axis.axhline(numbers["generations"] + 0.5, color=COLOURS[6], linewidth=0.6, linestyle=":")
-        axis.set(xscale="log", xlim=(0.01, 100), ylim=(0, numbers["generations"] + 3),
-                 title=f"{transform}: {NAMES[transform]}")  # fmt: skip
+        axis.set(
+            xscale="log",
+            xlim=(0.01, 100),
+            ylim=(0, numbers["generations"] + 3),
+            title=f"{transform}: {NAMES[transform]}",
+        )
         if transform >= 4:
             axis.set_xlabel("step size")
         if not transform % 4:

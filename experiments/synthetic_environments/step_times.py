@@ -38,16 +38,16 @@ def timed(env: Any, episodes: int) -> dict[str, Any]:
     """Microseconds of a step, steps and episodes."""
     env.action_space.seed(0)
     env.reset(seed=0)
-    steps, played, started = 0, 0, time.process_time()
-    while played < episodes or steps < 100 * episodes:
+    steps, episode_count, started = 0, 0, time.process_time()
+    while episode_count < episodes or steps < 100 * episodes:
         env.reset()
-        over = False
-        while not over:
+        done = False
+        while not done:
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            steps, over = steps + 1, terminated or truncated
-        played += 1
+            steps, done = steps + 1, terminated or truncated
+        episode_count += 1
     seconds = time.process_time() - started
-    return {"microseconds": round(1e6 * seconds / steps, 2), "steps": steps, "episodes": played}
+    return {"microseconds": round(1e6 * seconds / steps, 2), "steps": steps, "episodes": episode_count}
 
 
 def measure(flags: argparse.Namespace) -> None:
@@ -63,8 +63,8 @@ def measure(flags: argparse.Namespace) -> None:
         game = proxy.game.partition(",")[0]
         if game not in results:
             results[game] = {"kind": "real", "game": game} | timed(gymnasium.make(IDS.get(game, game)), flags.episodes)
-        made = gymnasium.make("understudy/Synthetic-v0", proxy=name)
-        results[name] = {"kind": proxy.kind, "game": game} | timed(made, flags.episodes)
+        synthetic_env = gymnasium.make("understudy/Synthetic-v0", proxy=name)
+        results[name] = {"kind": proxy.kind, "game": game} | timed(synthetic_env, flags.episodes)
     for name, row in results.items():
         print(f"{name:<24}{row['microseconds']:8.1f} us a step, {row['steps']:,} steps", flush=True)
     write_numbers(flags.json, results)
@@ -77,8 +77,9 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     for place, row in enumerate(numbers.values()):
         axis.barh(place, row["microseconds"], 0.6, color=colours[row["kind"]])
         axis.text(row["microseconds"], place, f" {row['microseconds']:.0f}", va="center", fontsize=7)
-    axis.set_yticks(range(len(numbers)), [name if row["kind"] != "real" else f"{name}, real"
-                                          for name, row in numbers.items()])  # fmt: skip
+    axis.set_yticks(
+        range(len(numbers)), [name if row["kind"] != "real" else f"{name}, real" for name, row in numbers.items()]
+    )
     axis.set(ylim=(len(numbers) - 0.4, -0.6), xlabel="microseconds of a step")
     axis.grid(False, axis="y")
 

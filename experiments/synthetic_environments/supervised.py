@@ -65,8 +65,10 @@ FITTED: dict[str, dict[str, Any]] = {
     "10,000,000 transitions": {"transitions": 10_000_000},  # as many as a search uses
     WIDE: {"transitions": 20_000, "learned_reset": True, "max_steps": 50},
 }
-EVOLVED = {"cartpole": {"evolved MDP": "cartpole-mdp", "evolved bandit": "cartpole-bandit"},
-           "acrobot": {"evolved bandit": "acrobot-bandit"}}  # fmt: skip
+EVOLVED = {
+    "cartpole": {"evolved MDP": "cartpole-mdp", "evolved bandit": "cartpole-bandit"},
+    "acrobot": {"evolved bandit": "acrobot-bandit"},
+}
 REAL = "real environment"
 TITLES = {"cartpole": "CartPole", "acrobot": "Acrobot"}
 LAYOUT = Layout(("models",), 2)  # game -> what agents train on -> its models
@@ -93,50 +95,53 @@ def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: i
     seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
     proxies, started = None if real else proxy.parameters.expand(count, -1), time.process_time()
     outcome = loop.run(proxies, seeds, inner_steps=steps, inner_rule="budget")
-    sound = outcome.scores.isfinite()
+    finite = outcome.scores.isfinite()
     return {
-        "returns": outcome.scores[sound].tolist(), "of_200": outcome.returns[sound].clamp(max=200).mean(1).tolist(),
-        "episodes": outcome.episodes.tolist(), "steps": outcome.steps.tolist(), "failed": int((~sound).sum()),
+        "returns": outcome.scores[finite].tolist(),
+        "of_200": outcome.returns[finite].clamp(max=200).mean(1).tolist(),
+        "episodes": outcome.episodes.tolist(),
+        "steps": outcome.steps.tolist(),
+        "failed": int((~finite).sum()),
         "cpu_seconds": time.process_time() - started,
-    }  # fmt: skip
+    }
 
 
-def measure(given: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All numbers, those in the JSON as they are; it is written after each model and each exam of one."""
-    results = numbers_in("json", given.json, LAYOUT, new=True)
+    results = numbers_in("json", options.json, LAYOUT, new=True)
     prepare(RunConfig())
 
     def exams(game: str, name: str, seed: int, source: Path | str, count: int) -> None:
         model = results[game][name]["models"][seed]
-        for kind in given.kinds:
+        for kind in options.kinds:
             if kind not in model["agents"]:
-                row = examine(files.load(source), kind, name == REAL, given.steps, count, seed)
+                row = examine(files.load(source), kind, name == REAL, options.steps, count, seed)
                 model["agents"][kind] = row
-                write_numbers(given.json, results)
+                write_numbers(options.json, results)
                 print(f"{game}, {name}, model {seed}: {kind} {np.mean(row['returns']):.1f}", flush=True)
 
-    for seed, game in itertools.product(range(given.models), given.games):
+    for seed, game in itertools.product(range(options.models), options.games):
         row_of = results.setdefault(game, {})
-        for name in given.rows:
+        for name in options.rows:
             if name == WIDE and game != "cartpole":
                 continue
-            path = given.json.with_suffix("") / f"{game}, {name}, {seed}.safetensors"
+            path = options.json.with_suffix("") / f"{game}, {name}, {seed}.safetensors"
             models = row_of.setdefault(name, {"models": []})["models"]
             if len(models) == seed:
                 models.append(fitted(game, FITTED[name], seed, path))
-                write_numbers(given.json, results)
-            exams(game, name, seed, path, given.agents)
-    for game in given.games:
+                write_numbers(options.json, results)
+            exams(game, name, seed, path, options.agents)
+    for game in options.games:
         for name, shipped in (EVOLVED[game] | {REAL: next(iter(EVOLVED[game].values()))}).items():
             results[game].setdefault(name, {"models": [{"seed": 0, "agents": {}}]})
-            exams(game, name, 0, shipped, given.agents * given.models)
+            exams(game, name, 0, shipped, options.agents * options.models)
     return results
 
 
 def gathered(row: dict[str, Any], kind: str, number: str = "returns") -> np.ndarray:
     """One number of all agents of a kind, those of all models together; NaN where there is none."""
-    found = [model["agents"][kind][number] for model in row["models"] if kind in model["agents"]]
-    return np.concatenate(found) if found else np.full(1, np.nan)
+    model_values = [model["agents"][kind][number] for model in row["models"] if kind in model["agents"]]
+    return np.concatenate(model_values) if model_values else np.full(1, np.nan)
 
 
 def table(results: dict[str, Any]) -> None:
@@ -156,12 +161,14 @@ def table(results: dict[str, Any]) -> None:
             print(f"{game} | {name} | {len(row['models'])} models | {' | '.join(cells)}")
             fits = [model["fit"]["held_out"] for model in row["models"] if "fit" in model]
             if fits:
-                errors = ", ".join(f"{key} {np.median([each[key] for each in fits]):.3g}" for key in fits[0])
+                errors = ", ".join(
+                    f"{key} {np.median([fit_errors[key] for fit_errors in fits]):.3g}" for key in fits[0]
+                )
                 seconds = np.mean([model["fit_seconds"] for model in row["models"]])
                 print(f"    median over models: {errors}; {seconds:.0f} CPU s a fit")
 
 
-def draw(given: argparse.Namespace, results: dict[str, Any]) -> None:
+def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
     """The density of returns and the episodes of training, a row of panels for each environment."""
     kinds = [
         k for k in AGENTS if any(np.isfinite(gathered(row, k)).all() for r in results.values() for row in r.values())
@@ -172,45 +179,54 @@ def draw(given: argparse.Namespace, results: dict[str, Any]) -> None:
     note = "violins: density of the agents' mean returns; diamonds: interquartile means; all agents "
     note += "train for as many steps, with drawn learning rates; bars: mean and standard deviation"
     size = (WIDTH, 2.6 * len(results))
-    with Book(figure_to_write("out", given.out), look_of(given), given.json) as book, book.sheet(
-        grid(2 * len(results), 2), size, note=note, widths=[1.9, 1.0]
-    ) as axes:  # fmt: skip
-        for (game, row_of), (left, right) in zip(results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True):
-            shown = [name for name in order if name in row_of]
-            share = 0.84 / len(shown)
-            for i, name in enumerate(shown):
+    with (
+        Book(figure_to_write("out", options.out), look_of(options), options.json) as book,
+        book.sheet(grid(2 * len(results), 2), size, note=note, widths=[1.9, 1.0]) as axes,
+    ):
+        for (game, row_of), (left_axis, right_axis) in zip(
+            results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True
+        ):
+            row_names = [name for name in order if name in row_of]
+            share = 0.84 / len(row_names)
+            for i, name in enumerate(row_names):
                 places = np.arange(len(kinds)) - 0.42 + share * (i + 0.5)
                 returns = [gathered(row_of[name], kind) for kind in kinds]
                 varied = [r + np.linspace(0, 1e-3, len(r)) for r in returns]  # of equal ones there is no density
-                parts = left.violinplot(varied, places, widths=0.95 * share, showextrema=False)
+                parts = left_axis.violinplot(varied, places, widths=0.95 * share, showextrema=False)
                 for body in parts["bodies"]:
                     body.set(facecolor=colours[name], alpha=0.45, linewidth=0)
-                left.plot(places, [iqm(r) for r in returns], "D", color=colours[name], markersize=3, label=name)
+                left_axis.plot(places, [iqm(r) for r in returns], "D", color=colours[name], markersize=3, label=name)
                 episodes = [gathered(row_of[name], kind, "episodes") for kind in kinds]
-                right.bar(places, [e.mean() for e in episodes], 0.95 * share, yerr=[e.std() for e in episodes],
-                          color=colours[name], error_kw={"linewidth": 0.6})  # fmt: skip
-            for axis in (left, right):
-                axis.set_xticks(range(len(kinds)), kinds, fontsize=5.5 if axis is right else None)
+                right_axis.bar(
+                    places,
+                    [e.mean() for e in episodes],
+                    0.95 * share,
+                    yerr=[e.std() for e in episodes],
+                    color=colours[name],
+                    error_kw={"linewidth": 0.6},
+                )
+            for axis in (left_axis, right_axis):
+                axis.set_xticks(range(len(kinds)), kinds, fontsize=5.5 if axis is right_axis else None)
                 axis.tick_params(axis="x", length=0)
                 axis.grid(False, axis="x")
             threshold = solved(game)
-            draw_levels(left, [] if threshold is None else [Level(threshold, "solved", "")], {}, labels=False)
-            set_title(left, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
-            left.set_ylabel("return")
-            steps = int(gathered(row_of[shown[0]], "DDQN", "steps").mean())
-            set_title(right, f"episodes in {steps:,} steps", WIDTH / 3)
-            right.set(ylabel="episodes", yscale="log")
+            draw_levels(left_axis, [] if threshold is None else [Level(threshold, "solved", "")], {}, labels=False)
+            set_title(left_axis, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
+            left_axis.set_ylabel("return")
+            steps = int(gathered(row_of[row_names[0]], "DDQN", "steps").mean())
+            set_title(right_axis, f"episodes in {steps:,} steps", WIDTH / 3)
+            right_axis.set(ylabel="episodes", yscale="log")
     print("\n".join(map(str, book.files)))
 
 
-def make(given: argparse.Namespace) -> None:
+def make(options: argparse.Namespace) -> None:
     """Measure what is missing, print the table and draw the figure."""
-    check_given(given, LAYOUT, agents=1, models=1, steps=1)
-    figure_to_write("out", given.out)
-    look_of(given)  # a wrong format is refused before anything is measured
-    results = numbers_in("json", given.json, LAYOUT) if given.draw else measure(given)
+    check_given(options, LAYOUT, agents=1, models=1, steps=1)
+    figure_to_write("out", options.out)
+    look_of(options)  # a wrong format is refused before anything is measured
+    results = numbers_in("json", options.json, LAYOUT) if options.draw else measure(options)
     table(results)
-    draw(given, results)
+    draw(options, results)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -230,8 +246,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--steps", type=int, default=10_000, help="steps that an agent trains for")
     flags.add_argument("--draw", action="store_true", help="table and figure of the numbers in the JSON, no training")
     add_look(flags)
-    given = flags.parse_args(argv)
-    return run_script(lambda: make(given))
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options))
 
 
 if __name__ == "__main__":

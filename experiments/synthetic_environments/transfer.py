@@ -31,13 +31,25 @@ from understudy.program import IDS  # noqa: E402
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # Everything not named here is stable-baselines3's default.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "DQN": {"learning_rate": 1e-3, "learning_starts": 300, "train_freq": 1, "target_update_interval": 100,
-            "exploration_fraction": 0.5, "policy_kwargs": {"net_arch": [64]}},
+    "DQN": {
+        "learning_rate": 1e-3,
+        "learning_starts": 300,
+        "train_freq": 1,
+        "target_update_interval": 100,
+        "exploration_fraction": 0.5,
+        "policy_kwargs": {"net_arch": [64]},
+    },
     "A2C": {},
     "PPO": {"n_steps": 256},
-    "PPO as in CleanRL": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "ent_coef": 0.01, "clip_range_vf": 0.2,
-                          "learning_rate": lambda left: 2.5e-4 * left},
-}  # fmt: skip
+    "PPO as in CleanRL": {
+        "n_steps": 128,
+        "batch_size": 128,
+        "n_epochs": 4,
+        "ent_coef": 0.01,
+        "clip_range_vf": 0.2,
+        "learning_rate": lambda progress_remaining: 2.5e-4 * progress_remaining,
+    },
+}
 SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; one, where nothing is said
 
 
@@ -54,8 +66,8 @@ def checked(name: str, proxies: dict[str, str]) -> None:
     for flag, path in proxies.items():
         loaded = understudy.load(path)
         game = loaded.game.partition(",")[0]
-        own = gymnasium.registry.get(IDS.get(game, game))
-        same = own is None or own.name == gymnasium.spec(name).name
+        real_spec = gymnasium.registry.get(IDS.get(game, game))
+        same = real_spec is None or real_spec.name == gymnasium.spec(name).name
         fits = loaded.observation_space.shape == shape and loaded.action_space == actions
         if KINDS[loaded.kind].used_by or not (same and fits):
             line = f"{flag} is {path!r}, which is a {KINDS[loaded.kind].called} of {loaded.game}"
@@ -67,9 +79,9 @@ def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, rea
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
-    name, own = (real, {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
-    made = make_vec_env(name, SIDE_BY_SIDE.get(kind, 1), seed=seed, env_kwargs=own)
-    agent = getattr(stable_baselines3, kind.split()[0])("MlpPolicy", made, seed=seed, device="cpu", **SETTINGS[kind])
+    name, env_kwargs = (real, {}) if where == "real" else ("understudy/Synthetic-v0", {"proxy": proxy})
+    vec_env = make_vec_env(name, SIDE_BY_SIDE.get(kind, 1), seed=seed, env_kwargs=env_kwargs)
+    agent = getattr(stable_baselines3, kind.split()[0])("MlpPolicy", vec_env, seed=seed, device="cpu", **SETTINGS[kind])
     return agent.learn(steps)
 
 
@@ -78,10 +90,10 @@ def tested(agent: Any, episodes: int, name: str) -> float:
     real, total = gymnasium.make(name), 0.0
     for episode in range(episodes):
         obs, _ = real.reset(seed=10_000 + episode)
-        over = False
-        while not over:
+        done = False
+        while not done:
             obs, reward, terminated, truncated, _ = real.step(int(agent.predict(obs, deterministic=True)[0]))
-            total, over = total + float(reward), terminated or truncated
+            total, done = total + float(reward), terminated or truncated
     return total / episodes
 
 
@@ -96,31 +108,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--agents", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     for where, shipped in PROXIES.items():
         flags.add_argument(f"--{where}", default=shipped, help=f"a file of one's own ({shipped})")
-    given = flags.parse_args(argv)
-    return run_script(lambda: make(given))
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options))
 
 
-def make(given: argparse.Namespace) -> None:
+def make(options: argparse.Namespace) -> None:
     """Train and test all agents. Raises SettingError or ProxyError before the first where something cannot be."""
-    check_given(given, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
-    checked(given.real_id, {where: getattr(given, where) for where in PROXIES if where in given.on})
+    check_given(options, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
+    checked(options.real_id, {where: getattr(options, where) for where in PROXIES if where in options.on})
     torch.set_num_threads(1)
     results: dict[str, dict[str, Any]] = {}
-    for kind in given.agents:
-        for where in given.on:
-            started, proxy = time.process_time(), getattr(given, where, None)
+    for kind in options.agents:
+        for where in options.on:
+            started, proxy = time.process_time(), getattr(options, where, None)
             returns = [
-                tested(trained(kind, where, given.steps, seed, proxy, given.real_id), given.episodes, given.real_id)
-                for seed in range(given.seeds)
+                tested(
+                    trained(kind, where, options.steps, seed, proxy, options.real_id), options.episodes, options.real_id
+                )
+                for seed in range(options.seeds)
             ]
-            seconds = (time.process_time() - started) / given.seeds
-            results[f"{kind} on {where}"] = {"steps": given.steps, "returns": returns, "cpu_seconds": seconds}
-            shown = ", ".join(f"{value:.0f}" for value in returns)
+            seconds = (time.process_time() - started) / options.seeds
+            results[f"{kind} on {where}"] = {"steps": options.steps, "returns": returns, "cpu_seconds": seconds}
+            returns_text = ", ".join(f"{value:.0f}" for value in returns)
             print(
-                f"{kind} trained on {where:<7}{np.mean(returns):7.1f}  ({shown}), {seconds:.0f} s per seed", flush=True
+                f"{kind} trained on {where:<7}{np.mean(returns):7.1f}  ({returns_text}), {seconds:.0f} s per seed",
+                flush=True,
             )
-    if given.json:
-        write_numbers(given.json, results)
+    if options.json:
+        write_numbers(options.json, results)
 
 
 if __name__ == "__main__":

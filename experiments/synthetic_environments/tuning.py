@@ -48,15 +48,15 @@ LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
 SPACE = Path(__file__).with_name("search_choosing.yaml")
 
 
-def drawn(count: int, seed: int) -> list[dict[str, Any]]:
+def draw_settings(count: int, seed: int) -> list[dict[str, Any]]:
     """``count`` settings of DDQN from `SPACE`, as Ray Tune would draw them at random."""
     parsed = parse(["--use_tune", "--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)])
     dimensions, generator = search_space(parsed).dimensions.values(), np.random.default_rng(seed)
-    found = []
+    samples = []
     for _ in range(count):
-        one = {each.name: _draw(each, generator) for each in dimensions}
-        found.append(one | {"hidden_sizes": (one.pop("width"),) * one.pop("depth")})
-    return found
+        sample = {dimension.name: _draw(dimension, generator) for dimension in dimensions}
+        samples.append(sample | {"hidden_sizes": (sample.pop("width"),) * sample.pop("depth")})
+    return samples
 
 
 def _draw(dimension: Dimension, generator: np.random.Generator) -> Any:
@@ -64,9 +64,9 @@ def _draw(dimension: Dimension, generator: np.random.Generator) -> Any:
     if dimension.kind == "choice":
         return dimension.values[generator.integers(len(dimension.values))]
     low, high = dimension.values
-    whole = dimension.kind == "lograndint"
-    number = low * ((high + whole) / low) ** generator.random()
-    return int(number) if whole else number
+    is_integer = dimension.kind == "lograndint"
+    number = low * ((high + is_integer) / low) ** generator.random()
+    return int(number) if is_integer else number
 
 
 class OnBoth(InnerLoop):
@@ -83,85 +83,104 @@ class OnBoth(InnerLoop):
         agent = self.agent_class(self.agent_config, self.stages.spaces, list(seeds))
         agent.envs = SYNTHETIC_EPISODES
         with contextlib.closing(self.stages.stage(self.trained_on, agent)) as stage:
-            starts = Streams.named(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
-            played = rollout(policy, stage, starts, keep=False)
-        free = torch.zeros_like(played.lengths)  # no steps of the real environment
-        return Episodes.joined([real, Episodes(played.returns, free)])
+            starts = Streams.from_name(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
+            synthetic_episodes = rollout(policy, stage, starts, keep=False)
+        free = torch.zeros_like(synthetic_episodes.lengths)  # no steps of the real environment
+        return Episodes.joined([real, Episodes(synthetic_episodes.returns, free)])
 
 
 def correlations(pairs: Any, axis: int) -> np.ndarray:
     """Rank correlations of resampled pairs ``[R, N, 2]``, ``[R]``, as `interval` asks for them."""
     assert axis == 1
-    return np.array([rank_correlation(*each.T) for each in pairs])
+    return np.array([rank_correlation(*sample.T) for sample in pairs])
 
 
 def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents: int, steps: int, seed: int) -> Any:
     """``[N, K]`` returns after training with each of the settings: real ones, and synthetic ones; CPU seconds."""
-    started, found = time.process_time(), []
+    started, all_returns = time.process_time(), []
     seeds = fresh_seeds(seed, "tuning", agents)
     for config in settings:
         loop.agent_config = config
         rows = None if proxies is None else proxies.expand(agents, -1)
         returns = loop.run(rows, seeds, inner_steps=steps, inner_rule="budget", test_every=None).returns
         finite = returns[returns.isfinite()].tolist()
-        found.append(returns.nan_to_num(min(finite, default=-1e9)))
-    both = torch.stack(found).double()
-    real, synthetic = (each.mean(2).numpy() for each in both.tensor_split([loop.config.test_episodes], 2))
+        all_returns.append(returns.nan_to_num(min(finite, default=-1e9)))
+    stacked_returns = torch.stack(all_returns).double()
+    real, synthetic = (part.mean(2).numpy() for part in stacked_returns.tensor_split([loop.config.test_episodes], 2))
     return real, synthetic, time.process_time() - started
 
 
 def found_by(path: str, games: Sequence[str]) -> Settings:
     """The settings of DDQN on one of the ``games`` in a search's best.yaml. SettingError for others."""
-    found = parse(["--config", path])
-    if found.run.implementation != "DDQN" or found.run.gamename not in games:
-        line = f"searched is {path!r}, of {found.run.implementation} on {found.run.gamename}"
+    settings = parse(["--config", path])
+    if settings.run.implementation != "DDQN" or settings.run.gamename not in games:
+        line = f"searched is {path!r}, of {settings.run.implementation} on {settings.run.gamename}"
         raise SettingError(f"{line}; allowed: settings of DDQN on {', '.join(dict.fromkeys(games))}")
-    return found
+    return settings
 
 
-def measure(given: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost. Raises
     SettingError or ProxyError before the first training where something given cannot be."""
-    check_given(given, LAYOUT, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
-    proxies = {path: opened(path, ["DDQN"]) for path in given.proxies}
-    searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in given.searched}
+    check_given(options, LAYOUT, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
+    proxies = {path: opened(path, ["DDQN"]) for path in options.proxies}
+    searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in options.searched}
     results, truths, on_real = {}, {}, {}
-    changes = drawn(given.settings, given.seed)
+    changes = draw_settings(options.settings, options.seed)
     for path, proxy in proxies.items():
-        config = dataclasses.replace(proxy.config, test_episodes=given.episodes, test_limit=None)
+        config = dataclasses.replace(proxy.config, test_episodes=options.episodes, test_limit=None)
         if proxy.game not in truths:
             plain = default_config("DDQN", proxy.game)
             loop = on_real[proxy.game] = OnBoth(config, "DDQN", plain, proxy.game)
             real = [dataclasses.replace(plain, **change) for change in changes]
-            truth, _, seconds = scores(loop, real, None, given.agents, given.real_steps, given.seed)
+            truth, _, seconds = scores(loop, real, None, options.agents, options.real_steps, options.seed)
             truths[proxy.game] = truth.mean(1)
-            print(f"{proxy.game}, real: {seconds:.0f} CPU-s, best {truth.mean(1).max():.1f}, "
-                  f"median {np.median(truth.mean(1)):.1f}", flush=True)  # fmt: skip
-            results[proxy.game] = {"returns": truth.tolist(), "cpu_seconds": seconds,
-                                   "real_steps": given.settings * given.agents * given.real_steps}  # fmt: skip
+            print(
+                f"{proxy.game}, real: {seconds:.0f} CPU-s, best {truth.mean(1).max():.1f}, "
+                f"median {np.median(truth.mean(1)):.1f}",
+                flush=True,
+            )
+            results[proxy.game] = {
+                "returns": truth.tolist(),
+                "cpu_seconds": seconds,
+                "real_steps": options.settings * options.agents * options.real_steps,
+            }
         truth = truths[proxy.game]
         loop = OnBoth(config, "DDQN", agent_settings(proxy, "DDQN", {}), proxy.game)
-        own = [dataclasses.replace(loop.agent_config, vary_hp=False, **change) for change in changes]
+        agent_configs = [dataclasses.replace(loop.agent_config, vary_hp=False, **change) for change in changes]
         rows = proxy.parameters[None]
-        after, reward, seconds = scores(loop, own, rows, given.agents, config.steps_in_use, given.seed)
-        row: dict[str, Any] = {"cpu_seconds": seconds, "synthetic_steps": after.size * config.steps_in_use}
-        for name, order in (("synthetic return", reward.mean(1)), ("real return", after.mean(1))):
+        real_returns, reward, seconds = scores(
+            loop, agent_configs, rows, options.agents, config.steps_in_use, options.seed
+        )
+        row: dict[str, Any] = {"cpu_seconds": seconds, "synthetic_steps": real_returns.size * config.steps_in_use}
+        for name, order in (("synthetic return", reward.mean(1)), ("real return", real_returns.mean(1))):
             agree, best = rank_correlation(order, truth), np.argsort(-order, kind="stable")
             bounds = interval(np.stack([order, truth], 1), correlations)
-            row[name] = {"scores": order.tolist(), "rank_correlation": agree,
-                         "interval": bounds and [float(bound) for bound in bounds],
-                         "first": float(truth[best[0]]), "best_of_five": float(truth[best[:5]].max())}  # fmt: skip
-            chosen = f"first choice {truth[best[0]]:.1f}, best of five {truth[best[:5]].max():.1f}"
+            row[name] = {
+                "scores": order.tolist(),
+                "rank_correlation": agree,
+                "interval": bounds and [float(bound) for bound in bounds],
+                "first": float(truth[best[0]]),
+                "best_of_five": float(truth[best[:5]].max()),
+            }
+            choice_text = f"first choice {truth[best[0]]:.1f}, best of five {truth[best[:5]].max():.1f}"
             agreed = f"rank correlation {with_interval(agree, bounds, 2)}"
-            print(f"{path}, by {name:<17} {agreed}; {chosen}; {seconds:.0f} CPU-s", flush=True)
+            print(f"{path}, by {name:<17} {agreed}; {choice_text}; {seconds:.0f} CPU-s", flush=True)
         results[path] = row
-    for path, found in searched.items():
-        loop = on_real[found.run.gamename]
-        truth, _, _ = scores(loop, [found.agent], None, given.agents, given.real_steps, given.seed)
-        results[path] = {"settings": {name: getattr(found.agent, name) for name in changes[0]}, "truth": truth.mean()}
-        print(f"{path}: {truth.mean():.1f} after {given.real_steps:,} real steps", flush=True)
-    return {"settings": [change | {"hidden_sizes": list(change["hidden_sizes"])} for change in changes],
-            "agents": given.agents, "real_steps": given.real_steps, "results": results}  # fmt: skip
+    for path, tuned_settings in searched.items():
+        loop = on_real[tuned_settings.run.gamename]
+        truth, _, _ = scores(loop, [tuned_settings.agent], None, options.agents, options.real_steps, options.seed)
+        results[path] = {
+            "settings": {name: getattr(tuned_settings.agent, name) for name in changes[0]},
+            "truth": truth.mean(),
+        }
+        print(f"{path}: {truth.mean():.1f} after {options.real_steps:,} real steps", flush=True)
+    return {
+        "settings": [change | {"hidden_sizes": list(change["hidden_sizes"])} for change in changes],
+        "agents": options.agents,
+        "real_steps": options.real_steps,
+        "results": results,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,13 +193,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--real_steps", type=int, default=50_000, help="of training on the real environment")
     flags.add_argument("--searched", nargs="*", default=[], help="best.yaml of searches with Ray Tune: what it found")
     flags.add_argument("--seed", type=int, default=1000)
-    given = flags.parse_args(argv)
+    options = flags.parse_args(argv)
 
     def run() -> None:
         torch.set_num_threads(1)
-        numbers = measure(given)
-        if given.json:
-            write_numbers(given.json, numbers)
+        numbers = measure(options)
+        if options.json:
+            write_numbers(options.json, numbers)
 
     return run_script(run)
 

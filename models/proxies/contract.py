@@ -30,7 +30,7 @@ class Parameters(Protocol):
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Views ``[M, *]`` of ``flat [M, D]``, one for each network by name. TensorBoard shows their histograms."""
 
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
+    def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of ``flat [D]`` as the file has them: weights ``[out, in]`` and biases ``[out]`` of layer i of a part,
         ``reward.0.weight``."""
 

@@ -56,22 +56,27 @@ def empty(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tenso
     """Parameters ``[D]`` of zeros, and views of them by the names in a file."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
-    return parameters, networks.named(parameters)
+    return parameters, networks.named_tensors(parameters)
 
 
 def searching(kind: str) -> str:
     """The implementation that learns proxies of a kind (`understudy.kinds.KINDS`)."""
-    for name, own in implementations().items():
-        fields = getattr(own.config, "__dataclass_fields__", {})
-        if own.learns_from == "evolution" and kind in fields["proxy"].metadata["choices"]:
+    for name, family_spec in implementations().items():
+        fields = getattr(family_spec.config, "__dataclass_fields__", {})
+        if family_spec.learns_from == "evolution" and kind in fields["proxy"].metadata["choices"]:
             return name
     raise LookupError(kind)
 
 
 def save(
-    path: str | Path, parameters: Tensor, *, config: SearchConfig, spaces: Spaces, game: str,
+    path: str | Path,
+    parameters: Tensor,
+    *,
+    config: SearchConfig,
+    spaces: Spaces,
+    game: str,
     description: Mapping[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     """Write one proxy, ``parameters [D]``, as `understudy.save` does, with its errors."""
     networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
@@ -84,44 +89,50 @@ def save(
     if settings.get("preset") == "supervised":  # nothing was searched for
         idle = implementations()[searching(settings["proxy"])].ineffective(config).keys() - kind.settings.keys()
         settings = {name: value for name, value in settings.items() if name not in idle}
-    for each in fields(config):
-        if each.metadata.get("later") and settings.get(each.name) == each.default:
-            settings.pop(each.name, None)
+    for field in fields(config):
+        if field.metadata.get("later") and settings.get(field.name) == field.default:
+            settings.pop(field.name, None)
     if settings.get("pairs"):  # a reader knows rows of a table
         settings["table_size"] = settings["pairs"]
     limits |= {name: list(getattr(spaces, name)) for name in kind.spaces}
     if settings.get("rn_evolve_scale"):  # a reader knows one factor
         settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
     understudy.save(
-        path, {name: layer.numpy() for name, layer in networks.named(parameters).items()},
-        game=game, spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits,
+        path,
+        {name: layer.numpy() for name, layer in networks.named_tensors(parameters).items()},
+        game=game,
+        spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits,
         config={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
         description=description,
-    )  # fmt: skip
+    )
 
 
 def load(name_or_path: str | Path) -> Proxy:
     """Load the proxy of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with the path,
     if there is no usable proxy, or if its settings are invalid."""
     file = understudy.load(name_or_path)
-    own = implementations()[searching(file.kind)]
-    known = kinds(own.config)
+    family_spec = implementations()[searching(file.kind)]
+    field_kinds = kinds(family_spec.config)
     try:
-        given, _ = translate(file.config, (), known, lambda name: None)
+        values, _ = translate(file.config, (), field_kinds, lambda name: None)
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
-    for name in given:
-        if name not in known:
-            raise refused(file.path, f"its setting {name!r} is unknown{nearest(name, known)}", "settings of a search")
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    config = own.config(**plain)
+    for name in values:
+        if name not in field_kinds:
+            raise refused(
+                file.path, f"its setting {name!r} is unknown{nearest(name, field_kinds)}", "settings of a search"
+            )
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    config = family_spec.config(**plain)
     actions, limits = file.spaces["actions"], (file.spaces["max_episode_steps"], file.spaces["max_return"])
     kind = Discrete(actions["n"]) if "n" in actions else Continuous(tuple(actions["low"]), tuple(actions["high"]))
-    told = tuple(file.spaces.get("info", ()))
-    spaces = Spaces(tuple(file.spaces["obs_shape"]), kind, max_episode_steps=limits[0], max_return=limits[1], info=told)
+    info_names = tuple(file.spaces.get("info", ()))
+    spaces = Spaces(
+        tuple(file.spaces["obs_shape"]), kind, max_episode_steps=limits[0], max_return=limits[1], info=info_names
+    )
     try:
         check(config)
-        if problem := own.validate(config):
+        if problem := family_spec.validate(config):
             raise SettingError(problem)
         parameters, views = empty(config, spaces)
     except SettingError as error:
@@ -135,27 +146,30 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
     """Parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError if its
     kind, shape or environment differs."""
     try:
-        found = load(name_or_path)
+        proxy = load(name_or_path)
     except ProxyError as error:
         raise SettingError(f"start_from: {error}", "start_from") from error
-    own = networks_of(config, spaces)
+    networks = networks_of(config, spaces)
     line = f"start_from is {name_or_path!r}"
-    if type(found.config) is not type(config):
-        wanted = getattr(config, "proxy", "proxy")
-        raise SettingError(f"{line}, {found.config.proxy} of {found.game}; allowed: {wanted} of {game}", "start_from")
-    theirs = networks_of(found.config, found.spaces)
+    if type(proxy.config) is not type(config):
+        kind = getattr(config, "proxy", "proxy")
+        raise SettingError(f"{line}, {proxy.config.proxy} of {proxy.game}; allowed: {kind} of {game}", "start_from")
+    proxy_networks = networks_of(proxy.config, proxy.spaces)
     shapes = [
-        {name: list(part.shape) for name, part in each.named(torch.zeros(each.size)).items()} for each in (own, theirs)
+        {name: list(part.shape) for name, part in candidate.named_tensors(torch.zeros(candidate.size)).items()}
+        for candidate in (networks, proxy_networks)
     ]
-    if found.game.partition(",")[0] != game.partition(",")[0]:
-        raise SettingError(f"{line}, which is of {found.game}; allowed: a proxy of {game}", "start_from")
+    if proxy.game.partition(",")[0] != game.partition(",")[0]:
+        raise SettingError(f"{line}, which is of {proxy.game}; allowed: a proxy of {game}", "start_from")
     if shapes[0] != shapes[1]:
         raise SettingError(f"{line}, with tensors {shapes[1]}; allowed here: {shapes[0]}", "start_from")
-    if own.size == theirs.size:
-        return found.parameters
-    there, here = theirs.config.rn_output_scale, own.config.rn_output_scale
-    if there * here <= 0:
-        line += f", whose rn_output_scale is {there:g}; allowed with rn_evolve_scale: one of the sign of {here:g}"
+    if networks.size == proxy_networks.size:
+        return proxy.parameters
+    proxy_scale, scale = proxy_networks.config.rn_output_scale, networks.config.rn_output_scale
+    if proxy_scale * scale <= 0:
+        line += (
+            f", whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale: one of the sign of {scale:g}"
+        )
         raise SettingError(line, "start_from")
-    factor = there / here
-    return torch.cat([found.parameters, torch.tensor([factor]).log()])
+    factor = proxy_scale / scale
+    return torch.cat([proxy.parameters, torch.tensor([factor]).log()])

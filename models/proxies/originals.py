@@ -80,9 +80,10 @@ def _of_learning_environments(content: Any) -> Original:
         depths[name] += part == "weight"
         tensors[f"{name}.{depths[name]}.{part}"] = value if part == "bias" else np.atleast_2d(value)
     settings = {
-        "proxy_hidden_layer": depths["reward"], "proxy_hidden_size": len(tensors["reward.0.weight"]),
+        "proxy_hidden_layer": depths["reward"],
+        "proxy_hidden_size": len(tensors["reward.0.weight"]),
         "proxy_activation_fn": activation,
-    }  # fmt: skip
+    }
     solved = float(environment["solved_reward"])
     settings |= {"solved_reward": solved} if abs(solved) < 1e6 else {}  # more means that agents are never done
     agent = re.sub("_(vary|icm).*", "", trained.lower())
@@ -153,20 +154,28 @@ def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Arr
 
 
 _STAND_INS: dict[str, Any] = {
-    "numpy.ndarray": None, "numpy.dtype": _Float32, "numpy.core.multiarray._reconstruct": _Array,
-    "numpy._core.multiarray._reconstruct": _Array, "jax._src.array._reconstruct_array": _jax_array,
+    "numpy.ndarray": None,
+    "numpy.dtype": _Float32,
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
+    "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
-}  # fmt: skip
+}
 _NEWER = (
-    pickle.FRAME, pickle.MEMOIZE, pickle.STACK_GLOBAL, pickle.NEWOBJ, pickle.SHORT_BINUNICODE,
-    pickle.SHORT_BINBYTES, pickle.BINBYTES,
-)  # fmt: skip
+    pickle.FRAME,
+    pickle.MEMOIZE,
+    pickle.STACK_GLOBAL,
+    pickle.NEWOBJ,
+    pickle.SHORT_BINUNICODE,
+    pickle.SHORT_BINBYTES,
+    pickle.BINBYTES,
+)
 
 
 class _Unpickler(Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = f"{module}.{name}"
-        return _STAND_INS[found] if found in _STAND_INS else super().find_class(module, name)
+        global_name = f"{module}.{name}"
+        return _STAND_INS[global_name] if global_name in _STAND_INS else super().find_class(module, name)
 
     def _set_state(self) -> None:
         state = self.stack.pop()

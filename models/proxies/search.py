@@ -198,10 +198,12 @@ class SearchConfig:
         if self.second_phase is None or generation <= self.second_phase:
             return limited
         changes = {
-            "noise_std": self.second_noise_std, "step_size": self.second_step_size,
-            "agents_per_proxy": self.second_agents, "inner_steps": self.second_steps,
+            "noise_std": self.second_noise_std,
+            "step_size": self.second_step_size,
+            "agents_per_proxy": self.second_agents,
+            "inner_steps": self.second_steps,
             "scored_by": self.second_scored_by,
-        }  # fmt: skip
+        }
         return replace(limited, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
     def _limit_at(self, generation: int) -> int:
@@ -217,14 +219,17 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
-        (config.inner_rule != "plateau", ("early_out_virtual_diff", "plateau_floor"),
-         f"inner_rule is {config.inner_rule!r}"),
+        (
+            config.inner_rule != "plateau",
+            ("early_out_virtual_diff", "plateau_floor"),
+            f"inner_rule is {config.inner_rule!r}",
+        ),
         (config.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {config.strategy!r}"),
         (config.second_phase is None, second, "second_phase is null, so there is none"),
         (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
         (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
         (config.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),
-    )  # fmt: skip
+    )
 
 
 def validate(config: SearchConfig) -> str | None:
@@ -239,8 +244,8 @@ def validate(config: SearchConfig) -> str | None:
         return f"solved_bonus is {config.solved_bonus}, but solved_reward is null; allowed: a solved_reward to reach"
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
-    stays = ("solved_reward", "test_every") if config.choose_by == "stays" else ()
-    for name, needs in (("objective", OBJECTIVES[config.objective][1]), ("choose_by", stays)):
+    needed_for_stays = ("solved_reward", "test_every") if config.choose_by == "stays" else ()
+    for name, needs in (("objective", OBJECTIVES[config.objective][1]), ("choose_by", needed_for_stays)):
         for need in needs:
             if getattr(config, need) is None:
                 return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_NEEDED[need]}"
@@ -275,9 +280,9 @@ def _growing(config: SearchConfig) -> str | None:
     if first is None:
         return None
     if last is None or first > last:
-        most = "a test_limit to grow to" if last is None else f"at most {last}; or null"
-        shown = "null" if last is None else last
-        return f"test_limit_first is {first}, but test_limit is {shown}; allowed: {most}"
+        bound = "a test_limit to grow to" if last is None else f"at most {last}; or null"
+        limit_text = "null" if last is None else last
+        return f"test_limit_first is {first}, but test_limit is {limit_text}; allowed: {bound}"
     if len(grows) != 2 or grows[0] >= grows[1]:
         return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
     by_solved = {

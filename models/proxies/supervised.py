@@ -48,8 +48,8 @@ class Transitions(NamedTuple):
     def split(self, share: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
         """Those to learn from and those held out: all rows of a ``share`` of the pieces, at least of one."""
         starts = self.pieces()
-        held = streams.uniform(len(starts))[0].argsort()[: max(1, round(share * len(starts)))]
-        out = torch.isin(torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1, held)
+        held_out = streams.uniform(len(starts))[0].argsort()[: max(1, round(share * len(starts)))]
+        out = torch.isin(torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1, held_out)
         return self.at(~out), self.at(out)
 
 
@@ -62,15 +62,15 @@ class Fit:
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
-        inputs, ended = self.inputs(transitions), transitions.ended
+        inputs, is_end = self.inputs(transitions), transitions.ended
         self.center, spread = inputs.mean(0), _spread(inputs)
         self.spread = spread.where(spread > 0, 1.0)
-        varied = bool(ended.min() < ended.max())
+        varied = bool(is_end.min() < is_end.max())
         # Center and scale of each network's output. Of ends it is the logit that is learned.
         self.targets = {
             "state": (transitions.next_obs.mean(0), _spread(transitions.next_obs)),
             "reward": (transitions.reward.mean()[None], _spread(transitions.reward[:, None])),
-            "done": (torch.full((1,), ENDS_ABOVE) if varied else ended[:1], torch.full((1,), float(varied))),
+            "done": (torch.full((1,), ENDS_ABOVE) if varied else is_end[:1], torch.full((1,), float(varied))),
         }
 
     def inputs(self, rows: Transitions) -> Tensor:
@@ -89,8 +89,8 @@ class Fit:
         state, reward, logit = (output[0].T for output in outputs)
         losses = torch.stack(transition_losses(state, reward, logit, *self.standardised(rows)))
         for name, slope in zip(PARTS, torch.autograd.grad(losses.sum(), outputs), strict=True):
-            found, _ = mlps[name].backward(layers[name], x, traces[name], slope)
-            self.networks.split(gradient)[name].copy_(found)
+            part_gradient, _ = mlps[name].backward(layers[name], x, traces[name], slope)
+            self.networks.split(gradient)[name].copy_(part_gradient)
         return losses.detach(), gradient
 
     def standardised(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,8 +120,10 @@ class Fit:
         """Fit the initial-state network of ``flat [1, D]``, if there is one, to wide initial states: normal, with mean
         0 and half of the largest absolute value in the data as standard deviation of each number."""
         if "initial" in self.networks.parts:
-            own, noise = self.networks.split(flat)["initial"], streams.normal(4096, self.networks.latent)
-            own.copy_(fit(self.networks.parts["initial"], own, noise, noise * self.largest * _WIDE))
+            initial_parameters, noise = self.networks.split(flat)["initial"], streams.normal(4096, self.networks.latent)
+            initial_parameters.copy_(
+                fit(self.networks.parts["initial"], initial_parameters, noise, noise * self.largest * _WIDE)
+            )
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
         """Errors of the synthetic environment ``flat [1, D]`` (`folded`) on ``rows``, by name.
@@ -136,9 +138,12 @@ class Fit:
         out = program.step(rows.obs[None], rows.action[None])
         state, reward = self.scaled("state", out.next_state[0]), self.scaled("reward", out.reward.T)
         losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.standardised(rows))
-        named = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
-        said, ended, starts = out.done[0] > ENDS_ABOVE, rows.ended > 0, rows.pieces()
-        named |= {"ends_missed": float((~said[ended]).float().mean()), "ends_false": float(said[~ended].float().mean())}
+        named_losses = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
+        predicted_ends, true_ends, starts = out.done[0] > ENDS_ABOVE, rows.ended > 0, rows.pieces()
+        named_losses |= {
+            "ends_missed": float((~predicted_ends[true_ends]).float().mean()),
+            "ends_false": float(predicted_ends[~true_ends].float().mean()),
+        }
         lengths = starts.diff(append=torch.tensor([last + 1]))
         state, error, wrong = rows.obs[starts], torch.zeros(len(starts)), torch.zeros(len(starts), dtype=torch.bool)
         for step in range(PIECE):
@@ -148,7 +153,7 @@ class Fit:
             off = (self.scaled("state", state) - self.scaled("state", now.next_obs)).square().mean(1).sqrt()
             error = off.nan_to_num(torch.inf).where(running, error)
             wrong |= running & ((out.done[0] > ENDS_ABOVE) != (now.ended > 0))
-        return named | {"rollout_error": float(error.median()), "rollout_ends": float(wrong.float().mean())}
+        return named_losses | {"rollout_error": float(error.median()), "rollout_ends": float(wrong.float().mean())}
 
 
 def _spread(values: Tensor) -> Tensor:

@@ -30,13 +30,13 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def draw(rng: random.Random, sound: bytes) -> tuple[str, bytes, bool]:
+def draw(rng: random.Random, intact_data: bytes) -> tuple[str, bytes, bool]:
     """What was done to a checkpoint, what it is now, and whether it must give the sound one's numbers or be refused: an
     archive that was written anew, with checksums of its new content, is another checkpoint."""
     if rng.random() < 0.4:
-        return "bytes", damaged(rng, sound), True
+        return "bytes", damaged(rng, intact_data), True
     name, change = rng.choice([*CHANGES.items()])
-    return name, change(rng, sound), change in (_without_record, _renamed_record, _repacked, _more_records)
+    return name, change(rng, intact_data), change in (_without_record, _renamed_record, _repacked, _more_records)
 
 
 def records(data: bytes) -> dict[str, bytes]:
@@ -44,68 +44,70 @@ def records(data: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def archive(contents: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
+def archive(contents: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
     """An archive whose checksums are right."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", how) as made:
+    with zipfile.ZipFile(file, "w", compression) as archive_file:
         for name, content in contents.items():
-            made.writestr(name, content)
+            archive_file.writestr(name, content)
     return file.getvalue()
 
 
 def _a_record(rng: random.Random, data: bytes) -> tuple[dict[str, bytes], str]:
-    found = records(data)
-    return found, rng.choice([name for name in found if found[name]])
+    entries = records(data)
+    return entries, rng.choice([name for name in entries if entries[name]])
 
 
 def _flipped_record(rng: random.Random, data: bytes) -> bytes:
-    found, name = _a_record(rng, data)
-    content = bytearray(found[name])
+    entries, name = _a_record(rng, data)
+    content = bytearray(entries[name])
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    return archive(found | {name: bytes(content)})
+    return archive(entries | {name: bytes(content)})
 
 
 def _damaged_record(rng: random.Random, data: bytes) -> bytes:
-    found, name = _a_record(rng, data)
-    return archive(found | {name: damaged(rng, found[name])})
+    entries, name = _a_record(rng, data)
+    return archive(entries | {name: damaged(rng, entries[name])})
 
 
 def _swapped_records(rng: random.Random, data: bytes) -> bytes:
-    found, name = _a_record(rng, data)
-    alike = [other for other in found if len(found[other]) == len(found[name]) and found[other] != found[name]]
-    other = rng.choice(alike or [*found])
-    return archive(found | {name: found[other], other: found[name]})
+    entries, name = _a_record(rng, data)
+    alike = [
+        other for other in entries if len(entries[other]) == len(entries[name]) and entries[other] != entries[name]
+    ]
+    other = rng.choice(alike or [*entries])
+    return archive(entries | {name: entries[other], other: entries[name]})
 
 
 def _without_record(rng: random.Random, data: bytes) -> bytes:
-    found, name = _a_record(rng, data)
-    return archive({other: content for other, content in found.items() if other != name})
+    entries, name = _a_record(rng, data)
+    return archive({other: content for other, content in entries.items() if other != name})
 
 
 def _renamed_record(rng: random.Random, data: bytes) -> bytes:
-    found, name = _a_record(rng, data)
-    return archive({misspelt(rng, other) if other == name else other: each for other, each in found.items()})
+    entries, name = _a_record(rng, data)
+    return archive({misspelt(rng, other) if other == name else other: record for other, record in entries.items()})
 
 
 def _repacked(rng: random.Random, data: bytes) -> bytes:
-    found = list(records(data).items())
-    rng.shuffle(found)
-    return archive(dict(found), rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+    entries = list(records(data).items())
+    rng.shuffle(entries)
+    return archive(dict(entries), rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
 
 
 def _more_records(rng: random.Random, data: bytes) -> bytes:
-    found, name = _a_record(rng, data)
-    return archive(found | {f"{name}{rng.randrange(9)}": rng.randbytes(30), "../../EXECUTED": b"x"})
+    entries, name = _a_record(rng, data)
+    return archive(entries | {f"{name}{rng.randrange(9)}": rng.randbytes(30), "../../EXECUTED": b"x"})
 
 
 def content(data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
-    return found
+    checkpoint: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
+    return checkpoint
 
 
-def saved(contents: Any, **how: Any) -> bytes:
+def saved(contents: Any, **kwargs: Any) -> bytes:
     file = io.BytesIO()
-    torch.save(contents, file, **how)
+    torch.save(contents, file, **kwargs)
     return file.getvalue()
 
 
@@ -114,8 +116,8 @@ def leaves(value: Any, path: tuple = ()) -> Iterator[tuple]:
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    for key, each in items:
-        yield from leaves(each, (*path, key))
+    for key, item in items:
+        yield from leaves(item, (*path, key))
 
 
 def _place(contents: Any, path: tuple) -> Any:
@@ -125,12 +127,12 @@ def _place(contents: Any, path: tuple) -> Any:
 
 
 def _put(contents: Any, path: tuple, value: Any) -> None:
-    *before, last = path
+    *parent_path, last = path
     holder = _place(contents, path)
     if isinstance(holder, tuple):
         changed = list(holder)
         changed[last] = value
-        _put(contents, tuple(before), tuple(changed))
+        _put(contents, tuple(parent_path), tuple(changed))
     else:
         holder[last] = value
 
@@ -180,12 +182,12 @@ def _other_keys(rng: random.Random, data: bytes) -> bytes:
     now = content(data)
     path = rng.choice([path for path in leaves(now) if isinstance(_place(now, path), dict)])
     holder, key = _place(now, path), path[-1]
-    how = rng.randrange(3)
-    kept = copy.copy(holder[key])
-    if how != 1:
+    edit_kind = rng.randrange(3)
+    old_value = copy.copy(holder[key])
+    if edit_kind != 1:
         del holder[key]
-    if how:
-        holder[misspelt(rng, key) if isinstance(key, str) else rng.choice([-1, "x", 99])] = kept
+    if edit_kind:
+        holder[misspelt(rng, key) if isinstance(key, str) else rng.choice([-1, "x", 99])] = old_value
     return saved(now)
 
 
@@ -193,13 +195,13 @@ def _swapped_tensors(rng: random.Random, data: bytes) -> bytes:
     """Two tensors of other shapes in each other's place."""
     now = content(data)
     places = [path for path in leaves(now) if isinstance(_place(now, path)[path[-1]], Tensor)]
-    one = rng.choice(places)
-    own = _place(now, one)[one[-1]]
-    others = [path for path in places if _place(now, path)[path[-1]].shape != own.shape]
-    if others:
-        other = rng.choice(others)
-        _put(now, one, _place(now, other)[other[-1]])
-        _put(now, other, own)
+    first_path = rng.choice(places)
+    first_tensor = _place(now, first_path)[first_path[-1]]
+    other_paths = [path for path in places if _place(now, path)[path[-1]].shape != first_tensor.shape]
+    if other_paths:
+        other = rng.choice(other_paths)
+        _put(now, first_path, _place(now, other)[other[-1]])
+        _put(now, other, first_tensor)
     return saved(now)
 
 

@@ -153,8 +153,8 @@ def draw(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
         if where == "close" and not fault.startswith(("raise", "1 /", "import", "print", "sys")):
             fault = "raise RuntimeError('cannot close')"
     places[where] = fault
-    when = rng.choice([0, 1, 2, 5, 40])
-    (folder / "faulty.py").write_text(MODULE.format(when=when, **places))
+    start_count = rng.choice([0, 1, 2, 5, 40])
+    (folder / "faulty.py").write_text(MODULE.format(when=start_count, **places))
     # What ends the process leaves nobody to tell, unless it is a worker's.
     deadly = fault.startswith(("os._exit", "os.kill", "os.abort"))
     implementation = rng.choice(["UDRL", "CPG", "RCP-R"] if deadly else ["UDRL", "CPG", "DDQN", "RCP-R", "ER", "SE"])
@@ -168,4 +168,4 @@ def draw(rng: random.Random, folder: Path) -> tuple[str, list[str]]:
     if not on_policy(implementation) and implementation in ("UDRL", "RCP-R"):
         values["epochs"] = 2
     words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
-    return f"{fault} in {where}, from count {when}", words
+    return f"{fault} in {where}, from count {start_count}", words

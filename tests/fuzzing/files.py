@@ -20,7 +20,7 @@ PAYLOAD = 'open("EXECUTED", "w").close()\n'
 
 
 @functools.cache
-def _sound(implementation: str) -> dict[str, Any]:
+def _valid_settings(implementation: str) -> dict[str, Any]:
     words = ["--implementation", implementation]
     for name, value in flag_lines.small(implementation).items():
         words += [f"--{name}", str(value)] if name != "implementation" else []
@@ -42,11 +42,11 @@ def draw(rng: random.Random, folder: Path) -> tuple[list[str], list[str], str]:
         implementation = next((name for name in implementations() if name.lower() == space.stem[7:]), "UDRL")
     else:
         implementation = rng.choice([*implementations()])
-        content = dict(_sound(implementation))
+        content = dict(_valid_settings(implementation))
     names = [*content]
     if not searched and rng.random() < 0.5:  # few settings, so that damage hits what matters
-        kept = {"implementation", *rng.sample(names, 3)}
-        content = {name: each for name, each in content.items() if name in kept}
+        kept_names = {"implementation", *rng.sample(names, 3)}
+        content = {name: value for name, value in content.items() if name in kept_names}
     for _ in range(rng.choice([0, 1, 1, 2])):
         _change(rng, content)
     text = json.dumps(content) if is_json else yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
@@ -76,20 +76,20 @@ def _change(rng: random.Random, content: dict[str, Any]) -> None:
     if not content:
         return
     name = rng.choice([*content])
-    how = rng.randrange(8)
-    if how == 0:
+    edit_kind = rng.randrange(8)
+    if edit_kind == 0:
         content.pop(name)
-    elif how == 1:
+    elif edit_kind == 1:
         content[misspelt(rng, name)] = content.pop(name)
-    elif how == 2:
+    elif edit_kind == 2:
         content[rng.choice([*content])] = content[name]
-    elif how == 3 and isinstance(content[name], str):
+    elif edit_kind == 3 and isinstance(content[name], str):
         content[name] = misspelt(rng, content[name])
-    elif how == 4:
+    elif edit_kind == 4:
         content["gamename"] = rng.choice(
             ["payload:CartPole-v1", "payload:Payload-v0", "payload:cartpole,x=1", ":", "a,b"]
         )
-    elif how == 5:
+    elif edit_kind == 5:
         content[rng.choice(["command", "logdir", "ray_address", "reload", "eval_agent", "plot", "film", "report",
                             "use_tune", "config", "help", "resume", "version", "search_space", "no_record",
                             "command.return", ""])] = odd(rng)  # fmt: skip
@@ -124,17 +124,17 @@ def _bomb(rng: random.Random, text: str) -> str:
 
 
 def _deep(rng: random.Random, text: str) -> str:
-    depth, (left, right) = rng.choice([90, 1000, 3000, 100_000]), rng.choice(["[]", "{}"])
-    closed = right * depth if rng.random() < 0.7 else ""
-    return rng.choice([text + f"\nseed: {left * depth}{closed}\n", left * depth + closed])
+    depth, (opener, closer) = rng.choice([90, 1000, 3000, 100_000]), rng.choice(["[]", "{}"])
+    closed = closer * depth if rng.random() < 0.7 else ""
+    return rng.choice([text + f"\nseed: {opener * depth}{closed}\n", opener * depth + closed])
 
 
-def _again(rng: random.Random, text: str) -> str:
+def _repeat_line(rng: random.Random, text: str) -> str:
     return text + rng.choice(text.splitlines(keepends=True) or ["lr: 1\n"])
 
 
 YAML_TEXTS: list[Text] = [
-    _bomb, _deep, _again, _again,
+    _bomb, _deep, _repeat_line, _repeat_line,
     lambda rng, text: _line(rng, text, rng.choice([
         "lr: &x 0.1", "lr: *x", "<<: *x", "<<: {lr: 0.1}", "<<: [{seed: 1}, {seed: 2}]", "? [a, b]\n: 1",
         "? {a: 1}\n: 2",
@@ -172,24 +172,24 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     size = len(data)
     at, other = rng.randrange(size), rng.randrange(size)
     length = rng.choice([1, 4, 64, 512, max(1, size // 8)])
-    how = rng.randrange(10)
-    if how < 3:
+    damage_kind = rng.randrange(10)
+    if damage_kind < 3:
         changed = bytearray(data)
         for place in [at, *(rng.randrange(size) for _ in range(rng.choice([0, 0, 0, 2, 40])))]:
             changed[place] ^= 1 << rng.randrange(8)
         return bytes(changed)
     block, elsewhere = data[at : at + length], data[other : other + length]
-    if how == 3:
+    if damage_kind == 3:
         return data[:at]
-    if how == 4:
+    if damage_kind == 4:
         return data[:at] + bytes(len(block)) + data[at + length :]
-    if how == 5:
+    if damage_kind == 5:
         return data[:at] + rng.randbytes(len(block)) + data[at + length :]
-    if how == 6:
+    if damage_kind == 6:
         return data[:at] + data[at + length :]
-    if how == 7:
+    if damage_kind == 7:
         return data[:at] + elsewhere + data[at + length :]
-    if how == 8:
+    if damage_kind == 8:
         return rng.choice(
             [data + rng.randbytes(length), rng.randbytes(length) + data, data + data, data + bytes(length)]
         )

@@ -31,14 +31,14 @@ def small(implementation: str) -> dict[str, Any]:
     """Settings that make a run of an implementation short; none where there is no such implementation."""
     if implementation not in implementations():
         return {}
-    own = family(implementation)
-    if own.learns_from == "evolution":
+    implementation_family = family(implementation)
+    if implementation_family.learns_from == "evolution":
         tests = {"test_every": 20} if implementation == "RN" else {}
         return SMALL_SEARCH | {"generations": 1, "population": 2, "deploy_steps": 60} | tests
-    if own.learns_from == "steps":
-        if "total_steps" in (known := kinds(own.config)):
+    if implementation_family.learns_from == "steps":
+        if "total_steps" in (setting_kinds := kinds(implementation_family.config)):
             return MODEL_RUN
-        lacks = {"batch_size", "hidden_sizes", "buffer_size", "init_episodes"} - {*known}
+        lacks = {"batch_size", "hidden_sizes", "buffer_size", "init_episodes"} - {*setting_kinds}
         return {name: value for name, value in SMALL_STEP_RUN.items() if name not in lacks} | {
             "epochs": 1,
             "eval_every": 1,
@@ -49,11 +49,14 @@ def small(implementation: str) -> dict[str, Any]:
 def games(rng: random.Random, valid: bool) -> str:
     from envs.names import GAMES
 
-    own = [name for name in GAMES if name not in ("takecover", "halfcheetah", "hopper", "swimmer", "carracing")]
+    playable_names = [
+        name for name in GAMES if name not in ("takecover", "halfcheetah", "hopper", "swimmer", "carracing")
+    ]
     if valid:
-        return rng.choice([*own, "procmaze,grid_size=3", "buttongrid,num_buttons=1,grid_size=4", "CartPole-v1",
-                           "panflute,spontaneous_reward=false", "Acrobot-v1", "LunarLander-v3", "Taxi-v3"])  # fmt: skip
-    name, value = rng.choice(own), rng.choice([*ODD, *map(str, HUGE_INTEGERS), "[" * 3000, "&a [*a]"])
+        return rng.choice([*playable_names, "procmaze,grid_size=3", "buttongrid,num_buttons=1,grid_size=4",
+                           "CartPole-v1", "panflute,spontaneous_reward=false", "Acrobot-v1", "LunarLander-v3",
+                           "Taxi-v3"])  # fmt: skip
+    name, value = rng.choice(playable_names), rng.choice([*ODD, *map(str, HUGE_INTEGERS), "[" * 3000, "&a [*a]"])
     key = rng.choice(["grid_size", "num_buttons", "num_pipes", "spontaneous_termination", "max_episode_steps", value])
     return rng.choice([
         misspelt(rng, name), f"{name},{key}={value}", f"procmaze,{key}={value}", f"buttongrid,{key}={value}",
@@ -67,14 +70,14 @@ def games(rng: random.Random, valid: bool) -> str:
 
 def misspelt(rng: random.Random, word: str) -> str:
     letters, at = list(word or "x"), rng.randrange(max(1, len(word)))
-    how = rng.randrange(5)
-    if how == 0:
+    edit_kind = rng.randrange(5)
+    if edit_kind == 0:
         del letters[at]
-    elif how == 1:
+    elif edit_kind == 1:
         letters.insert(at, rng.choice("abcxyz_-0 ü"))
-    elif how == 2:
+    elif edit_kind == 2:
         letters[at] = rng.choice("abcxyz_-0 ü")
-    elif how == 3:
+    elif edit_kind == 3:
         letters = list(word.replace("_", "-") if "_" in word else word.upper())
     else:
         letters = list(word[: at + 1])
@@ -94,10 +97,10 @@ def paths(rng: random.Random, stock: Path) -> str:
     ])  # fmt: skip
 
 
-def value(rng: random.Random, flag: Flag, stock: Path, sound: bool) -> list[str]:
+def value(rng: random.Random, flag: Flag, stock: Path, valid: bool) -> list[str]:
     """Words after a flag: a value that is fine, as far as the flag itself can say, or any other."""
     meta, item = flag.meta, flag.kind.item
-    if not sound:
+    if not valid:
         draw = rng.random()
         if draw < 0.3:
             return [rng.choice(ODD)]
@@ -127,9 +130,9 @@ def value(rng: random.Random, flag: Flag, stock: Path, sound: bool) -> list[str]
         return [str(rng.choice(meta["choices"]))]
     if item is str:
         return [paths(rng, stock) if flag.name in PATHS else rng.choice(["a", "first run", "x-1", "é", "日本語"])]
-    least, most = meta.get("minimum", meta.get("above")), meta.get("maximum", meta.get("below"))
-    low, high = 0 if least is None else least, 20 if most is None else min(most, 20)
-    count = rng.randint(1, 3) if flag.kind.many else 1
+    least, greatest = meta.get("minimum", meta.get("above")), meta.get("maximum", meta.get("below"))
+    low, high = 0 if least is None else least, 20 if greatest is None else min(greatest, 20)
+    count = rng.randint(1, 3) if flag.kind.is_list else 1
     if item is int:
         draws = [rng.choice([math.floor(low) + rng.randrange(3), rng.randint(int(low), max(int(low), int(high)))])
                  for _ in range(count)]  # fmt: skip
@@ -157,55 +160,55 @@ def draw(rng: random.Random, stock: Path) -> tuple[list[str], list[str]]:
                              "-" * 500, "--" + "x" * 5000]) for _ in range(rng.randint(1, 6))]  # fmt: skip
         return words, []
     implementation = rng.choice([*implementations()])
-    given: list[tuple[str, list[str]]] = []
+    flag_words: list[tuple[str, list[str]]] = []
     if rng.random() < 0.85:
-        given.append(("implementation", [implementation]))
+        flag_words.append(("implementation", [implementation]))
     else:
         implementation = "UDRL"
     wrong = rng.choice([0, 0, 1, 1, 1, 2])  # how many values are meant to be wrong
     mode = rng.random()
     if mode < 0.12:
-        given = [("eval_agent", [paths(rng, stock)])]
+        flag_words = [("eval_agent", [paths(rng, stock)])]
     elif mode < 0.17:
-        given = [(rng.choice(["plot", "report"]), [paths(rng, stock) for _ in range(rng.randint(0, 3))])]
+        flag_words = [(rng.choice(["plot", "report"]), [paths(rng, stock) for _ in range(rng.randint(0, 3))])]
     elif mode < 0.25:
-        given += [("use_tune", []), *([("search_space", [paths(rng, stock)])] if rng.random() < 0.6 else [])]
+        flag_words += [("use_tune", []), *([("search_space", [paths(rng, stock)])] if rng.random() < 0.6 else [])]
     elif mode < 0.32:
-        given.append(("config", [paths(rng, stock)]))
+        flag_words.append(("config", [paths(rng, stock)]))
     elif mode < 0.36:
-        given.append((rng.choice(["help", "version"]), []))
+        flag_words.append((rng.choice(["help", "version"]), []))
     if rng.random() < 0.5:
-        given.append(("gamename", [games(rng, rng.random() < 0.6)]))
-    known, every = _flags(implementation), _flags("")
+        flag_words.append(("gamename", [games(rng, rng.random() < 0.6)]))
+    agent_flags, all_flags = _flags(implementation), _flags("")
     for _ in range(rng.choice([0, 1, 1, 2, 3, 5])):
-        flag = rng.choice([*(known if rng.random() < 0.9 else every).values()])
-        sound = rng.random() < 0.5 or not wrong
-        wrong -= not sound
-        given.append((flag.name, value(rng, flag, stock, sound)))
+        flag = rng.choice([*(agent_flags if rng.random() < 0.9 else all_flags).values()])
+        valid = rng.random() < 0.5 or not wrong
+        wrong -= not valid
+        flag_words.append((flag.name, value(rng, flag, stock, valid)))
         if rng.random() < 0.04:
-            given.append((flag.name, value(rng, flag, stock, True)))
+            flag_words.append((flag.name, value(rng, flag, stock, True)))
     if rng.random() < 0.06:
-        at = rng.randrange(len(given)) if given else 0
-        given[at:at] = [(misspelt(rng, rng.choice([*every])), ["1"])]
-    rng.shuffle(given)
+        at = rng.randrange(len(flag_words)) if flag_words else 0
+        flag_words[at:at] = [(misspelt(rng, rng.choice([*all_flags])), ["1"])]
+    rng.shuffle(flag_words)
     words: list[str] = []
-    for name, own in given:
-        if own and rng.random() < 0.2:
-            words.append(f"--{name}={own[0]}")
-            words += own[1:]
-        elif not own and rng.random() < 0.1:
+    for name, flag_values in flag_words:
+        if flag_values and rng.random() < 0.2:
+            words.append(f"--{name}={flag_values[0]}")
+            words += flag_values[1:]
+        elif not flag_values and rng.random() < 0.1:
             words.append(f"--no_{name}")
         else:
-            words += [f"--{name}", *own]
-    return words, [name for name, _ in given]
+            words += [f"--{name}", *flag_values]
+    return words, [name for name, _ in flag_words]
 
 
 def shortened(argv: Sequence[str], implementation: str) -> list[str]:
     """``argv`` with what makes its run short, where it does not say so itself."""
-    said = {word[2:].partition("=")[0].removeprefix("no_") for word in argv if word.startswith("--")}
-    if said & {"eval_agent", "plot", "film", "report", "help", "version", "preset", "use_tune"} or not (
-        own := small(implementation)
+    flag_names = {word[2:].partition("=")[0].removeprefix("no_") for word in argv if word.startswith("--")}
+    if flag_names & {"eval_agent", "plot", "film", "report", "help", "version", "preset", "use_tune"} or not (
+        small_settings := small(implementation)
     ):
         return [*argv]
-    extra = {name: each for name, each in own.items() if name not in said | {"implementation"}}
-    return [*argv, *(word for name, each in extra.items() for word in (f"--{name}", str(each)))]
+    extra = {name: setting for name, setting in small_settings.items() if name not in flag_names | {"implementation"}}
+    return [*argv, *(word for name, setting in extra.items() for word in (f"--{name}", str(setting)))]

@@ -44,23 +44,23 @@ class Ended:
 
 def call(
     argv: Sequence[str], folder: Path, *, cpu: float = 8, wall: float = 90, parse_only: bool = False,
-    before: Sequence[Callable[[], None]] = (),
+    setup_hooks: Sequence[Callable[[], None]] = (),
 ) -> Ended:  # fmt: skip
     """``trainer.main(argv)`` in ``folder``. After ``cpu`` seconds of its own it gets a Ctrl-C, then a second one, and
     after ``wall`` seconds too; what has not ended some seconds later is killed. With ``parse_only`` nothing follows the
-    reading of the flags. ``before`` are called in the new process."""
+    reading of the flags. ``setup_hooks`` are called in the new process."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {name: folder.parent / f"{folder.name}.{name}" for name in ("out", "err", "strayed")}
     for path in names.values():
         path.write_bytes(b"")
     pid = os.fork()
     if not pid:
-        _child(list(argv), folder, names, cpu, parse_only, before)
+        _child(list(argv), folder, names, cpu, parse_only, setup_hooks)
     status, interrupted = _wait(pid, wall)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # what it has left behind
-    out, err, told = (path.read_bytes().decode(errors="replace") for path in names.values())
-    lines = told.splitlines()
+    out, err, event_text = (path.read_bytes().decode(errors="replace") for path in names.values())
+    lines = event_text.splitlines()
     for path in names.values():
         path.unlink()
     return Ended(
@@ -74,8 +74,8 @@ def _wait(pid: int, wall: float) -> tuple[int, bool]:
     started, pause = time.monotonic(), 0.0005
     signals = [(wall, signal.SIGINT), (wall + 5, signal.SIGINT), (wall + 20, signal.SIGKILL)]
     while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
             return os.waitstatus_to_exitcode(status), len(signals) < 3
         if signals and time.monotonic() - started > signals[0][0]:
             os.kill(pid, signals.pop(0)[1])
@@ -83,7 +83,7 @@ def _wait(pid: int, wall: float) -> tuple[int, bool]:
         pause = min(0.02, pause * 1.3)
 
 
-def _child(argv, folder, names, cpu, parse_only, before) -> None:
+def _child(argv, folder, names, cpu, parse_only, setup_hooks) -> None:
     status = 1
     try:
         os.setsid()
@@ -94,14 +94,14 @@ def _child(argv, folder, names, cpu, parse_only, before) -> None:
         sys.stdin = open(0)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-        told = os.open(names["strayed"], os.O_WRONLY | os.O_APPEND)
+        event_fd = os.open(names["strayed"], os.O_WRONLY | os.O_APPEND)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(folder)
-        _limit(cpu, told)
-        _watch(folder.resolve(), told)
-        for prepare in before:
+        _limit(cpu, event_fd)
+        _watch(folder.resolve(), event_fd)
+        for prepare in setup_hooks:
             prepare()
         status = _main(argv, parse_only)
     except SystemExit as error:
@@ -124,14 +124,14 @@ def _main(argv: list[str], parse_only: bool) -> int:
     return trainer.main(argv)
 
 
-def _limit(cpu: float, told: int) -> None:
-    def over(*_: object) -> None:
-        os.write(told, b"c\n")
+def _limit(cpu: float, event_fd: int) -> None:
+    def on_timeout(*_: object) -> None:
+        os.write(event_fd, b"c\n")
         os.kill(os.getpid(), signal.SIGINT)
-        signal.setitimer(signal.ITIMER_PROF, CTRL_C_AGAIN if next(left) else 0)
+        signal.setitimer(signal.ITIMER_PROF, CTRL_C_AGAIN if next(repeats) else 0)
 
-    left = iter([True, False])
-    signal.signal(signal.SIGPROF, over)
+    repeats = iter([True, False])
+    signal.signal(signal.SIGPROF, on_timeout)
     signal.setitimer(signal.ITIMER_PROF, cpu)
     hard = math.ceil(cpu + CTRL_C_AGAIN + GRACE)
     resource.setrlimit(resource.RLIMIT_CPU, (hard, hard + 2))
@@ -149,7 +149,7 @@ _FREE = ("/dev/", "/proc/self/", "/proc/thread-self/")
 _KEPT = re.compile(r"__pycache__|/matplotlib(/|$)|\.pyc\b|/tmp/(pymp-|torch|ray-)|/understudy/[0-9a-f]{16}(/|$)")
 
 
-def _watch(folder: Path, told: int) -> None:
+def _watch(folder: Path, event_fd: int) -> None:
     """Note and forbid changes outside ``folder``."""
     root, writing = os.fspath(folder), os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -161,8 +161,8 @@ def _watch(folder: Path, told: int) -> None:
 
     def hook(event: str, args: tuple) -> None:
         if event == "open":
-            path, mode, how = args
-            changes = (how or 0) & writing if isinstance(how, int) else set(mode or "") & set("wax+")
+            path, mode, open_flags = args
+            changes = (open_flags or 0) & writing if isinstance(open_flags, int) else set(mode or "") & set("wax+")
             if not changes or not strays(path):
                 return
         elif event in _CHANGES:
@@ -171,34 +171,34 @@ def _watch(folder: Path, told: int) -> None:
                 return
         else:
             return
-        os.write(told, f"w {event} {path!r}\n".encode(errors="backslashreplace"))
+        os.write(event_fd, f"w {event} {path!r}\n".encode(errors="backslashreplace"))
         raise PermissionError(13, "kept from it by the fuzzer", os.fsdecode(path))
 
     sys.addaudithook(hook)
 
 
-def complaints(ended: Ended, names: Sequence[str] = ()) -> Iterator[str]:
+def complaints(result: Ended, names: Sequence[str] = ()) -> Iterator[str]:
     """What is wrong with the end of a call, whatever it was asked; ``names`` are settings one of which a refusal must
     mention."""
-    both = ended.out + ended.err
-    if ended.interrupted and ended.parse_only:
+    output = result.out + result.err
+    if result.interrupted and result.parse_only:
         yield "takes too long to read"
-    if ended.status < 0:
-        how = "took too long" if -ended.status in (signal.SIGXCPU, signal.SIGKILL) else "was killed"
-        yield f"{how}: {signal.Signals(-ended.status).name}"
-    elif ended.status not in (0, 2, 130):
-        yield f"status {ended.status}"
+    if result.status < 0:
+        reason = "took too long" if -result.status in (signal.SIGXCPU, signal.SIGKILL) else "was killed"
+        yield f"{reason}: {signal.Signals(-result.status).name}"
+    elif result.status not in (0, 2, 130):
+        yield f"status {result.status}"
     for sign in ("Traceback (most", "Exception ignored", "terminate called", "Fatal Python"):
-        if sign in both:
-            last = [line for line in both.splitlines() if line.strip()][-1]
+        if sign in output:
+            last = [line for line in output.splitlines() if line.strip()][-1]
             yield f"{sign}: {last[:200]}"
             break
-    if ended.strayed:
-        yield f"changed what is not its own: {ended.strayed[0][:200]}"
-    errors = [line for line in ended.err.split("\n") if line.startswith("error: ")]
-    if ended.status == 2:
-        if not errors or len({*errors}) < len(errors) or not ended.err.endswith("\n".join([*errors, ""])):
-            yield f"{len(errors)} lines of error, the last being {ended.err[-200:]!r}"
+    if result.strayed:
+        yield f"changed what is not its own: {result.strayed[0][:200]}"
+    errors = [line for line in result.err.split("\n") if line.startswith("error: ")]
+    if result.status == 2:
+        if not errors or len({*errors}) < len(errors) or not result.err.endswith("\n".join([*errors, ""])):
+            yield f"{len(errors)} lines of error, the last being {result.err[-200:]!r}"
         for line in errors:
             if len(line) > LONGEST:
                 yield f"a line of {len(line)} characters: {line[:120]}..."
@@ -207,10 +207,10 @@ def complaints(ended: Ended, names: Sequence[str] = ()) -> Iterator[str]:
             if names and not any(name in line for name in names):
                 yield f"names no setting: {line[:200]}"
     elif errors:
-        yield f"status {ended.status} and {errors[0][:200]}"
+        yield f"status {result.status} and {errors[0][:200]}"
 
 
-def shown(argv: Sequence[str]) -> str:
+def shell_command(argv: Sequence[str]) -> str:
     """The command as a shell would take it."""
     line = shlex.join(f"{word[:150]}...({len(word)})" if len(word) > 200 else word for word in argv)
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)

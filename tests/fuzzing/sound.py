@@ -25,8 +25,8 @@ class SoundRun:
     def __init__(self, name: str, folder: Path, call: Callable[..., Ended]):
         self.name, self.folder = name, folder
         self.settings, self.longer = checkpoints.RUNS[name]
-        made = call(self._flags(), folder, cpu=60, wall=900)
-        assert made.accepted, made
+        result = call(self._flags(), folder, cpu=60, wall=900)
+        assert result.accepted, result
         self.last = (run_folder(folder / "exp_dir") / "checkpoints" / "last.ckpt").read_bytes()
         self._expected: dict[str, object] = {}
         self._call = call
@@ -41,36 +41,38 @@ class SoundRun:
         (folder / "damaged.ckpt").write_bytes(data)
         if mode == "reload":
             return [*self._flags(), "--reload", "damaged.ckpt"]
-        few = ["--num_agents", "1", "--no_real_baseline"] if self.name == "SE" else ["--no_record"]
-        return ["--eval_agent", "damaged.ckpt", "--num_eval_episodes", "3", *few]
+        eval_flags = ["--num_agents", "1", "--no_real_baseline"] if self.name == "SE" else ["--no_record"]
+        return ["--eval_agent", "damaged.ckpt", "--num_eval_episodes", "3", *eval_flags]
 
-    def _flags(self, **more: object) -> list[str]:
-        values = small(str(self.settings.get("implementation", "UDRL"))) | self.settings | more
+    def _flags(self, **overrides: object) -> list[str]:
+        values = small(str(self.settings.get("implementation", "UDRL"))) | self.settings | overrides
         return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
-    def different(self, mode: str, ended: Ended, folder: Path) -> list[str]:
+    def different(self, mode: str, result: Ended, folder: Path) -> list[str]:
         """What differs from the sound checkpoint's numbers."""
         if mode not in self._expected:
             place = self.folder.parent / f"{self.folder.name}-{mode}"
-            sound = self._call(self.prepare(place, mode, self.last), place, cpu=60, wall=900)
-            assert sound.accepted, sound
-            self._expected[mode] = self._numbers(mode, sound, place)
-        expected, found = self._expected[mode], self._numbers(mode, ended, folder)
-        if isinstance(found, str):
-            return [] if found == expected else [repr(found)[-300:]]
-        return [*different(expected, found)]
+            intact_result = self._call(self.prepare(place, mode, self.last), place, cpu=60, wall=900)
+            assert intact_result.accepted, intact_result
+            self._expected[mode] = self._numbers(mode, intact_result, place)
+        expected, actual = self._expected[mode], self._numbers(mode, result, folder)
+        if isinstance(actual, str):
+            return [] if actual == expected else [repr(actual)[-300:]]
+        return [*different(expected, actual)]
 
     @staticmethod
-    def _numbers(mode: str, ended: Ended, folder: Path) -> object:
+    def _numbers(mode: str, result: Ended, folder: Path) -> object:
         if mode == "eval_agent":
-            return without_clocks(ended.out)
+            return without_clocks(result.out)
         run = run_folder(folder / "exp_dir")
-        found: dict[str, object] = {tag: torch.tensor(np.array(column)) for tag, column in learned(run).items()}
+        run_values: dict[str, object] = {tag: torch.tensor(np.array(column)) for tag, column in learned(run).items()}
         for path in sorted(run.glob("checkpoints/*.ckpt")):
             content = torch.load(path, weights_only=True)
-            found |= {f"{path.name} {part}": content[part] for part in ("state_dict", "optimizer_states", "understudy")}
-            found[f"{path.name} understudy"].pop("settings")
-        return found
+            run_values |= {
+                f"{path.name} {part}": content[part] for part in ("state_dict", "optimizer_states", "understudy")
+            }
+            run_values[f"{path.name} understudy"].pop("settings")
+        return run_values
 
 
 class SoundProxy:
@@ -81,10 +83,10 @@ class SoundProxy:
         name = "RN" if kind == "reward" else "SE"
         path, settings = folder / "proxy.safetensors", small(name) | {"proxy": kind, "implementation": name}
         if searched:
-            made = call(
+            search_result = call(
                 [word for name, value in settings.items() for word in (f"--{name}", str(value))], folder, cpu=60
             )
-            assert made.accepted, made
+            assert search_result.accepted, search_result
             path = run_folder(folder / "exp_dir") / "proxy.safetensors"
         else:
             config = dataclasses.replace((KINDS | REWARDS)[kind][0], deploy_steps=60, inner_steps=60)
@@ -92,9 +94,9 @@ class SoundProxy:
             written(path, kind, config=config, description={"settings": settings | lists, "scores": {}})
         self.data, (self.header, self.tensors) = path.read_bytes(), stand_ins.parts(str(path))
         place = folder.parent / f"{folder.name}-sound"
-        ended = call(self.prepare(place, self.data), place, cpu=60, wall=900)
-        assert ended.accepted, ended
-        self._expected = without_clocks(ended.out)
+        eval_result = call(self.prepare(place, self.data), place, cpu=60, wall=900)
+        assert eval_result.accepted, eval_result
+        self._expected = without_clocks(eval_result.out)
 
     @staticmethod
     def prepare(folder: Path, data: bytes) -> list[str]:
@@ -112,10 +114,10 @@ class SoundProxy:
             "--no_real_baseline",
         ]
 
-    def different(self, ended: Ended) -> str:
+    def different(self, result: Ended) -> str:
         """What was printed, where that is not what the sound file's is."""
-        found = without_clocks(ended.out)
-        return "" if found == self._expected else repr(found)[-300:]
+        actual = without_clocks(result.out)
+        return "" if actual == self._expected else repr(actual)[-300:]
 
 
 def without_clocks(text: str) -> str:

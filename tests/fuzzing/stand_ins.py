@@ -22,25 +22,25 @@ def parts(path: str) -> Parts:
         return json.loads(file.metadata()["understudy"]), {name: file.get_tensor(name) for name in file.keys()}
 
 
-def together(header: Any, tensors: dict[str, np.ndarray]) -> bytes:
+def serialize(header: Any, tensors: dict[str, np.ndarray]) -> bytes:
     text = header if isinstance(header, str) else json.dumps(header)
     return safetensors_numpy.save(tensors, {"understudy": text})
 
 
 def draw(
-    rng: random.Random, sound: bytes, header: dict[str, Any], tensors: dict[str, np.ndarray]
+    rng: random.Random, intact_data: bytes, header: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> tuple[str, bytes, bool]:
     """What was done to a file, what it is now, and whether it must give the sound file's numbers or be refused: without
     a digest it is another file."""
     if rng.random() < 0.35:
-        return "bytes", damaged(rng, sound), True
+        return "bytes", damaged(rng, intact_data), True
     name, change = rng.choice([*CHANGES.items()])
     copy = json.loads(json.dumps(header))
     if has_digest := rng.random() < 0.3:
         name += " under the old digest"
     else:
         copy.pop("digest", None)
-    return name, change(rng, copy, {each: tensors[each].copy() for each in tensors}), has_digest
+    return name, change(rng, copy, {key: tensors[key].copy() for key in tensors}), has_digest
 
 
 def _value(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
@@ -48,7 +48,7 @@ def _value(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.nda
     now = _place(header, path)[path[-1]]
     numbers = [-1, 0, 10**400, 2**63, 2**62, 1e308, float("nan"), float("inf"), 1.5, str(now), [now], True]
     _put(header, path, rng.choice(numbers) if isinstance(now, int | float) else odd(rng))
-    return together(header, tensors)
+    return serialize(header, tensors)
 
 
 def _game(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
@@ -56,7 +56,7 @@ def _game(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndar
     "procmaze",
                                  "procmaze,grid_size=99", "CartPole-v1", "a" * 400, "x\ny", "carracing",
                                  "probe-1"])  # fmt: skip
-    return together(header, tensors)
+    return serialize(header, tensors)
 
 
 def _spaces(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
@@ -68,7 +68,7 @@ def _spaces(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.nd
         {"actions": {"n": 2, "low": [0.0]}}, {"actions": {}}, {"extra": 1}, {"obs_shape": [True] * 4},
         {"max_return": True},
     ])  # fmt: skip
-    return together(header, tensors)
+    return serialize(header, tensors)
 
 
 def _settings(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
@@ -77,45 +77,45 @@ def _settings(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.
     where = rng.choice([settings, header["config"]])
     name = rng.choice([*where, "ray_address", "logdir", "resume", "use_tune", "agent", "lr", "x"])
     where[name] = rng.choice([odd(rng), -1, "9" * 400, 10**400, "payload:x", None, "DDQN", float("nan"), 2**62])
-    return together(header, tensors)
+    return serialize(header, tensors)
 
 
 def _keys(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
     path = rng.choice([path for path in leaves(header) if isinstance(_place(header, path), dict)])
     holder = _place(header, path)
-    kept = holder.pop(path[-1])
+    old_value = holder.pop(path[-1])
     if rng.random() < 0.5:
-        holder[misspelt(rng, path[-1])] = kept
-    return together(header, tensors)
+        holder[misspelt(rng, path[-1])] = old_value
+    return serialize(header, tensors)
 
 
 def _tensor(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
     name = rng.choice([*tensors])
-    own = tensors[name]
-    how = rng.randrange(8)
-    if how == 0:
+    tensor = tensors[name]
+    edit_kind = rng.randrange(8)
+    if edit_kind == 0:
         tensors.pop(name)
-    elif how == 1:
+    elif edit_kind == 1:
         tensors[misspelt(rng, name)] = tensors.pop(name)
-    elif how == 2:
-        tensors[f"{name}x"] = own
-    elif how == 3:
-        own.flat[rng.randrange(own.size)] = rng.choice([np.nan, np.inf, -np.inf])
-    elif how == 4:
-        tensors[name] = own.astype(rng.choice(["float64", "float16", "int32", "bool"]))
-    elif how == 5:
-        tensors[name] = own.reshape(-1) if own.ndim > 1 else own[None]
-    elif how == 6:
-        tensors[name] = np.ascontiguousarray(np.concatenate([own, own]))
+    elif edit_kind == 2:
+        tensors[f"{name}x"] = tensor
+    elif edit_kind == 3:
+        tensor.flat[rng.randrange(tensor.size)] = rng.choice([np.nan, np.inf, -np.inf])
+    elif edit_kind == 4:
+        tensors[name] = tensor.astype(rng.choice(["float64", "float16", "int32", "bool"]))
+    elif edit_kind == 5:
+        tensors[name] = tensor.reshape(-1) if tensor.ndim > 1 else tensor[None]
+    elif edit_kind == 6:
+        tensors[name] = np.ascontiguousarray(np.concatenate([tensor, tensor]))
     else:
         other = rng.choice([*tensors])
-        tensors[name], tensors[other] = tensors[other], own
-    return together(header, tensors)
+        tensors[name], tensors[other] = tensors[other], tensor
+    return serialize(header, tensors)
 
 
 def _header(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
     text = json.dumps(header)
-    return together(rng.choice([
+    return serialize(rng.choice([
         "", "null", "[]", "3", "{}", "[" * 100_000, text[:-1], text + "x", text.replace(":", ""), '"x"', "\x00",
         '{"format": 1}',
         text[:-1] + ', "format": 1}', text[:-1] + ', "format": 2}', text.replace("1", "9" * 5000, 1), '{"format": NaN}',
@@ -124,7 +124,7 @@ def _header(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.nd
 
 def _frame(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
     """The eight bytes of length and the library's own header."""
-    data = together(header, tensors)
+    data = serialize(header, tensors)
     size = int.from_bytes(data[:8], "little")
     other = rng.choice([0, 1, size - 1, size + 8, 2**31, 2**63 - 1, 2**64 - 1, len(data)])
     text = data[8 : 8 + size]

@@ -44,8 +44,8 @@ class Agent(EpisodeAgent):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.commands = Commands(config, self.members, spaces.max_return)
-        self.streams = Streams.named(seeds, "learning")
-        init = Streams.named(seeds, "initial weights")
+        self.streams = Streams.from_name(seeds, "learning")
+        init = Streams.from_name(seeds, "initial weights")
         self.trunk, inputs = trunk(spaces, config.conv_channels, init)
         self.outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         sizes = inputs, len(self.commands.names), self.outputs, config.hidden_sizes
@@ -113,8 +113,8 @@ class Agent(EpisodeAgent):
             if self.value:
                 steps["reward"] = trajectory.reward[:length, m, e]
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
-                ended = trajectory.terminated[length - 1, m, e]
-                extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": ended.clone()}
+                terminated = trajectory.terminated[length - 1, m, e]
+                extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": terminated.clone()}
             episodes.append(Episode(steps, total, extras))
         return episodes
 
@@ -136,10 +136,10 @@ class Agent(EpisodeAgent):
         return metrics
 
     def status(self) -> dict[str, Tensor]:
-        held = [sum(map(len, episodes)) for episodes in self.memory.episodes]
-        return super().status() | {"train/buffer_size": torch.tensor(held)} | self._seen()
+        buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
+        return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
-    def _seen(self) -> dict[str, Tensor]:
+    def _return_range(self) -> dict[str, Tensor]:
         """The smallest and largest return ``[M]`` of the episodes in memory, in the commands' units. Empty if no
         command is a return."""
         names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
@@ -147,7 +147,10 @@ class Agent(EpisodeAgent):
             return {}
         returns = [self.memory.fields[names[0]][m][self.memory.firsts(m)] for m in range(self.members)]
         ends = {"min": torch.amin, "max": torch.amax}
-        return {f"command/return_seen_{name}": torch.stack([end(own) for own in returns]) for name, end in ends.items()}
+        return {
+            f"command/return_seen_{name}": torch.stack([end(member_returns) for member_returns in returns])
+            for name, end in ends.items()
+        }
 
     def _descend(self, optimizer: Adam, updates: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """Gradient steps on batches from memory; mean loss ``[M]``. ``loss_of`` gives the loss to descend and the loss
@@ -188,8 +191,8 @@ class Agent(EpisodeAgent):
         names, batches = ["obs", "action", *self.commands.names], []
         for fresh, generator in zip(episodes, self.streams.fork().generators, strict=True):
             values = [torch.cat([episode.steps[name] for episode in fresh]) for name in names]
-            drawn = torch.randint(len(values[0]), (config.num_val_batches * config.batch_size,), generator=generator)
-            batches.append([value[drawn] for value in values])
+            indices = torch.randint(len(values[0]), (config.num_val_batches * config.batch_size,), generator=generator)
+            batches.append([value[indices] for value in values])
         obs, action, *command = [torch.stack(rows) for rows in zip(*batches, strict=True)]
         return self._fit_loss(obs, action, command).mean(1)
 
@@ -200,21 +203,21 @@ class Agent(EpisodeAgent):
         scale = self._value_scale()
         values = self._values(memory.column("obs"))
         last = self._values([torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes])
-        for m, seen in enumerate(memory.column("rtg")):
-            ended = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
-            last[m] = last[m] * scale[m] * ~ended * float(config.bootstrap_truncation)
+        for m, returns in enumerate(memory.column("rtg")):
+            terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
+            last[m] = last[m] * scale[m] * ~terminated * float(config.bootstrap_truncation)
             # At a time limit the network may have to extrapolate (a lander can climb for ever), and bootstrapping
             # from an extrapolation feeds on itself. So values are clamped to the returns in memory.
-            values[m] = (values[m] * scale[m]).clamp(seen.min(), seen.max())
-            last[m] = last[m].clamp(seen.min().clamp(max=0), seen.max().clamp(min=0))
+            values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
+            last[m] = last[m].clamp(returns.min().clamp(max=0), returns.max().clamp(min=0))
         memory.set_column("value", torch.cat(values))
         # Episodes side by side, [T, N], ordered by member.
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
         columns = (memory.column("reward"), values)
         reward, value = (pad_sequence(torch.cat(column).split(lengths)) for column in columns)
-        left = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)
-        real = left > 0
-        next_value = torch.where(left == 1, torch.cat(last), value.roll(-1, 0))
+        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)
+        real = remaining_steps > 0
+        next_value = torch.where(remaining_steps == 1, torch.cat(last), value.roll(-1, 0))
         traces = [config.td_lambda if on else 1.0 for on in (config.use_lambda_td, config.advantage_target == "lambda")]
         targets = {trace: lambda_returns(reward, next_value, real, config.discount, trace) for trace in set(traces)}
         memory.set_column("value_target", targets[traces[0]].T[real.T])
@@ -270,15 +273,15 @@ class CommandedPolicy(Policy):
     """Actions in E episodes of every member under commands ``[M, E, C]``, which it draws and counts down.
 
     ``sample`` draws actions instead of taking the most likely one. ``exact`` uses the mean command instead of drawing
-    one, and ``given`` overrides some commands (see `Commands.draw`).
+    one, and ``overrides`` overrides some commands (see `Commands.draw`).
     """
 
-    def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, given: Command):
+    def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
-        self.command = self.commands.draw(envs, streams, exact, given)
+        self.command = self.commands.draw(envs, streams, exact, overrides)
         draws: list[Draw] = []
         # RCP-A commands a fresh draw at every step (public code).
-        if "advantage" in self.commands.names and not exact and "advantage" not in given:
+        if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
             draws.append((Streams.normal, {"command": (envs,)}))
         if sample:
             draws.append((Streams.gumbel if agent.discrete else Streams.normal, {"action": (envs, agent.outputs)}))
@@ -296,15 +299,15 @@ class CommandedPolicy(Policy):
         if self.agent.discrete:
             actions = (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)
             if self.floor:
-                whether, which = noise["floor"].unbind(-1)
-                actions = torch.where(whether < self.floor, (which * self.agent.outputs).long(), actions)
+                whether, uniform_action = noise["floor"].unbind(-1)
+                actions = torch.where(whether < self.floor, (uniform_action * self.agent.outputs).long(), actions)
             return actions
         if self.sample:
             outputs = outputs + _CONTINUOUS_NOISE * strength * noise["action"]
         # A member that has diverged must not end the others' run by an action that no environment takes.
         return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
 
-    def told(self) -> dict[str, Tensor]:
+    def current_command(self) -> dict[str, Tensor]:
         return self.commands.by_name(self.command)
 
     def advance(self, reward: Tensor) -> None:

@@ -40,18 +40,18 @@ class Commands(nn.Module):
         self.register_buffer("scale", torch.ones(members, len(self.names)))
         self.update_scale()
 
-    def draw(self, envs: int, streams: Streams, exact: bool, given: Mapping[str, float]) -> Tensor:
+    def draw(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
         """Commands ``[M, E, C]`` to begin episodes with. UDRL: return U(M, M + S) and at most the environment's,
-        horizon H (paper, section 2.2). RCP: N(mean, spread). ``exact`` takes M, or the mean, itself; ``given`` replaces
-        commands by the names that users know, such as ``{"return": 250.0}``."""
+        horizon H (paper, section 2.2). RCP: N(mean, spread). ``exact`` takes M, or the mean, itself; ``overrides``
+        replaces commands by the names that users know, such as ``{"return": 250.0}``."""
         best = self.config.command_source == "best"
-        drawn = self.around_mean(streams.uniform(envs) if best else streams.normal(envs), exact)
+        samples = self.around_mean(streams.uniform(envs) if best else streams.normal(envs), exact)
         if best and self.max_return is not None:
-            drawn = drawn.clamp(max=self.max_return)
-        values = dict.fromkeys(COMMANDS, drawn) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
+            samples = samples.clamp(max=self.max_return)
+        values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         for name in self.names:
-            if _CALLED[name] in given:
-                values[name] = torch.full_like(drawn, given[_CALLED[name]])
+            if _CALLED[name] in overrides:
+                values[name] = torch.full_like(samples, overrides[_CALLED[name]])
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def around_mean(self, noise: Tensor, exact: bool = False) -> Tensor:
@@ -121,8 +121,8 @@ class Commands(nn.Module):
         """Widen the range that automatic scales cover to ``discounted [T, M, E]`` returns-to-go, ``returns`` and
         ``lengths [M, E]``; by powers of two, so that the scales change seldom."""
         largest = torch.maximum(discounted.abs().amax((0, 2)), returns.abs().amax(1))
-        for reach, seen in ((self.return_reach, largest), (self.horizon_reach, lengths.amax(1).float())):
-            reach.copy_(torch.maximum(reach, torch.exp2(seen.clamp_min(1e-3).log2().ceil())))
+        for reach, maximum in ((self.return_reach, largest), (self.horizon_reach, lengths.amax(1).float())):
+            reach.copy_(torch.maximum(reach, torch.exp2(maximum.clamp_min(1e-3).log2().ceil())))
         self.update_scale()
 
     def update_scale(self) -> None:

@@ -152,10 +152,19 @@ def validate(config: Config) -> str | None:
 
 
 _OF_ADVANTAGES = (
-    "advantage_command", "advantage_quantile", "advantage_spread", "use_lambda_td", "td_lambda", "advantage_target",
-    "bootstrap_truncation", "val_func_update_interval", "value_hidden_sizes", "value_lr", "clamp_adv_to_max",
+    "advantage_command",
+    "advantage_quantile",
+    "advantage_spread",
+    "use_lambda_td",
+    "td_lambda",
+    "advantage_target",
+    "bootstrap_truncation",
+    "val_func_update_interval",
+    "value_hidden_sizes",
+    "value_lr",
+    "clamp_adv_to_max",
     "max_adv_clamp_val",
-)  # fmt: skip
+)
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -184,10 +193,14 @@ FAMILY = Family(
     environment_presets={
         ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
         ("UDRL", "lunarlander-sparse"): {
-            "reward_scale": 0.015, "horizon_scale": 0.015, "batch_size": 512, "lr": 5e-4, "last_few": 25,
+            "reward_scale": 0.015,
+            "horizon_scale": 0.015,
+            "batch_size": 512,
+            "lr": 5e-4,
+            "last_few": 25,
         },
     },
     validate=validate,
     ineffective=ineffective,
     only_with={"conv_channels": "images", "policy_floor": "discrete actions"},
-)  # fmt: skip
+)

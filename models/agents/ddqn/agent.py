@@ -37,8 +37,8 @@ class Agent(Replaying):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.own = draw_all(config, seeds)
-        first = self.own[0]
+        self.member_configs = draw_all(config, seeds)
+        first = self.member_configs[0]
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         sizes = [self.obs_size, *first.hidden_sizes, self.actions]
         self.network: Mlp | Dueling = Mlp(sizes, config.activation)
@@ -47,7 +47,9 @@ class Agent(Replaying):
         start = self.network.initial(in_step(seeds, "weights"))
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
-        self.optimizer = MemberAdam(self.online, torch.tensor([own.lr for own in self.own]))
+        self.optimizer = MemberAdam(
+            self.online, torch.tensor([member_config.lr for member_config in self.member_configs])
+        )
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
@@ -66,7 +68,7 @@ class Agent(Replaying):
         self.steps = 0
         # Values and goals [M, B] of the latest update and the gradient [M, D], looked at now and then.
         self._latest: dict[str, Tensor] = {}
-        self._each = torch.arange(self.actions).view(1, -1, 1)
+        self._action_indices = torch.arange(self.actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
         self._views()
 
@@ -97,13 +99,13 @@ class Agent(Replaying):
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        able = self.learning()
-        if not able.any():
+        learners = self.learning()
+        if not learners.any():
             return torch.full((self.members,), torch.nan)
-        learning = None if able.all() else able
+        learning = None if learners.all() else learners
         for uniform in self.numbers["replay"].unbind(1):
             loss = self.update(uniform, learning)
-        return loss if learning is None else loss.masked_fill(~able, torch.nan)
+        return loss if learning is None else loss.masked_fill(~learners, torch.nan)
 
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
         """Loss ``[M]`` of a gradient step of the members ``learning [M]`` (None: all) on rows by ``uniform [M, B]``."""
@@ -113,14 +115,14 @@ class Agent(Replaying):
             reward = reward + self.curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"], learning)
         obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
         best = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
-        later = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
-        goal = torch.addcmul(reward, batch["discount"], later, value=self.config.discount)
+        next_q = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
+        goal = torch.addcmul(reward, batch["discount"], next_q, value=self.config.discount)
         trace = self.network.forward(self._online, obs)
-        chosen = (batch["action"].unsqueeze(1) == self._each).float()
-        values = (trace[-1] * chosen).sum(1)
+        action_mask = (batch["action"].unsqueeze(1) == self._action_indices).float()
+        values = (trace[-1] * action_mask).sum(1)
         error = values - goal
         weighted = error * (1 / uniform.shape[1])
-        gradient, _ = self.network.backward(self._online, obs, trace, chosen * (2 * weighted).unsqueeze(1))
+        gradient, _ = self.network.backward(self._online, obs, trace, action_mask * (2 * weighted).unsqueeze(1))
         self._latest |= {"values": values, "goal": goal, "gradient": gradient}
         self.optimizer.update(gradient, learning)
         if learning is None:
@@ -135,16 +137,16 @@ class Agent(Replaying):
         self._latest.clear()
         super().select(members)
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         """Epsilon, and statistics of the latest batch, ``[M]`` by tag. NaN without an update since the last call."""
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
-        found = dict.fromkeys(names, torch.full((self.members,), torch.nan))
+        batch_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
             values, goal = self._latest["values"], self._latest["goal"]
             numbers = values.mean(1), explained_variance(values, goal), norms([self._latest["gradient"]])
-            found = dict(zip(names, numbers, strict=True))
+            batch_metrics = dict(zip(names, numbers, strict=True))
             self._latest.clear()
-        return {"train/epsilon": self.epsilon()} | self.of_learners(found)
+        return {"train/epsilon": self.epsilon()} | self.of_learners(batch_metrics)
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, O] -> [M, B, A]``."""

@@ -45,12 +45,12 @@ class Members(NamedTuple):
     body: Net  # the network, or the features of a dueling one
     value: Net
     advantage: Net
-    own: Learner
+    q_learner: Learner
     episodes: Array  # [M]
     loss: Array  # [M]
     table: Array  # [rows, M, 2 O + 3]
     position: int
-    filled: int
+    replay_size: int
     capacity: int
     explore: Array  # [M, T, E]
     action: Array  # [M, T, E]
@@ -71,7 +71,7 @@ class Work(NamedTuple):
     rows: Array  # [4, widest], for `single`
     vector: Array  # of a continuous action: empty
     body: Array
-    kept: Array
+    body_kept: Array
     body_back: Array
     value: Array
     value_kept: Array
@@ -80,7 +80,7 @@ class Work(NamedTuple):
     advantage_kept: Array
     advantage_back: Array
     q: Array  # [A, B], and as many columns more as fill the last vector; so the three below
-    chosen: Array  # [A, B], of the weights that choose
+    online_q: Array  # [A, B], of the weights that choose
     goal: Array  # [1, B]
     sample: Array  # [2 O + 4, B], what rows of the table hold, and the share of each in the loss
     grad: Array  # [D]
@@ -92,13 +92,29 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     (table,) = replay.reserve(steps * envs)
     dueling = isinstance(network, Dueling)
     by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, envs, agent.budget)
-    return Members._make((
-        dueling, isinstance(network, Dueling) and network.over_batch, *_nets(network),
-        learner(agent.online, agent.target, agent.optimizer), agent.episodes.numpy(), loss.numpy(), table.numpy(),
-        replay.position, replay.size, replay.capacity, *(numbers[name].numpy() for name in NUMBERS), by_episode,
-        by_step, agent.obs_size, agent.actions, np.float32(config.discount), np.float32(config.tau),
-        config.init_episodes, max(1, config.fill),
-    ))  # fmt: skip
+    return Members._make(
+        (
+            dueling,
+            isinstance(network, Dueling) and network.over_batch,
+            *_nets(network),
+            learner(agent.online, agent.target, agent.optimizer),
+            agent.episodes.numpy(),
+            loss.numpy(),
+            table.numpy(),
+            replay.position,
+            replay.size,
+            replay.capacity,
+            *(numbers[name].numpy() for name in NUMBERS),
+            by_episode,
+            by_step,
+            agent.obs_size,
+            agent.actions,
+            np.float32(config.discount),
+            np.float32(config.tau),
+            config.init_episodes,
+            max(1, config.fill),
+        )
+    )
 
 
 def _nets(network: Mlp | Dueling) -> tuple[Net, Net, Net]:
@@ -125,7 +141,7 @@ def player(policy: Greedy) -> Player:
     network = policy.network
     nets = _nets(network)
     actions = int((nets[2] if isinstance(network, Dueling) else nets[0]).sizes[-1])
-    widest = max(each.widest for each in nets)
+    widest = max(mlp.widest for mlp in nets)
     return Player(isinstance(network, Dueling), *nets, policy.online.detach().numpy(), actions, widest, 0)
 
 
@@ -134,12 +150,14 @@ def work(a: Members) -> Work:
     batch = a.replay.shape[3]
     widest = max(a.body.widest, a.value.widest, a.advantage.widest)
     rows, vector = np.empty((4, widest), np.float32), np.empty(0, np.float32)
-    layers = [layers_of(each, batch) for each in (a.body, a.value, a.advantage) for _ in range(3)]
+    layers = [layers_of(mlp, batch) for mlp in (a.body, a.value, a.advantage) for _ in range(3)]
     columns = layers[0].shape[2]
     counts = a.actions, a.actions, 1, 2 * a.obs_size + 4
-    q, chosen, goal, sample = (np.zeros((count, columns), np.float32) for count in counts)
+    q, online_q, goal, sample = (np.zeros((count, columns), np.float32) for count in counts)
     sample[-1, :batch] = 1 / batch
-    return Work._make((rows, vector, *layers, q, chosen, goal, sample, np.zeros(a.own.online.shape[1], np.float32)))
+    return Work._make(
+        (rows, vector, *layers, q, online_q, goal, sample, np.zeros(a.q_learner.online.shape[1], np.float32))
+    )
 
 
 @within
@@ -169,15 +187,15 @@ def choose(a, w, m, t, e, obs, state):
     """`Agent.act`."""
     if a.explore[m, t, e] < epsilon(a, m, t):
         return a.action[m, t, e]
-    return best_of(a, a.own.online[m], obs, w.rows)
+    return best_of(a, a.q_learner.online[m], obs, w.rows)
 
 
-def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """`Agent.observe` of one environment."""
     row, size = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size
     for k in range(size):
         a.table[row, m, k] = obs[k]
-        a.table[row, m, size + k] = after[k]
+        a.table[row, m, size + k] = next_obs[k]
     a.table[row, m, 2 * size] = np.float32(action)
     a.table[row, m, 2 * size + 1] = reward
     a.table[row, m, 2 * size + 2] = discount
@@ -186,7 +204,7 @@ def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
 @compiled
 def _values(a, w, flat):
     """`network.forward` of the columns in ``w.body[0]``, into ``w.q``."""
-    forward(a.body, flat, w.body, w.kept)
+    forward(a.body, flat, w.body, w.body_kept)
     depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
     out = w.body[depth]
     if not a.dueling:
@@ -198,88 +216,88 @@ def _values(a, w, flat):
             w.advantage[0, i, j] = out[i, j]
     forward(a.value, flat, w.value, w.value_kept)
     forward(a.advantage, flat, w.advantage, w.advantage_kept)
-    share, whole = np.float32(a.actions), np.float32(0)
+    share, mean_sum = np.float32(a.actions), np.float32(0)
     for j in range(batch):
         mean = np.float32(0)
         for k in range(a.actions):
             mean += w.advantage[2, k, j]
         mean = mean / share
-        whole += mean
+        mean_sum += mean
         for k in range(a.actions):
             w.q[k, j] = w.value[2, 0, j] + w.advantage[2, k, j] - (np.float32(0) if a.over_batch else mean)
     if a.over_batch:
         for j in range(batch):
             for k in range(a.actions):
-                w.q[k, j] -= whole / np.float32(batch)
+                w.q[k, j] -= mean_sum / np.float32(batch)
 
 
 @compiled
-def _down(a, w, flat):
+def _backward(a, w, flat):
     """`network.backward` of the gradient in ``w.q``, into ``w.grad``."""
     depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
     if not a.dueling:
         copy(w.q, 0, w.body_back[depth], 0, a.actions)
-        backward(a.body, flat, w.body, w.kept, w.body_back, w.grad, True, False)
+        backward(a.body, flat, w.body, w.body_kept, w.body_back, w.grad, True, False)
         return
-    whole, share = np.float32(0), np.float32(a.actions)
+    gradient_sum, share = np.float32(0), np.float32(a.actions)
     for j in range(batch):
         summed = np.float32(0)
         for k in range(a.actions):
             summed += w.q[k, j]
         w.value_back[2, 0, j] = summed
-        whole += summed / share
+        gradient_sum += summed / share
     for j in range(batch):
-        back = whole / np.float32(batch) if a.over_batch else w.value_back[2, 0, j] / share
+        mean_gradient = gradient_sum / np.float32(batch) if a.over_batch else w.value_back[2, 0, j] / share
         for k in range(a.actions):
-            w.advantage_back[2, k, j] = w.q[k, j] - back
+            w.advantage_back[2, k, j] = w.q[k, j] - mean_gradient
     backward(a.value, flat, w.value, w.value_kept, w.value_back, w.grad, True, True)
     backward(a.advantage, flat, w.advantage, w.advantage_kept, w.advantage_back, w.grad, True, True)
     for i in range(a.value.sizes[0]):
         for j in range(batch):
             w.body_back[depth, i, j] = w.value_back[0, i, j] + w.advantage_back[0, i, j]
-    backward(a.body, flat, w.body, w.kept, w.body_back, w.grad, True, False)
+    backward(a.body, flat, w.body, w.body_kept, w.body_back, w.grad, True, False)
 
 
 def improve(a, w, m, t):
     """`Agent.learn`."""
     _, _, updates, batch = a.replay.shape
-    filled = min(a.filled + (t + 1) * a.explore.shape[2], a.capacity)
-    if a.episodes[m] < a.init_episodes or filled < a.fill:
+    replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
+    if a.episodes[m] < a.init_episodes or replay_size < a.fill:
         return
-    size, online, target = a.obs_size, a.own.online[m], a.own.target[m]
-    acted, paid, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of the sample
+    size, online, target = a.obs_size, a.q_learner.online[m], a.q_learner.target[m]
+    action_row, reward_row, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of the sample
     for u in range(updates):
         for j in range(batch):
-            row = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], filled)
+            row = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], replay_size)
             for k in range(share):
                 w.sample[k, j] = a.table[row, m, k]
         copy(w.sample, size, w.body[0], 0, size)
         _values(a, w, online)
-        copy(w.q, 0, w.chosen, 0, a.actions)
+        copy(w.q, 0, w.online_q, 0, a.actions)
         _values(a, w, target)
         for j in range(0, w.q.shape[1], LANES):
-            most, later = load(w.chosen, 0, j), load(w.q, 0, j)
+            max_q, next_q = load(w.online_q, 0, j), load(w.q, 0, j)
             for k in range(1, a.actions):
-                value = load(w.chosen, k, j)
-                later = where_better(value, most, load(w.q, k, j), later)
-                most = where_better(value, most, value, most)
-            store(w.goal, 0, j, load(w.sample, paid, j) + a.discount * load(w.sample, lasts, j) * later)
+                value = load(w.online_q, k, j)
+                next_q = where_better(value, max_q, load(w.q, k, j), next_q)
+                max_q = where_better(value, max_q, value, max_q)
+            store(w.goal, 0, j, load(w.sample, reward_row, j) + a.discount * load(w.sample, lasts, j) * next_q)
         copy(w.sample, 0, w.body[0], 0, size)
         _values(a, w, online)
         loss = splat(ZERO)
         for j in range(0, w.q.shape[1], LANES):
-            action, now = load(w.sample, acted, j), load(w.q, 0, j)
+            action, now = load(w.sample, action_row, j), load(w.q, 0, j)
             for k in range(1, a.actions):
                 now = where_less(action, np.float32(k - 0.5), now, load(w.q, k, j))
             error = now - load(w.goal, 0, j)
             part = error * load(w.sample, share, j)
             loss += part * error
             for k in range(a.actions):
-                mine = where_less(action, np.float32(k + 0.5), np.float32(2) * part, ZERO)
-                store(w.q, k, j, where_less(action, np.float32(k - 0.5), ZERO, mine))
-        _down(a, w, online)
-        adam(a.own, m, w.grad)
-        follow(a.own, m, a.tau)
+                gradient = where_less(action, np.float32(k + 0.5), np.float32(2) * part, ZERO)
+                store(w.q, k, j, where_less(action, np.float32(k - 0.5), ZERO, gradient))
+        _backward(a, w, online)
+        adam(a.q_learner, m, w.grad)
+        follow(a.q_learner, m, a.tau)
         a.loss[m] = total(loss)
 
 

@@ -73,8 +73,8 @@ def validate(config: Config) -> str | None:
     limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
     for name, limit in limits.items():
         if getattr(config, name) > getattr(config, limit):
-            given = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
-            return f"{given}; allowed: {name} up to {limit}"
+            problem = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
+            return f"{problem}; allowed: {name} up to {limit}"
     return varied.validate(config)
 
 

@@ -32,26 +32,28 @@ class Dueling:
 
     def layers(self, flat: Tensor) -> list[list[Layer]]:
         split = flat.split([part.size for part in self.parts], 1)
-        return [part.layers(own) for part, own in zip(self.parts, split, strict=True)]
+        return [part.layers(weights) for part, weights in zip(self.parts, split, strict=True)]
 
     def forward(self, layers: list[list[Layer]], x: Tensor) -> list[Any]:
         """The traces of the three networks, then the action values."""
-        below = self.features.forward(layers[0], x)
-        value = self.value.forward(layers[1], below[-1])
-        advantage = self.advantage.forward(layers[2], below[-1])
+        feature_trace = self.features.forward(layers[0], x)
+        value = self.value.forward(layers[1], feature_trace[-1])
+        advantage = self.advantage.forward(layers[2], feature_trace[-1])
         mean = advantage[-1].mean(1, keepdim=True)
         if self.over_batch:
             mean = mean.mean(2, keepdim=True)
-        return [below, value, advantage, value[-1] + advantage[-1] - mean]
+        return [feature_trace, value, advantage, value[-1] + advantage[-1] - mean]
 
     def backward(self, layers: list[list[Layer]], x: Tensor, trace: list[Any], gradient: Tensor) -> tuple[Tensor, None]:
-        below, value, advantage, _ = trace
+        feature_trace, value, advantage, _ = trace
         summed = gradient.sum(1, keepdim=True)
-        of_value, down = self.value.backward(layers[1], below[-1], value, summed, inputs=True)
-        back = summed / gradient.shape[1]
+        of_value, value_input_grad = self.value.backward(layers[1], feature_trace[-1], value, summed, inputs=True)
+        mean_gradient = summed / gradient.shape[1]
         if self.over_batch:
-            back = back.mean(2, keepdim=True)
-        of_advantage, also = self.advantage.backward(layers[2], below[-1], advantage, gradient - back, inputs=True)
-        assert down is not None and also is not None
-        of_features, _ = self.features.backward(layers[0], x, below, down + also)
+            mean_gradient = mean_gradient.mean(2, keepdim=True)
+        of_advantage, also = self.advantage.backward(
+            layers[2], feature_trace[-1], advantage, gradient - mean_gradient, inputs=True
+        )
+        assert value_input_grad is not None and also is not None
+        of_features, _ = self.features.backward(layers[0], x, feature_trace, value_input_grad + also)
         return torch.cat([of_features, of_value, of_advantage], 1), None

@@ -23,7 +23,7 @@ from models.losses import entropy, explained_variance
 from models.optim import norms
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.state import like
+from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
@@ -68,13 +68,13 @@ class Agent(StepAgent):
             columns = Transitions.layout(self.obs_size, self.actions, bits)
             self.replay = Transitions(columns, config.buffer_size, members, device)
         self.values = ActionValues(config, self.model.size, self.actions, seeds, device)
-        self._optimizers = [one for one in (self.values.optimizer, self.model.optimizer) if one is not None]
+        self._optimizers = [opt for opt in (self.values.optimizer, self.model.optimizer) if opt is not None]
         self._improve = compiled(self._gradient, device) if config.compile else self._gradient
         self.noise = self._noise()
         self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
         self._sums: dict[str, Tensor] = {}
-        self._shown: list[Tensor] = []  # values [M, 1, A] that actions were chosen by
+        self._acting_q: list[Tensor] = []  # values [M, 1, A] that actions were chosen by
         self._updates = 0
         self._latest: Update | None = None  # since measurements were last asked for
         self.numbers: dict[str, Tensor] = {}  # random ones of the step under way
@@ -85,20 +85,22 @@ class Agent(StepAgent):
         config, updates = self.config, (self.config.updates_per_step,)
         rollout = (*updates, config.rollout_length)
         draw, count = exploration_noise(config, self.actions)
-        wanted: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
-        wanted[Streams.uniform]["rows"] = (*updates, config.batch_size)
-        wanted.setdefault(draw, {})["act"] = (1, count)
+        draw_shapes: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
+        draw_shapes[Streams.uniform]["rows"] = (*updates, config.batch_size)
+        draw_shapes.setdefault(draw, {})["act"] = (1, count)
         if config.model != "none":
-            wanted[draw]["imagined"] = (*rollout, self.starts, count)
+            draw_shapes[draw]["imagined"] = (*rollout, self.starts, count)
             if config.rollout_batch_size is not None:
-                wanted[Streams.uniform]["starts"] = (*updates, self.starts)
+                draw_shapes[Streams.uniform]["starts"] = (*updates, self.starts)
         leading = {"encode": (), "fit": updates, "begin": updates, "step": rollout}
-        own = {name: (*leading[name], *shape) for name, shape in self.model.noise.items()}
-        wanted.setdefault(self.model.draw, {}).update(own)
-        numbers = sum(prod(shape) for shapes in wanted.values() for shape in shapes.values())
+        model_shapes = {name: (*leading[name], *shape) for name, shape in self.model.noise.items()}
+        draw_shapes.setdefault(self.model.draw, {}).update(model_shapes)
+        numbers = sum(prod(shape) for shapes in draw_shapes.values() for shape in shapes.values())
         # By the shapes alone, so that a member's numbers do not depend on its company.
         steps = max(1, min(_BLOCK, _NUMBERS // numbers))
-        return NoiseBlocks(Streams.named(self.seeds, "model generalisation"), list(wanted.items()), steps, self.device)
+        return NoiseBlocks(
+            Streams.from_name(self.seeds, "model generalisation"), list(draw_shapes.items()), steps, self.device
+        )
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
@@ -108,9 +110,9 @@ class Agent(StepAgent):
     def act(self, obs: Tensor) -> Tensor:
         self.numbers = self.noise.next()
         self.steps += 1
-        seen = self.model.encode(obs, self.numbers.get("encode"))
-        values = self.values(seen)
-        self._shown.append(values)
+        features = self.model.encode(obs, self.numbers.get("encode"))
+        values = self.values(features)
+        self._acting_q.append(values)
         return explore(self.config, values, self.numbers["act"])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
@@ -169,7 +171,7 @@ class Agent(StepAgent):
             return replayed(self.values, batch)
         return imagined(self.values, self.model, batch, numbers)
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         """Means ``[M]`` since the last call, by tag: losses of the model and statistics of exploration. Also the
         explained variance of the latest update's targets."""
         means = {f"model/{name}_loss": total / self._updates for name, total in self._sums.items() if name != "loss"}
@@ -178,9 +180,9 @@ class Agent(StepAgent):
             means["train/explained_variance"] = explained_variance(*self._latest[2:])
             means["train/grad_norm"] = norms([self._latest.gradient])
             self._latest = None
-        if self._shown:
-            values = torch.cat(self._shown, 1)
-            self._shown.clear()
+        if self._acting_q:
+            values = torch.cat(self._acting_q, 1)
+            self._acting_q.clear()
             means["train/q_mean"] = values.amax(2).mean(1)
             if self.config.exploration_strat == "softmax":
                 means["train/entropy"] = entropy(values / self.config.softmax_temp)
@@ -188,23 +190,25 @@ class Agent(StepAgent):
 
     def status(self) -> dict[str, Tensor]:
         rate = torch.full((self.members,), self.values.optimizer.lr, dtype=torch.float64)
-        held = torch.full((self.members,), self.replay.size)
-        return {"train/learning_rate": rate, "train/buffer_size": held}
+        buffer_sizes = torch.full((self.members,), self.replay.size)
+        return {"train/learning_rate": rate, "train/buffer_size": buffer_sizes}
 
     def training_state(self) -> dict[str, Any]:
         return {
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "replay": self.replay.state_dict(), "noise": self.noise.state_dict(),
-            "episodes": self.episodes, "steps": self.steps,
-        }  # fmt: skip
+            "replay": self.replay.state_dict(),
+            "noise": self.noise.state_dict(),
+            "episodes": self.episodes,
+            "steps": self.steps,
+        }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.replay.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
-        self.episodes = like(self.episodes, state["episodes"], "episodes").to(self.device)
-        self.steps = like(self.steps, state["steps"], "steps")
+        self.episodes = check_like(self.episodes, state["episodes"], "episodes").to(self.device)
+        self.steps = check_like(self.steps, state["steps"], "steps")
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:

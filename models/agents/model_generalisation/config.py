@@ -175,10 +175,14 @@ _OWN: dict[str, dict[str, object]] = {
     "SimpleModel": {"model": "simple", "batch_size": 32},
     "CategoricalLatent": {"model": "latent", "batch_size": 32},
     "GaussianLatent": {
-        "model": "latent", "batch_size": 32, "latent_type": "gaussian", "min_std": 0.1, "std_act": "sigmoid2"
+        "model": "latent",
+        "batch_size": 32,
+        "latent_type": "gaussian",
+        "min_std": 0.1,
+        "std_act": "sigmoid2",
     },
-}  # fmt: skip
-IMPLEMENTATIONS = {name: own | _USUAL[name] for name, own in _OWN.items()}
+}
+IMPLEMENTATIONS = {name: overrides | _USUAL[name] for name, overrides in _OWN.items()}
 
 # Settings that only a learned model has a use for, and only one of latent states.
 OF_LEARNED = ("model_lr", "binary_obs", "reward_weight", "termination_weight", "obs_prediction_weight")
@@ -232,8 +236,8 @@ def validate(config: Config) -> str | None:
     if config.model == "latent" and config.latent_type == "categorical":
         size = config.num_features * config.feature_width
         if size > LARGEST_LATENT:
-            given = f"num_features is {config.num_features} and feature_width {config.feature_width}"
-            return f"{given}, {size:,} numbers together; allowed: at most {LARGEST_LATENT:,}"
+            problem = f"num_features is {config.num_features} and feature_width {config.feature_width}"
+            return f"{problem}, {size:,} numbers together; allowed: at most {LARGEST_LATENT:,}"
     return None
 
 

@@ -51,12 +51,12 @@ class States(ReplayBuffer):
     its chance, are not kept and come back as zeros."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
-        like, self.skip = self._like(dynamics)
-        self.dtype = like.dtype
+        example_state, self.skip = self._example_state(dynamics)
+        self.dtype = example_state.dtype
         super().__init__(self.layout(dynamics), capacity, members, device)
 
     @staticmethod
-    def _like(dynamics: Any) -> tuple[Tensor, int]:
+    def _example_state(dynamics: Any) -> tuple[Tensor, int]:
         """A state ``[K]``, and how many of its first columns are seed and time."""
         if hasattr(dynamics, "advance"):
             return torch.zeros(dynamics.state_size, dtype=torch.int64), 2
@@ -64,9 +64,14 @@ class States(ReplayBuffer):
 
     @classmethod
     def layout(cls, dynamics: Any) -> Columns:
-        like, skip = cls._like(dynamics)
+        example_state, skip = cls._example_state(dynamics)
         # No number is larger than an environment has cells, 10,000 at most.
-        return {"state": ((len(like) - skip,), like.dtype if like.is_floating_point() else torch.int16)}
+        return {
+            "state": (
+                (len(example_state) - skip,),
+                example_state.dtype if example_state.is_floating_point() else torch.int16,
+            )
+        }
 
     def visit(self, state: Tensor) -> None:
         """Insert states ``[M, 1, K]``."""

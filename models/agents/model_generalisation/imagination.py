@@ -61,14 +61,14 @@ class Imagination(nn.Module):
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
         """The first state of rollouts from ``start``, and the inputs of the action values there."""
-        seen = self.encode(start.obs, noise)
-        return seen, seen
+        features = self.encode(start.obs, noise)
+        return features, features
 
     def step(self, state: Any, action: Tensor, noise: Noise) -> tuple[Any, Tensor, Any]:
         """The next state and the next inputs after ``action [M, B]``, and the record of this step for `outcomes`."""
         raise NotImplementedError
 
-    def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
+    def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
         """Rewards, and probabilities that the episode continues, of all T steps: ``[M, T B]`` each. They depend on
         states and actions alone, so learned models compute them once a rollout instead of once a step."""
         raise NotImplementedError
@@ -93,8 +93,8 @@ class Perfect(Imagination):
         state, reward, terminated, _ = moved
         return state, self.dynamics.observe(state), (reward, terminated)
 
-    def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
-        rewards, terminated = zip(*kept, strict=True)
+    def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
+        rewards, terminated = zip(*records, strict=True)
         return torch.cat(rewards, 1), (~torch.cat(terminated, 1)).float()
 
 
@@ -110,14 +110,17 @@ class _Learned(Imagination):
         self.reward = self.net("reward", size + spec.actions, 1)
         self.termination = self.net("termination", size + spec.actions, 1)
         self.weights = {
-            "reward": config.reward_weight, "termination": config.termination_weight,
-            "obs": config.obs_prediction_weight, "kl": config.KL_prior_weight,
-            "kl_posterior": config.KL_posterior_weight, "kl_base": config.posterior_entropy_weight,
-        }  # fmt: skip
+            "reward": config.reward_weight,
+            "termination": config.termination_weight,
+            "obs": config.obs_prediction_weight,
+            "kl": config.KL_prior_weight,
+            "kl_posterior": config.KL_posterior_weight,
+            "kl_base": config.posterior_entropy_weight,
+        }
 
     def net(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
         """A network whose initial weights come from the stream of its ``name``."""
-        streams = Streams.named(self.spec.seeds, f"weights of {name}")
+        streams = Streams.from_name(self.spec.seeds, f"weights of {name}")
         return network(self.config, inputs, outputs, streams, self.spec.device)
 
     def with_action(self, x: Tensor, action: Tensor) -> Tensor:
@@ -141,8 +144,8 @@ class _Learned(Imagination):
         self.optimizer.update(grads)
         return {name: mean.detach() for name, mean in means.items()}
 
-    def outcomes(self, seen: Tensor, action: Tensor, kept: list[Any]) -> tuple[Tensor, Tensor]:
-        x = self.with_action(seen, action)
+    def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
+        x = self.with_action(features, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 
 
@@ -196,17 +199,17 @@ class Latent(_Learned):
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         assert noise is not None
-        both = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))
-        halves = both.split(batch.action.shape[1], 1)
-        now, later = (self.latents.params(half, encoder=True) for half in halves)
+        encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))
+        halves = encoder_outputs.split(batch.action.shape[1], 1)
+        now, next_params = (self.latents.params(half, encoder=True) for half in halves)
         latent = self.latents.draw(now, noise)
         x = self.with_action(latent, batch.action)
         losses = self.heads(x, batch)
         losses["obs"] = self._nll(self.decoder(latent), batch.obs) * batch.continues
         predicted = self.latents.params(self.following(x), encoder=False)
         # One divergence, two gradients: the prediction's and the encoder's, each with the other held fast.
-        losses["kl"] = self.latents.kl(_held(later), predicted)
-        losses["kl_posterior"] = self.latents.kl(later, _held(predicted))
+        losses["kl"] = self.latents.kl(_stop_gradient(next_params), predicted)
+        losses["kl_posterior"] = self.latents.kl(next_params, _stop_gradient(predicted))
         if self.weights["kl_base"]:
             losses["kl_base"] = self.latents.kl_to_base(now)
         means = self.descend(losses)
@@ -228,9 +231,9 @@ class Latent(_Learned):
         return gaussian_nll(obs, mean, F.softplus(raw)).sum(2)
 
 
-def _held(params: Params) -> Params:
+def _stop_gradient(params: Params) -> Params:
     """Parameters of a distribution without gradient."""
-    return tuple(each.detach() for each in params)
+    return tuple(param.detach() for param in params)
 
 
 def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]) -> Update:
@@ -240,26 +243,29 @@ def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict
     It changes nothing, has fixed shapes and asks the device for nothing, so it can be compiled, or captured as a graph.
     """
     config = values.config
-    state, seen = model.begin(start, numbers.get("begin"))
+    state, features = model.begin(start, numbers.get("begin"))
     choices, noise = numbers["imagined"].unbind(1), numbers["step"].unbind(1) if "step" in numbers else None
-    every_seen, traces, actions, kept = [seen], [], [], []
+    every_seen, traces, actions, records = [features], [], [], []
     for step in range(config.rollout_length):
-        trace = values.online.trace(seen)
+        trace = values.online.trace(features)
         action = explore(config, trace[-1], choices[step])
-        state, seen, outcome = model.step(state, action, None if noise is None else noise[step])
-        every_seen.append(seen)
+        state, features, outcome = model.step(state, action, None if noise is None else noise[step])
+        every_seen.append(features)
         traces.append(trace)
         actions.append(action)
-        kept.append(outcome)
+        records.append(outcome)
     # The loss reuses the policy's forward passes, because the values change only after the rollout.
-    before, traces_together = torch.cat(every_seen[:-1], 1), [torch.cat(each, 1) for each in zip(*traces, strict=True)]
-    chosen = torch.cat(actions, 1)
-    reward, continues = model.outcomes(before, chosen, kept)
-    following = values.bootstrap_value(torch.cat(every_seen[1:], 1))
-    goal = torch.addcmul(reward, continues, following, value=config.discount)
+    step_features, traces_together = (
+        torch.cat(every_seen[:-1], 1),
+        [torch.cat(acts, 1) for acts in zip(*traces, strict=True)],
+    )
+    rollout_actions = torch.cat(actions, 1)
+    reward, continues = model.outcomes(step_features, rollout_actions, records)
+    next_q = values.bootstrap_value(torch.cat(every_seen[1:], 1))
+    goal = torch.addcmul(reward, continues, next_q, value=config.discount)
     weight = None
     # The environment itself also ends episodes that ``episodic_env`` says have no end.
     if config.episodic_env or config.model == "perfect":
         steps = continues.unflatten(1, (config.rollout_length, -1))
         weight = torch.cat((torch.ones_like(steps[:, :1]), steps[:, :-1].cumprod(1)), 1).flatten(1)
-    return values.td_update(goal, before, traces_together, chosen, weight)
+    return values.td_update(goal, step_features, traces_together, rollout_actions, weight)

@@ -41,8 +41,8 @@ class Categorical:
     def draw(self, params: Params, noise: Tensor) -> Tensor:
         """Latents ``[M, B, size]`` by ``noise [M, B, features]``, open to autograd."""
         probability = params[0].exp()
-        chosen = pick(probability.detach(), noise).unsqueeze(3)
-        sample = torch.zeros_like(probability).scatter_(3, chosen, 1.0)
+        category = pick(probability.detach(), noise).unsqueeze(3)
+        sample = torch.zeros_like(probability).scatter_(3, category, 1.0)
         if torch.is_grad_enabled():
             sample = sample + (probability - probability.detach())
         return sample.flatten(2)

@@ -42,7 +42,7 @@ class Update(NamedTuple):
 
     loss: Tensor  # [M]
     gradient: Tensor  # [M, D]
-    taken: Tensor  # [M, B], values of the actions that were taken, before the update
+    chosen_q: Tensor  # [M, B], values of the actions that were taken, before the update
     goal: Tensor  # [M, B]
     weight: Tensor | None  # [M, B]; None if all weights are equal
 
@@ -53,34 +53,34 @@ class ActionValues(nn.Module):
     def __init__(self, config: Config, size: int, actions: int, seeds: Sequence[int], device: torch.device):
         super().__init__()
         self.config, self.actions = config, actions
-        self.online = network(config, size, actions, Streams.named(seeds, "weights of values"), device)
+        self.online = network(config, size, actions, Streams.from_name(seeds, "weights of values"), device)
         self.target = nn.Parameter(self.online.flat.detach().clone(), requires_grad=False)
         self.optimizer = adam(config, [self.online.flat], config.lr)
 
-    def forward(self, seen: Tensor) -> Tensor:
-        return self.online(seen)
+    def forward(self, features: Tensor) -> Tensor:
+        return self.online(features)
 
-    def bootstrap_value(self, seen: Tensor) -> Tensor:
+    def bootstrap_value(self, features: Tensor) -> Tensor:
         """Values of the states after a step, ``[M, B, size] -> [M, B]``: the target network's maximum or, with
         ``double_DQN``, its value of the online network's best action."""
-        values = self.online.trace(seen, self.target if self.config.use_target else None)[-1]
+        values = self.online.trace(features, self.target if self.config.use_target else None)[-1]
         if not self.config.double_DQN:
             return values.amax(2)
-        return values.gather(2, self(seen).argmax(2, keepdim=True)).squeeze(2)
+        return values.gather(2, self(features).argmax(2, keepdim=True)).squeeze(2)
 
     def td_update(
-        self, goal: Tensor, seen: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
+        self, goal: Tensor, features: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
     ) -> Update:
-        """The loss ``mean(weight (Q(seen)[action] - goal)^2)`` and its gradient, for ``goal``, ``action`` and
-        ``weight`` ``[M, B]``. ``trace`` is the result of ``online.trace`` for ``seen``. The mean divides by B even if
-        there are weights."""
-        chosen = one_hot(action, self.actions).float()
-        taken = (trace[-1] * chosen).sum(2)
-        error = taken - goal
+        """The loss ``mean(weight (Q(features)[action] - goal)^2)`` and its gradient, for ``goal``, ``action`` and
+        ``weight`` ``[M, B]``. ``trace`` is the result of ``online.trace`` for ``features``. The mean divides by B even
+        if there are weights."""
+        action_mask = one_hot(action, self.actions).float()
+        chosen_q = (trace[-1] * action_mask).sum(2)
+        error = chosen_q - goal
         weighted = error if weight is None else error * weight
-        of_values = chosen * (weighted * (2 / action.shape[1])).unsqueeze(2)
-        gradient = self.online.gradient(seen, trace, of_values)[0]
-        return Update((weighted * error).mean(1), gradient, taken, goal, weight)
+        of_values = action_mask * (weighted * (2 / action.shape[1])).unsqueeze(2)
+        gradient = self.online.gradient(features, trace, of_values)[0]
+        return Update((weighted * error).mean(1), gradient, chosen_q, goal, weight)
 
 
 def exploration_noise(config: Config, actions: int) -> tuple[Callable[..., Tensor], int]:
@@ -103,8 +103,8 @@ def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
 def replayed(values: ActionValues, batch: Batch) -> Update:
     """The update towards goals ``r + gamma * Q_target(s', best)``, r alone after termination
     (Young et al. 2023, "experience replay"). As in `imagination.imagined` nothing changes and shapes are fixed."""
-    following = values.bootstrap_value(batch.next_obs)
-    goal = torch.addcmul(batch.reward, batch.continues, following, value=values.config.discount)
+    next_q = values.bootstrap_value(batch.next_obs)
+    goal = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
     return values.td_update(goal, batch.obs, values.online.trace(batch.obs), batch.action)
 
 

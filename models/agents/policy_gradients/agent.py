@@ -21,7 +21,7 @@ from models.losses import entropy_loss, explained_variance, policy_gradient, val
 from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients, gradients, norms
 from models.spaces import Discrete, Spaces
-from models.state import like
+from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns
 
@@ -39,13 +39,15 @@ class Agent(EpisodeAgent):
     def __init__(self, config: Config, spaces: Spaces, seeds: list[int]):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.network = ActorCritic(config, spaces, Streams.named(seeds, "initial weights"))
+        self.network = ActorCritic(config, spaces, Streams.from_name(seeds, "initial weights"))
         trained = [*self.network.policy.parameters(), *self.network.trunk.parameters()]
         self.optimizers = [Adam(trained, config.lr, eps=config.adam_eps)]
         if self.network.critic:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None
-        self.taken = torch.zeros(len(seeds), dtype=torch.int64)  # steps of every member, without the current batch
+        self.member_steps = torch.zeros(
+            len(seeds), dtype=torch.int64
+        )  # steps of every member, without the current batch
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)
@@ -84,9 +86,9 @@ class Agent(EpisodeAgent):
             last = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
         if values is None or config.gae_lambda is None:
             return discounted_returns(reward, valid, config.discount, last)
-        following = unpack(values, valid).roll(-1, 0)
-        following = torch.where(trajectory.terminated | trajectory.truncated, last, following)
-        return lambda_returns(reward, following, valid, config.discount, config.gae_lambda)
+        next_value = unpack(values, valid).roll(-1, 0)
+        next_value = torch.where(trajectory.terminated | trajectory.truncated, last, next_value)
+        return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
         """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: ``policy_loss``,
@@ -96,7 +98,7 @@ class Agent(EpisodeAgent):
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
             self._anneal()
-        self.taken = self.taken + torch.tensor(batch.counts)
+        self.member_steps = self.member_steps + torch.tensor(batch.counts)
         parts = [self._descend(chunk) for chunk in batch.chunks()]
         lengths = [self._step(optimizer) for optimizer in self.optimizers]
         for _ in range(self.config.value_steps):
@@ -117,15 +119,15 @@ class Agent(EpisodeAgent):
         for optimizer, lr in zip(self.optimizers, rates, strict=False):
             optimizer.param_groups[0]["lr"] = (1 - done) * lr
             if self.budget is not None:
-                left = (1 - self.taken.double() / self.budget).clamp(0, 1 - done)
-                optimizer.share = (left / (1 - done)).float()
+                remaining_fraction = (1 - self.member_steps.double() / self.budget).clamp(0, 1 - done)
+                optimizer.share = (remaining_fraction / (1 - done)).float()
 
     def training_state(self) -> dict[str, Any]:
-        return {"taken": self.taken, "budget": self.budget} if self.config.anneal_lr else {}
+        return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         if self.config.anneal_lr and "taken" in state:  # of runs that began before steps were counted
-            self.taken, self.budget = like(self.taken, state["taken"], "taken"), state["budget"]
+            self.member_steps, self.budget = check_like(self.member_steps, state["taken"], "taken"), state["budget"]
 
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
         """Add the gradient of a chunk. Returns its contribution to each mean, ``[M]`` by name."""
@@ -144,8 +146,8 @@ class Agent(EpisodeAgent):
 
     def _step(self, optimizer: Adam) -> Tensor:
         """The norms ``[M]`` of the gradients, from before these are clipped."""
-        (group,), most = optimizer.param_groups, self.config.max_grad_norm
-        norm = norms(gradients(group["params"])) if most is None else clip_gradients(group["params"], most)
+        (group,), max_norm = optimizer.param_groups, self.config.max_grad_norm
+        norm = norms(gradients(group["params"])) if max_norm is None else clip_gradients(group["params"], max_norm)
         optimizer.step()
         optimizer.zero_grad()
         return norm
@@ -189,9 +191,9 @@ class ActorCritic(nn.Module):
         self.trunk, inputs = trunk(spaces, config.conv_channels, streams)
         outputs = self.actions + self.shared
         self.policy = MlpNetwork((inputs, *config.hidden_sizes, outputs), config.activation, streams)
-        own = config.baseline == "value" and not self.shared
+        separate_critic = config.baseline == "value" and not self.shared
         sizes = (inputs, *config.value_hidden_sizes, 1)
-        self.critic = MlpNetwork(sizes, config.activation, streams) if own else None
+        self.critic = MlpNetwork(sizes, config.activation, streams) if separate_critic else None
 
     def scores(self, obs: Tensor) -> Tensor:
         """``obs [M, B, *O] -> [M, B, A]``."""

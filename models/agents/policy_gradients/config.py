@@ -55,9 +55,10 @@ class Config:
 
     # The end
     max_episodes: int | None = setting(
-        6000, "episodes to train, rounded up to whole batches; null, as where total_steps is given alone: any [N]",
+        6000,
+        "episodes to train, rounded up to whole batches; null, as where total_steps is given alone: any [N]",
         minimum=1,
-    )  # fmt: skip
+    )
     target_running_mean: float | None = setting(
         None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
     )
@@ -146,11 +147,14 @@ def changeable(config: Config) -> tuple[str, ...]:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
-    own, less = ("value_lr", "value_hidden_sizes"), f"baseline is {config.baseline!r}, so there is no value network"
-    more = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
+    value_settings, reason = (
+        ("value_lr", "value_hidden_sizes"),
+        f"baseline is {config.baseline!r}, so there is no value network",
+    )
+    critic_settings = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
     return idle(
-        (config.shared_trunk, own, "shared_trunk is on, so there is one network"),
-        (config.baseline != "value", (*own, *more), less),
+        (config.shared_trunk, value_settings, "shared_trunk is on, so there is one network"),
+        (config.baseline != "value", (*value_settings, *critic_settings), reason),
     )
 
 
@@ -159,8 +163,8 @@ def validate(config: Config) -> str | None:
         off = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
         for name, value in off.items():
             if getattr(config, name) != value:
-                given = f"{name} is {getattr(config, name)!r}, but baseline is {config.baseline!r}"
-                return f"{given}; allowed: a baseline of 'value' (AAC)"
+                problem = f"{name} is {getattr(config, name)!r}, but baseline is {config.baseline!r}"
+                return f"{problem}; allowed: a baseline of 'value' (AAC)"
     elif config.shared_trunk and config.value_steps:
         return f"value_steps is {config.value_steps}, but shared_trunk is on, so that there is one network; allowed: 0"
     return None

@@ -52,20 +52,20 @@ class Categorical:
 
     def judge(self, scores: Tensor, scales: Tensor, action: Tensor) -> Judged:
         """``action [M, 1, B]``."""
-        log_p, chosen = scores.log_softmax(1), action.long()
+        log_p, action_index = scores.log_softmax(1), action.long()
         p = exp(log_p)
         entropy = -(p * log_p).sum(1)
-        return Judged(log_p.gather(1, chosen).squeeze(1), entropy, (p, log_p, chosen))
+        return Judged(log_p.gather(1, action_index).squeeze(1), entropy, (p, log_p, action_index))
 
     def gradient(self, judged: Judged, of_log_prob: Tensor, of_entropy: float) -> tuple[Tensor, Tensor]:
         """From derivatives by each log-probability ``[M, B]`` and by each entropy to those by scores and scales."""
-        p, log_p, chosen = judged.parts
+        p, log_p, action_index = judged.parts
         pull = of_log_prob.unsqueeze(1)
         if of_entropy:  # dH / d score = -p (log p + H)
-            down = pull + of_entropy * (log_p + judged.entropy.unsqueeze(1))
+            p_factor = pull + of_entropy * (log_p + judged.entropy.unsqueeze(1))
         else:
-            down = pull
-        of_scores = (p * down).neg_().scatter_add_(1, chosen, pull)
+            p_factor = pull
+        of_scores = (p * p_factor).neg_().scatter_add_(1, action_index, pull)
         return of_scores, of_scores.new_empty(len(of_scores), 0)
 
 

@@ -3,7 +3,7 @@
 As in CleanRL and stable-baselines3, with three deviations:
 
 1. At time limits the value of the final observation is bootstrapped, as in stable-baselines3 but not in CleanRL.
-2. `Agent.measured` gives statistics of the last pass over a rollout, not means over all passes.
+2. `Agent.metrics` gives statistics of the last pass over a rollout, not means over all passes.
 3. In a minibatch of one step the advantage is not normalised; in CleanRL it becomes NaN.
 
 Tests are greedy; ``test_noise`` draws actions, of a search's agents alike for all members.
@@ -30,7 +30,7 @@ from models.optim import LockstepAdam, clip_norm
 from models.replay import ReplayBuffer
 from models.replaying import rates
 from models.spaces import Continuous, Discrete, Spaces
-from models.state import like
+from models.state import check_like
 from models.streams import Streams
 from models.trajectory import generalised_advantages
 from models.varied import draw_all, groups
@@ -55,20 +55,20 @@ class Agent(InnerAgent):
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.own = draw_all(config, seeds)
+        self.member_configs = draw_all(config, seeds)
         members, self.envs = len(seeds), config.num_envs
-        self.network = ActorCritic(config, self.own[0], spaces)
-        self.online = nn.Parameter(self.network.initial(Streams.named(seeds, "weights")), requires_grad=False)
-        rates, apart = [own.lr for own in self.own], config.target_kl is not None
-        self.optimizer = LockstepAdam(self.online, rates, eps=config.adam_eps, apart=apart)
+        self.network = ActorCritic(config, self.member_configs[0], spaces)
+        self.online = nn.Parameter(self.network.initial(Streams.from_name(seeds, "weights")), requires_grad=False)
+        rates, per_member = [member_config.lr for member_config in self.member_configs], config.target_kl is not None
+        self.optimizer = LockstepAdam(self.online, rates, eps=config.adam_eps, per_member=per_member)
         self.length = config.rollout_steps
         self.rows = self.length * self.envs
         self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
         self.curiosity = curiosity_of(config, spaces, seeds)
-        self.noise = noise_of(self.network.actions, Streams.named(seeds, "actions"), self.envs)
-        self.shuffling = Streams.named(seeds, "minibatches")
-        self.seen = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
-        self.gained = Moments(members, (), _PRIOR) if config.normalize_reward else None
+        self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
+        self.shuffling = Streams.from_name(seeds, "minibatches")
+        self.obs_moments = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
+        self.return_moments = Moments(members, (), _PRIOR) if config.normalize_reward else None
         self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards that `gained` is of
         self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}
         if config.max_grad_norm is not None:
@@ -79,7 +79,7 @@ class Agent(InnerAgent):
         self.episodes = torch.zeros(members, dtype=torch.int64)
         self.steps = 0
         self._fixed = torch.zeros(members, self.online.shape[1] - self.network.trained)  # gradient of what is fixed
-        self._drawn = torch.empty(0)  # actions of the step under way, before they were clipped
+        self._raw_action = torch.empty(0)  # actions of the step under way, before they were clipped
         self._view()
 
     def _view(self) -> None:
@@ -97,31 +97,36 @@ class Agent(InnerAgent):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         self.steps += 1
-        if self.seen is not None:
-            self.seen.add(obs)
-            self.parts.mean.copy_(self.seen.mean)
-            self.parts.scale.copy_(self.seen.scale())
-        outputs = self.network.actor.forward(self.parts.actor, self._shown(obs))[-1]
+        if self.obs_moments is not None:
+            self.obs_moments.add(obs)
+            self.parts.mean.copy_(self.obs_moments.mean)
+            self.parts.scale.copy_(self.obs_moments.scale())
+        outputs = self.network.actor.forward(self.parts.actor, self._normalized_columns(obs))[-1]
         actions = self.network.actions
-        self._drawn = actions.draw(outputs, self.parts.scales, self.noise.next()["action"])
-        return actions.executed(self._drawn)
+        self._raw_action = actions.draw(outputs, self.parts.scales, self.noise.next()["action"])
+        return actions.executed(self._raw_action)
 
-    def _shown(self, obs: Tensor) -> Tensor:
+    def _normalized_columns(self, obs: Tensor) -> Tensor:
         """``[M, E, O]`` as columns ``[M, O, E]``."""
         return self.parts.normalised(obs).transpose(1, 2)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        if self.gained is not None:
+        if self.return_moments is not None:
             self.going = self.going * self.config.discount + reward
-            self.gained.add(self.going)
-            reward = (reward * self.gained.scale().unsqueeze(1)).clamp(-LIMIT, LIMIT)
+            self.return_moments.add(self.going)
+            reward = (reward * self.return_moments.scale().unsqueeze(1)).clamp(-LIMIT, LIMIT)
             self.going = self.going.masked_fill(done, 0.0)
-        shown, following = self.parts.normalised(obs), self.parts.normalised(next_obs)
-        drawn = self._drawn.float().view(*reward.shape, -1)
+        normalized, next_normalized = self.parts.normalised(obs), self.parts.normalised(next_obs)
+        raw_action = self._raw_action.float().view(*reward.shape, -1)
         self.rollout.add(
-            obs=shown, next_obs=following, action=drawn, reward=reward, discount=discount, done=done.float()
+            obs=normalized,
+            next_obs=next_normalized,
+            action=raw_action,
+            reward=reward,
+            discount=discount,
+            done=done.float(),
         )
         self.episodes += done.sum(1)
 
@@ -140,64 +145,64 @@ class Agent(InnerAgent):
         return full * self.config.ppo_epochs * -(-self.rows // self._batch())
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        made = torch.full_like(learned, self._owed(steps)) - self._spared
+        update_count = torch.full_like(learned, self._owed(steps)) - self._spared
         self._spared = torch.zeros_like(self._spared)
-        return made
+        return update_count
 
     def _batch(self) -> int:
         """Steps of a minibatch."""
-        return min(self.rows, self.own[0].batch_size)
+        return min(self.rows, self.member_configs[0].batch_size)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
         if self.steps % self.length:
             return self.loss
-        table = self._judged()
+        batch = self._judged()
         if self.config.target_kl is not None:
-            self._pass_while_near(table)
+            self._pass_while_near(batch)
         else:
             for epoch in range(self.config.ppo_epochs):
                 self._norms.clear()
-                found = [self.descend(part) for part in self._minibatches(table)]
+                loss_terms = [self.descend(minibatch) for minibatch in self._minibatches(batch)]
                 if epoch == self.config.ppo_epochs - 1:
-                    measured = torch.stack([self.measure(*each) for each in found], 2).mean(2)
-                    self.numbers |= dict(zip(MEASURED, measured.unbind(1), strict=False))
+                    statistics = torch.stack([self.measure(*terms) for terms in loss_terms], 2).mean(2)
+                    self.numbers |= dict(zip(MEASURED, statistics.unbind(1), strict=False))
             if self._norms:
                 self.numbers["grad_norm"] = torch.stack(self._norms, 1).mean(1)
         policy, value, entropy = (self.numbers[name] for name in MEASURED[:3])
         self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
         return self.loss
 
-    def _pass_while_near(self, table: Tensor) -> None:
-        """The passes over ``table``, which end for a member before the minibatch in which its policy has left that of
+    def _pass_while_near(self, batch: Tensor) -> None:
+        """The passes over ``batch``, which end for a member before the minibatch in which its policy has left that of
         the rollout by more than ``target_kl`` allows. Orders are drawn for all passes, since a member's numbers depend
         on no other."""
         going = torch.ones(self.members, dtype=torch.bool)
         for _ in range(self.config.ppo_epochs):
-            begun, measured, looks = going.clone(), [], []
+            epoch_members, statistics, looks = going.clone(), [], []
             self._norms.clear()
-            for part in self._minibatches(table):
+            for minibatch in self._minibatches(batch):
                 self._spared += ~going
                 if going.any():
                     looks.append(going.clone())
-                    measured.append(self.measure(*self.descend(part, going)))
+                    statistics.append(self.measure(*self.descend(minibatch, going)))
                     self._spared += looks[-1] & ~going
-            if not measured:
+            if not statistics:
                 continue
-            numbers = dict(zip(MEASURED, torch.stack(measured).unbind(2), strict=False))
+            numbers = dict(zip(MEASURED, torch.stack(statistics).unbind(2), strict=False))
             if self._norms:
                 numbers["grad_norm"] = torch.stack(self._norms)
             looked = torch.stack(looks)
             for name, values in numbers.items():  # [B, M], of the minibatches that a member has come to
                 mean = values.T.masked_fill(~looked.T, 0.0).cumsum(1)[:, -1] / looked.sum(0)
-                self.numbers[name] = torch.where(begun, mean, self.numbers[name])
+                self.numbers[name] = torch.where(epoch_members, mean, self.numbers[name])
 
     @property
-    def share(self) -> float:
+    def lr_factor(self) -> float:
         """The share of the learning rates that counted in the latest rollout, 1 before the first."""
-        return self.share_at(max(0, self.steps // self.length - 1) * self.length)
+        return self.lr_factor_at(max(0, self.steps // self.length - 1) * self.length)
 
-    def share_at(self, steps: int) -> float:
+    def lr_factor_at(self, steps: int) -> float:
         """The share of the learning rates that counts in the rollout that begins after so many steps."""
         return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
@@ -212,52 +217,52 @@ class Agent(InnerAgent):
         if self.curiosity is not None:
             reward = reward + self._novelty(obs, action, next_obs).T.view_as(reward)
         value, ahead, done = self._value(obs), config.discount * ahead, done > 0
-        now, later = (each.T.unflatten(0, (self.length, self.envs)) for each in (value, self._value(next_obs)))
-        advantages = generalised_advantages(reward, now, later, ahead, done, config.gae_lambda)
+        now, next_value = (values.T.unflatten(0, (self.length, self.envs)) for values in (value, self._value(next_obs)))
+        advantages = generalised_advantages(reward, now, next_value, ahead, done, config.gae_lambda)
         advantage = advantages.flatten(0, 1).T.contiguous()
         goal = advantage + value
         outputs = self.network.actor.forward(self.parts.actor, obs)[-1]
         log_prob = self.network.actions.judge(outputs, self.parts.scales, action).log_prob
-        left = (goal - value).var(1, correction=0) / goal.var(1, correction=0)
-        self.numbers["explained_variance"] = 1 - left
+        unexplained_variance = (goal - value).var(1, correction=0) / goal.var(1, correction=0)
+        self.numbers["explained_variance"] = 1 - unexplained_variance
         return torch.cat([obs, action, torch.stack((log_prob, advantage, goal, value), 1)], 1)
 
     def _novelty(self, *columns: Tensor) -> Tensor:
         """Rewards ``[M, N]`` for novelty of a rollout's observations, actions and next observations ``[M, ., N]``, one
         minibatch after another."""
         assert self.curiosity is not None
-        paid = []
-        for part in zip(*(column.transpose(1, 2).split(self._batch(), 1) for column in columns), strict=True):
-            obs, action, next_obs = part
+        bonuses = []
+        for minibatch in zip(*(column.transpose(1, 2).split(self._batch(), 1) for column in columns), strict=True):
+            obs, action, next_obs = minibatch
             done = action[..., 0] if isinstance(self.spaces.actions, Discrete) else action
-            paid.append(self.curiosity.rewards(obs, done, next_obs))
-        return torch.cat(paid, 1)
+            bonuses.append(self.curiosity.rewards(obs, done, next_obs))
+        return torch.cat(bonuses, 1)
 
     def _value(self, obs: Tensor) -> Tensor:
         """``[M, O, N] -> [M, N]``, as the critic says it."""
         return self.network.critic.forward(self.parts.critic, obs)[-1].squeeze(1)
 
-    def _minibatches(self, table: Tensor) -> Iterator[Tensor]:
+    def _minibatches(self, batch: Tensor) -> Iterator[Tensor]:
         """Minibatches of a pass over the rollout, shuffled for each member separately."""
         if self._batch() == self.rows:
-            yield table
+            yield batch
             return
-        order = self.shuffling.permutations(self.rows).unsqueeze(1).expand_as(table)
-        yield from table.gather(2, order).split(self._batch(), 2)
+        order = self.shuffling.permutations(self.rows).unsqueeze(1).expand_as(batch)
+        yield from batch.gather(2, order).split(self._batch(), 2)
 
-    def descend(self, part: Tensor, going: Tensor | None = None) -> tuple[Tensor, ...]:
+    def descend(self, minibatch: Tensor, going: Tensor | None = None) -> tuple[Tensor, ...]:
         """Make a gradient step on a minibatch ``[M, W, B]`` of the table. Returns the arguments of `measure`. With
         ``target_kl`` only the members in ``going [M]`` bool make it; members beyond the limit are removed from it."""
         config, network, parts = self.config, self.network, self.parts
-        obs, action, rest = part.split([network.actor.sizes[0], network.actions.width, 4], 1)
-        before, advantage, goal, old_value = rest.unbind(1)
-        share = 1 / part.shape[2]
-        if config.normalize_advantage and part.shape[2] > 1:
+        obs, action, rest = minibatch.split([network.actor.sizes[0], network.actions.width, 4], 1)
+        old_log_prob, advantage, goal, old_value = rest.unbind(1)
+        share = 1 / minibatch.shape[2]
+        if config.normalize_advantage and minibatch.shape[2] > 1:
             centred = advantage - advantage.mean(1, keepdim=True)
             advantage = centred / (centred.std(-1) + 1e-8).unsqueeze(1)
         trace = network.actor.forward(parts.actor, obs)
         judged = network.actions.judge(trace[-1], parts.scales, action)
-        log_ratio = judged.log_prob - before
+        log_ratio = judged.log_prob - old_log_prob
         ratio = exp(log_ratio)
         surrogate, of_log_prob = clipped_surrogate(ratio, advantage, config.clip_range)
         of_outputs, of_scales = network.actions.gradient(judged, of_log_prob * share, -config.ent_coef * share)
@@ -272,28 +277,30 @@ class Agent(InnerAgent):
         if going is not None:
             assert config.target_kl is not None
             going &= approximate_kl(ratio, log_ratio).mean(1) <= 1.5 * config.target_kl
-        self.optimizer.update(gradient, self.share, going)
+        self.optimizer.update(gradient, self.lr_factor, going)
         return surrogate, error, judged.entropy, log_ratio, ratio
 
     def measure(self, surrogate: Tensor, error: Tensor, entropy: Tensor, log_ratio: Tensor, ratio: Tensor) -> Tensor:
         """The first five of `MEASURED` over a minibatch, ``[M, 5]``."""
-        far = (ratio - 1).abs() > self.config.clip_range
-        each = (surrogate, error, entropy, approximate_kl(ratio, log_ratio), far.float())
-        return torch.stack([numbers.mean(1) for numbers in each], 1)
+        clipped = (ratio - 1).abs() > self.config.clip_range
+        terms = (surrogate, error, entropy, approximate_kl(ratio, log_ratio), clipped.float())
+        return torch.stack([numbers.mean(1) for numbers in terms], 1)
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         """Statistics of the latest rollout; NaN before the first. The explained variance is NaN for equal targets."""
         return {f"train/{name}": values for name, values in self.numbers.items()}
 
     def status(self) -> dict[str, Tensor]:
-        return {"train/learning_rate": self.share * rates(self.own)}
+        return {"train/learning_rate": self.lr_factor * rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, O] -> [M, B, 1]``, of the policy."""
-        found = self._value(self._shown(obs))
-        return (found if self.gained is None else found / self.gained.scale().unsqueeze(1)).unsqueeze(2)
+        state_value = self._value(self._normalized_columns(obs))
+        return (
+            state_value if self.return_moments is None else state_value / self.return_moments.scale().unsqueeze(1)
+        ).unsqueeze(2)
 
-    def made(self, steps: int) -> None:
+    def count_steps(self, steps: int) -> None:
         """Compiled code has made so many steps, with the updates that they owe, and written their rows."""
         self.steps += steps
         self.rollout.added(steps * self.envs)
@@ -302,38 +309,41 @@ class Agent(InnerAgent):
     # -- members and state ---------------------------------------------------------------------------------------------
 
     def select(self, members: Tensor) -> None:
-        chosen = members.tolist()
-        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        member_indices = members.tolist()
+        self.seeds, self.member_configs = (
+            [self.seeds[m] for m in member_indices],
+            [self.member_configs[m] for m in member_indices],
+        )
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.optimizer.select(self.online, members)
         for name in ("_fixed", "going", "loss", "episodes", "_spared"):
             setattr(self, name, getattr(self, name)[members])
         self.numbers = {name: values[members] for name, values in self.numbers.items()}
-        for part in (self.rollout, self.noise, self.seen, self.gained, self.curiosity):
+        for part in (self.rollout, self.noise, self.obs_moments, self.return_moments, self.curiosity):
             if part is not None:
                 part.select(members)
-        self.shuffling.select(chosen)
+        self.shuffling.select(member_indices)
         self._view()
 
-    def _own(self) -> dict[str, Any]:
+    def _saved_attributes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("going", "numbers", "loss", "episodes", "steps")}
 
     def _stateful(self) -> dict[str, Any]:
         parts = {"optimizer": self.optimizer, "rollout": self.rollout, "noise": self.noise}
-        others = {"seen": self.seen, "gained": self.gained, "curiosity": self.curiosity}
-        return parts | {name: part for name, part in others.items() if part is not None}
+        optional_parts = {"seen": self.obs_moments, "gained": self.return_moments, "curiosity": self.curiosity}
+        return parts | {name: part for name, part in optional_parts.items() if part is not None}
 
     def training_state(self) -> dict[str, Any]:
         parts = {name: part.state_dict() for name, part in self._stateful().items()}
-        return self._own() | parts | {"shuffling": self.shuffling.get_state()}
+        return self._saved_attributes() | parts | {"shuffling": self.shuffling.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         for name, part in self._stateful().items():
             part.load_state_dict(state[name])
         self.shuffling.set_state(state["shuffling"])
         numbers = self.numbers | state["numbers"]  # a former file lacks some
-        for name, own in self._own().items():
-            setattr(self, name, like(own, numbers if name == "numbers" else state[name], name))
+        for name, current_value in self._saved_attributes().items():
+            setattr(self, name, check_like(current_value, numbers if name == "numbers" else state[name], name))
 
 
 def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:

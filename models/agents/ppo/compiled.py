@@ -29,7 +29,7 @@ class Members(NamedTuple):
     online: Array  # [M, D]
     mean: Array  # [M, D], of `LockstepAdam`
     square: Array
-    made: int  # updates
+    update_count: int  # updates
     lr: Array  # [M]
     eps: float
     episodes: Array  # [M]
@@ -62,7 +62,7 @@ class Work(NamedTuple):
 
     rows: Array  # [2, widest], for `single`
     vector: Array  # of a continuous action, as it is executed
-    chosen: Array  # [E, A], as it was drawn
+    raw_action: Array  # [E, A], as it was drawn
     actor: Array
     actor_kept: Array
     actor_back: Array
@@ -70,16 +70,16 @@ class Work(NamedTuple):
     critic_kept: Array
     critic_back: Array
     value: Array  # [N], of the rollout
-    later: Array
+    next_value: Array
     log_prob: Array
     advantage: Array
     goal: Array
     batch: Array  # [B], rows of the minibatch
-    own: Array  # [B], their advantages
+    minibatch_advantage: Array  # [B], their advantages
     grad: Array  # [D]
 
 
-def able(agent: Agent) -> bool:
+def can_compile(agent: Agent) -> bool:
     """Whether all of its settings are in machine code."""
     config = agent.config
     return not (config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None)
@@ -98,31 +98,62 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
             for k in range(passes):
                 orders[:, r, k] = agent.shuffling.permutations(agent.rows).numpy()
     first = agent.steps // agent.length
-    shares = [agent.share_at((first + r) * agent.length) for r in range(full)]
+    shares = [agent.lr_factor_at((first + r) * agent.length) for r in range(full)]
     agent.loss = loss
     vector = actions.outputs if isinstance(actions, Gaussian) else 0
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
-    limits = [-1.0 if each is None else each for each in (config.clip_range_vf, config.max_grad_norm)]
-    floats = (config.discount, config.discount * config.gae_lambda, config.clip_range, limits[0], config.vf_coef,
-              config.ent_coef, limits[1])  # fmt: skip
+    limits = [-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm)]
+    floats = (
+        config.discount,
+        config.discount * config.gae_lambda,
+        config.clip_range,
+        limits[0],
+        config.vf_coef,
+        config.ent_coef,
+        limits[1],
+    )
     adam, lr = agent.optimizer, np.array(agent.optimizer.lr, np.float64)
-    return Members._make((
-        net(network.actor), net(network.critic, network.actor.size), network.actor.size + network.critic.size,
-        agent.online.detach().numpy(), adam.mean.numpy(), adam.square.numpy(), adam.count, lr, float(adam.eps),
-        agent.episodes.numpy(), loss.numpy(), table.numpy(), agent.steps, agent.length, numbers["action"].numpy(),
-        orders, np.array(shares, np.float64), passes, batch, agent.spaces.obs_shape[0], actions.outputs, vector,
-        *(each.numpy() for each in bounds), *(np.float32(each) for each in floats), config.normalize_advantage,
-    ))  # fmt: skip
+    return Members._make(
+        (
+            net(network.actor),
+            net(network.critic, network.actor.size),
+            network.actor.size + network.critic.size,
+            agent.online.detach().numpy(),
+            adam.mean.numpy(),
+            adam.square.numpy(),
+            adam.count,
+            lr,
+            float(adam.eps),
+            agent.episodes.numpy(),
+            loss.numpy(),
+            table.numpy(),
+            agent.steps,
+            agent.length,
+            numbers["action"].numpy(),
+            orders,
+            np.array(shares, np.float64),
+            passes,
+            batch,
+            agent.spaces.obs_shape[0],
+            actions.outputs,
+            vector,
+            *(value.numpy() for value in bounds),
+            *(np.float32(value) for value in floats),
+            config.normalize_advantage,
+        )
+    )
 
 
 def work(a: Members) -> Work:
     """Memory of an update."""
-    layers = [layers_of(each, a.batch) for each in (a.actor, a.critic) for _ in range(3)]
+    layers = [layers_of(mlp, a.batch) for mlp in (a.actor, a.critic) for _ in range(3)]
     rows, vector = np.empty((2, a.actor.widest), np.float32), np.empty(a.vector, np.float32)
-    chosen = np.empty((a.noise.shape[2], a.vector), np.float32)
+    raw_action = np.empty((a.noise.shape[2], a.vector), np.float32)
     of_rollout = [np.empty(len(a.table), np.float32) for _ in range(5)]
-    batch, own = np.empty(a.batch, np.int64), np.empty(a.batch, np.float32)
-    return Work._make((rows, vector, chosen, *layers, *of_rollout, batch, own, np.zeros_like(a.online[0])))
+    batch, minibatch_advantage = np.empty(a.batch, np.int64), np.empty(a.batch, np.float32)
+    return Work._make(
+        (rows, vector, raw_action, *layers, *of_rollout, batch, minibatch_advantage, np.zeros_like(a.online[0]))
+    )
 
 
 class Player(NamedTuple):
@@ -144,7 +175,7 @@ def player(policy: Play) -> Player | None:
         return None
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     actor, size = net(network.actor), actions.outputs
-    arrays = [each.detach().numpy() for each in (policy.online, *bounds)]
+    arrays = [tensor.detach().numpy() for tensor in (policy.online, *bounds)]
     return Player(actor, arrays[0], size, arrays[1], arrays[2], actor.widest, len(arrays[1]))
 
 
@@ -168,8 +199,8 @@ def choose(a, w, m, t, e, obs, state):
     at = _outputs(a.actor, flat, obs, w.rows)
     if a.vector:
         for k in range(a.vector):
-            w.chosen[e, k] = w.rows[at, k] + np.exp(flat[a.scales + k]) * a.noise[m, t, e, k]
-            w.vector[k] = _executed(a, w.chosen[e, k], k)
+            w.raw_action[e, k] = w.rows[at, k] + np.exp(flat[a.scales + k]) * a.noise[m, t, e, k]
+            w.vector[k] = _executed(a, w.raw_action[e, k], k)
         return 0
     best = 0
     for k in range(a.actions):
@@ -178,15 +209,15 @@ def choose(a, w, m, t, e, obs, state):
     return best
 
 
-def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """`Agent.observe` of one environment."""
     row, size = ((a.steps + t) % a.length) * a.noise.shape[2] + e, a.obs_size
     for k in range(size):
         a.table[row, m, k] = obs[k]
-        a.table[row, m, size + k] = after[k]
+        a.table[row, m, size + k] = next_obs[k]
     width = max(a.vector, 1)
     for k in range(a.vector):
-        a.table[row, m, 2 * size + k] = w.chosen[e, k]
+        a.table[row, m, 2 * size + k] = w.raw_action[e, k]
     if not a.vector:
         a.table[row, m, 2 * size] = np.float32(action)
     a.table[row, m, 2 * size + width] = reward
@@ -210,21 +241,21 @@ def _log_prob(a, w, flat, row, m, j):
     log-probabilities stand in the place of these."""
     out, at = w.actor[len(a.actor.sizes) - 1], 2 * a.obs_size
     if a.vector:
-        found = np.float32(0)
+        log_prob = np.float32(0)
         for k in range(a.vector):
             scale = flat[a.scales + k]
             off = (a.table[row, m, at + k] - out[k, j]) / np.exp(scale)
-            found -= np.float32(0.5) * off * off + scale + _HALF_LOG
-        return found
-    most = out[0, j]
+            log_prob -= np.float32(0.5) * off * off + scale + _HALF_LOG
+        return log_prob
+    max_score = out[0, j]
     for k in range(1, a.actions):
-        most = out[k, j] if out[k, j] > most else most
-    whole = np.float32(0)
+        max_score = out[k, j] if out[k, j] > max_score else max_score
+    normalizer = np.float32(0)
     for k in range(a.actions):
-        whole += np.exp(out[k, j] - most)
-    whole = most + np.log(whole)
+        normalizer += np.exp(out[k, j] - max_score)
+    normalizer = max_score + np.log(normalizer)
     for k in range(a.actions):
-        out[k, j] -= whole
+        out[k, j] -= normalizer
     return out[int(a.table[row, m, at]), j]
 
 
@@ -247,15 +278,15 @@ def _judge(a, w, m):
         _columns(a, w.critic, m, w.batch, count, a.obs_size)
         forward(a.critic, flat, w.critic, w.critic_kept)
         for j in range(count):
-            w.later[first + j] = w.critic[last, 0, j]
+            w.next_value[first + j] = w.critic[last, 0, j]
     at = 2 * a.obs_size + max(a.vector, 1)
     for row in range(rows - 1, -1, -1):
         ahead = a.table[row, m, at + 1]
-        found = a.table[row, m, at] + a.discount * ahead * w.later[row] - w.value[row]
+        advantage = a.table[row, m, at] + a.discount * ahead * w.next_value[row] - w.value[row]
         if row + envs < rows and a.table[row, m, at + 2] == 0:
-            found += a.trace * ahead * w.advantage[row + envs]
-        w.advantage[row] = found
-        w.goal[row] = found + w.value[row]
+            advantage += a.trace * ahead * w.advantage[row + envs]
+        w.advantage[row] = advantage
+        w.goal[row] = advantage + w.value[row]
 
 
 @compiled
@@ -263,24 +294,24 @@ def _advantages(a, w, count):
     """The advantages of a minibatch, as `Agent.descend` takes them."""
     mean, square = np.float32(0), np.float32(0)
     for j in range(count):
-        w.own[j] = w.advantage[w.batch[j]]
-        mean += w.own[j]
+        w.minibatch_advantage[j] = w.advantage[w.batch[j]]
+        mean += w.minibatch_advantage[j]
     if not a.normalize or count == 1:
         return
     mean /= np.float32(count)
     for j in range(count):
-        w.own[j] -= mean
-        square += w.own[j] * w.own[j]
+        w.minibatch_advantage[j] -= mean
+        square += w.minibatch_advantage[j] * w.minibatch_advantage[j]
     deviation = np.sqrt(square / np.float32(count - 1)) + np.float32(1e-8)
     for j in range(count):
-        w.own[j] /= deviation
+        w.minibatch_advantage[j] /= deviation
 
 
 @compiled
 def _of_policy(a, w, m, count, share):
     """The gradient of the policy's loss into ``w.actor_back`` and that of scales into ``w.grad``; the loss."""
     flat, last, at = a.online[m], len(a.actor.sizes) - 1, 2 * a.obs_size
-    out, back, loss, of_entropy = w.actor[last], w.actor_back[last], np.float32(0), -a.ent_coef * share
+    out, gradient, loss, of_entropy = w.actor[last], w.actor_back[last], np.float32(0), -a.ent_coef * share
     entropy = np.float32(0)
     for k in range(a.vector):
         w.grad[a.scales + k] = of_entropy * np.float32(count)
@@ -288,28 +319,28 @@ def _of_policy(a, w, m, count, share):
     for j in range(count):
         row = w.batch[j]
         ratio = np.exp(_log_prob(a, w, flat, row, m, j) - w.log_prob[row])
-        free = ratio * w.own[j]
+        free = ratio * w.minibatch_advantage[j]
         cut = _ONE - a.clip if ratio < _ONE - a.clip else _ONE + a.clip if ratio > _ONE + a.clip else ratio
-        bound = cut * w.own[j]
-        kept = free <= bound
-        pull = -free * share if kept else np.float32(0)
-        loss -= free if kept else bound
+        bound = cut * w.minibatch_advantage[j]
+        unclipped = free <= bound
+        pull = -free * share if unclipped else np.float32(0)
+        loss -= free if unclipped else bound
         for k in range(a.vector):
             deviation = np.exp(flat[a.scales + k])
             off = (a.table[row, m, at + k] - out[k, j]) / deviation
-            back[k, j] = pull * off / deviation
+            gradient[k, j] = pull * off / deviation
             w.grad[a.scales + k] += pull * (off * off - _ONE)
         if not a.vector:
             entropy = np.float32(0)
             for k in range(a.actions):
                 entropy -= np.exp(out[k, j]) * out[k, j]
             for k in range(a.actions):
-                back[k, j] = -np.exp(out[k, j]) * (pull + of_entropy * (out[k, j] + entropy))
-            back[int(a.table[row, m, at]), j] += pull
+                gradient[k, j] = -np.exp(out[k, j]) * (pull + of_entropy * (out[k, j] + entropy))
+            gradient[int(a.table[row, m, at]), j] += pull
         loss -= a.ent_coef * entropy
     for k in range(a.actions):
-        for j in range(count, back.shape[1]):
-            back[k, j] = np.float32(0)
+        for j in range(count, gradient.shape[1]):
+            gradient[k, j] = np.float32(0)
     return loss * share
 
 
@@ -317,21 +348,21 @@ def _of_policy(a, w, m, count, share):
 def _of_values(a, w, count, share):
     """The gradient of the values' loss into ``w.critic_back`` (`clipped_value_error`); the loss."""
     last, loss = len(a.critic.sizes) - 1, np.float32(0)
-    back = w.critic_back[last]
+    gradient = w.critic_back[last]
     for j in range(count):
         row, value = w.batch[j], w.critic[last, 0, j]
         error, free = value - w.goal[row], True
-        found = error * error
+        squared_error = error * error
         if a.clip_value >= 0:
             moved = value - w.value[row]
             cut = -a.clip_value if moved < -a.clip_value else a.clip_value if moved > a.clip_value else moved
             other = w.value[row] + cut - w.goal[row]
-            free = cut == moved or found >= other * other
-            found = found if free else other * other
-        loss += found
-        back[0, j] = np.float32(2) * error * (a.vf_coef * share) if free else np.float32(0)
-    for j in range(count, back.shape[1]):
-        back[0, j] = np.float32(0)
+            free = cut == moved or squared_error >= other * other
+            squared_error = squared_error if free else other * other
+        loss += squared_error
+        gradient[0, j] = np.float32(2) * error * (a.vf_coef * share) if free else np.float32(0)
+    for j in range(count, gradient.shape[1]):
+        gradient[0, j] = np.float32(0)
     return loss * share * a.vf_coef
 
 
@@ -349,9 +380,9 @@ def _move(a, w, m, count, share):
     online, mean, square_of = a.online[m], a.mean[m], a.square[m]
     size = np.float32(share * a.lr[m] / (1 - 0.9**count))
     root, eps = np.float32((1 - 0.999**count) ** 0.5), np.float32(a.eps)
-    one, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
+    mean_weight, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
     for k in range(len(w.grad)):
-        mean[k] += one * (w.grad[k] - mean[k])
+        mean[k] += mean_weight * (w.grad[k] - mean[k])
         square_of[k] = np.float32(0.999) * square_of[k] + two * w.grad[k] * w.grad[k]
         online[k] -= size * mean[k] / (np.sqrt(square_of[k]) / root + eps)
 
@@ -363,7 +394,7 @@ def improve(a, w, m, t):
     r, rows = (a.steps + t + 1) // a.length - a.steps // a.length - 1, len(w.value)
     pieces = (rows + a.batch - 1) // a.batch
     _judge(a, w, m)
-    flat, count = a.online[m], a.made + r * a.passes * pieces
+    flat, count = a.online[m], a.update_count + r * a.passes * pieces
     for k in range(a.passes):
         loss = np.float32(0)
         for piece in range(pieces):

@@ -86,8 +86,8 @@ class Config(Intrinsic):
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     idle = intrinsic.ineffective(config)
-    whole = config.batch_size >= config.num_envs * config.rollout_steps
-    if config.ppo_epochs == 1 and whole and not config.vary_hp:
+    full_batch = config.batch_size >= config.num_envs * config.rollout_steps
+    if config.ppo_epochs == 1 and full_batch and not config.vary_hp:
         reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
         idle = idle | dict.fromkeys(("clip_range", "clip_range_vf", "target_kl"), reason)
     return idle

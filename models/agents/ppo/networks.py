@@ -36,13 +36,13 @@ class Parts(NamedTuple):
 class ActorCritic:
     """A policy network, a value network, the scales of actions, and the mean and scale of observations.
 
-    The first ``trained`` numbers of a row are trained. A row is padded with zeros to whole blocks. ``own`` is the
-    config with drawn hyperparameters, which sets the widths.
+    The first ``trained`` numbers of a row are trained. A row is padded with zeros to whole blocks. ``member_config`` is
+    the config with drawn hyperparameters, which sets the widths.
     """
 
-    def __init__(self, config: Config, own: Config, spaces: Spaces):
+    def __init__(self, config: Config, member_config: Config, spaces: Spaces):
         self.actions = actions_of(config, spaces)
-        inputs, hidden = spaces.obs_shape[0], own.hidden_sizes
+        inputs, hidden = spaces.obs_shape[0], member_config.hidden_sizes
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
         self.actor = Mlp([inputs, *hidden, self.actions.outputs], config.activation, layer=layer)
@@ -65,8 +65,8 @@ class ActorCritic:
         return torch.cat([*rows, fixed.expand(len(streams), -1)], 1)
 
     def parts(self, flat: Tensor) -> Parts:
-        actor, critic, *others, _ = flat.split([*self.counts, self.padding], 1)
-        return Parts(self.actor.layers(actor), self.critic.layers(critic), *others)
+        actor, critic, *extra_parts, _ = flat.split([*self.counts, self.padding], 1)
+        return Parts(self.actor.layers(actor), self.critic.layers(critic), *extra_parts)
 
 
 class Play(Policy):
@@ -81,8 +81,8 @@ class Play(Policy):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         actions = self.network.actions
-        seen = self.parts.normalised(obs).transpose(1, 2)
-        outputs = self.network.actor.forward(self.parts.actor, seen)[-1]
+        normalized = self.parts.normalised(obs).transpose(1, 2)
+        outputs = self.network.actor.forward(self.parts.actor, normalized)[-1]
         if self.streams is None:
             return actions.executed(actions.best(outputs))
         if self.noise is None:

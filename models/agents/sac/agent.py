@@ -26,8 +26,8 @@ class Agent(OffPolicy):
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
-        nothing = torch.full((len(seeds),), torch.nan)
-        self.seen |= {"train/entropy": nothing, "train/entropy_temperature": nothing}
+        nan_values = torch.full((len(seeds),), torch.nan)
+        self.logged |= {"train/entropy": nan_values, "train/entropy_temperature": nan_values}
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
     def _outputs(self, vector: int) -> int:
@@ -53,24 +53,24 @@ class Agent(OffPolicy):
             return outputs[:, : self.action_size].transpose(1, 2).tanh()
         return draw(outputs, streams.normal(self.action_size, outputs.shape[2])).action.transpose(1, 2)
 
-    def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        drawn = draw(self.network.forward(self._actor, next_obs)[-1], numbers["next"])
-        values = self.critics.target_values(torch.cat([next_obs, drawn.action], 1))
-        return torch.addcmul(values, self.alpha(), drawn.log_prob, value=-1)
+    def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+        next_sample = draw(self.network.forward(self._actor, next_obs)[-1], numbers["next"])
+        values = self.critics.target_values(torch.cat([next_obs, next_sample.action], 1))
+        return torch.addcmul(values, self.alpha(), next_sample.log_prob, value=-1)
 
     def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         alpha, trace = self.alpha(), self.network.forward(self._actor, obs)
-        drawn = draw(trace[-1], numbers["now"])
-        acted, slopes = self.critics.smaller(torch.cat([obs, drawn.action], 1))
-        self.critics.latest |= {"acted": acted, "log_prob": drawn.log_prob, "alpha": alpha}
+        action_sample = draw(trace[-1], numbers["now"])
+        min_q, slopes = self.critics.smaller(torch.cat([obs, action_sample.action], 1))
+        self.critics.latest |= {"acted": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
         uphill = slopes[:, self.obs_size :]
-        gradient = slope(drawn, uphill.neg(), (alpha / obs.shape[2]).unsqueeze(2))
-        entropy = drawn.log_prob.mean(1).neg()
+        gradient = slope(action_sample, uphill.neg(), (alpha / obs.shape[2]).unsqueeze(2))
+        entropy = action_sample.log_prob.mean(1).neg()
         of_level = (entropy - self.target_entropy) * float(self.config.learn_temperature)
         of_network = self.network.backward(self._actor, obs, trace, gradient)[0]
         self.optimizer.update(torch.cat([of_network, of_level.unsqueeze(1)], 1), learning)
         self.critics.follow(self.config.tau, learning)
-        self.seen |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}
+        self.logged |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
         return (latest["alpha"] * latest["log_prob"] - latest["acted"]).mean(1)

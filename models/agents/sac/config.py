@@ -64,16 +64,23 @@ class Config(Intrinsic):
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    own = {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
-    return intrinsic.ineffective(config) | own
+    idle_settings = {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
+    return intrinsic.ineffective(config) | idle_settings
 
 
 # A fixed temperature keeps the actions wide until the first reward; one hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.3,
-    "hidden_sizes": (64,), "lr": 3e-3, "tau": 0.01, "buffer_size": 200_000, "fill": 1000, "num_envs": 8,
+    "noise_type": "ornstein-uhlenbeck",
+    "learn_temperature": False,
+    "entropy_temperature": 0.3,
+    "hidden_sizes": (64,),
+    "lr": 3e-3,
+    "tau": 0.01,
+    "buffer_size": 200_000,
+    "fill": 1000,
+    "num_envs": 8,
     "updates_per_step": 2,
-}  # fmt: skip
+}
 
 FAMILY = Family(
     config=Config,

@@ -17,7 +17,7 @@ from models.curiosity import curiosity_of
 from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
-from models.state import demand, like
+from models.state import check_like, demand
 from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
 from models.varied import sampled
 
@@ -111,8 +111,8 @@ class Agent(InnerAgent):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        drawn = {seed: draw(config, seed) for seed in set(seeds)}
-        self.own = [drawn[seed] for seed in seeds]
+        configs_by_seed = {seed: draw(config, seed) for seed in set(seeds)}
+        self.member_configs = [configs_by_seed[seed] for seed in seeds]
         self.states, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.envs = self.updates_per_step = config.num_envs
         shape = (len(seeds), self.states * self.actions)
@@ -140,7 +140,7 @@ class Agent(InnerAgent):
         self._values = self._rows.reshape(-1)
         self._cells = Cells(self.members, self.states)
         self._among = np.arange(self.members) * self.actions  # first index of rows [M, A]
-        self._lr = np.array([own.lr for own in self.own], np.float32)
+        self._lr = np.array([member_config.lr for member_config in self.member_configs], np.float32)
         self._discounts = self.discounts().numpy()
         self._now.obs = None
 
@@ -150,7 +150,7 @@ class Agent(InnerAgent):
         return self._now.count
 
     def discounts(self) -> Tensor:
-        return torch.tensor([own.discount for own in self.own])
+        return torch.tensor([member_config.discount for member_config in self.member_configs])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Greedy play, which draws nothing."""
@@ -187,23 +187,23 @@ class Agent(InnerAgent):
     ) -> None:
         now = self._now
         rows = now.rows if now.obs is obs else self._cells(obs)
-        taken = rows * self.actions
-        taken += action.numpy().reshape(-1)
-        paid, after, now.done = reward.numpy().reshape(-1), discount.numpy().reshape(-1), done.numpy()
+        entries = rows * self.actions
+        entries += action.numpy().reshape(-1)
+        rewards, discounts, now.done = reward.numpy().reshape(-1), discount.numpy().reshape(-1), done.numpy()
         if self.config.truncation_ends:
-            after = np.where(now.done.reshape(-1), np.float32(0), after)
+            discounts = np.where(now.done.reshape(-1), np.float32(0), discounts)
         if self.visits is not None:
             visits = self.visits.numpy().reshape(-1)
-            np.add.at(visits, taken, 1)
+            np.add.at(visits, entries, 1)
             # The small number is the public code's.
-            paid = paid + (self.config.count_bonus / (np.sqrt(visits.take(taken)) + 1e-9)).astype(np.float32)
+            rewards = rewards + (self.config.count_bonus / (np.sqrt(visits.take(entries)) + 1e-9)).astype(np.float32)
         if self.curiosity is not None:
-            able = self.learning() if self.config.init_episodes else None
-            paid = paid + self.curiosity.rewards(obs, action, next_obs, able).numpy().reshape(-1)
+            learners = self.learning() if self.config.init_episodes else None
+            rewards = rewards + self.curiosity.rewards(obs, action, next_obs, learners).numpy().reshape(-1)
         episodes = self.episodes.numpy()
-        for ended in now.done.T:
-            episodes += ended
-        now.parts = taken, self._cells(next_obs), paid, after
+        for env_done in now.done.T:
+            episodes += env_done
+        now.parts = entries, self._cells(next_obs), rewards, discounts
 
     def learning(self) -> Tensor:
         return self.episodes >= self.config.init_episodes
@@ -216,24 +216,24 @@ class Agent(InnerAgent):
             loss = self._update(env, *(part[env :: self.envs] for part in parts))
         return loss
 
-    def _update(self, env: int, taken: Array, after: Array, reward: Array, discount: Array) -> Tensor:
-        """Take in the step of one environment ``[M]``: values at ``taken`` move, rows ``after`` come next."""
-        values = self._rows.take(after, 0)
+    def _update(self, env: int, entries: Array, next_rows: Array, reward: Array, discount: Array) -> Tensor:
+        """Take in the step of one environment ``[M]``: values at ``entries`` move, rows ``after`` come next."""
+        values = self._rows.take(next_rows, 0)
         action = best(values) if self.config.backup == "max" else self._next_action(env, values)
         action += self._among
         error = discount * self._discounts
-        old = self._values.take(taken)
+        old = self._values.take(entries)
         error *= values.reshape(-1).take(action)
         error += reward
         error -= old
         loss = torch.from_numpy(error * error)
         if self.config.init_episodes:
-            able = self.learning()
-            loss.masked_fill_(~able, torch.nan)
-            error[~able.numpy()] = 0
+            learners = self.learning()
+            loss.masked_fill_(~learners, torch.nan)
+            error[~learners.numpy()] = 0
         error *= self._lr
         error += old
-        self._values[taken] = error
+        self._values[entries] = error
         return loss
 
     def _next_action(self, env: int, values: Array) -> Array:
@@ -245,14 +245,17 @@ class Agent(InnerAgent):
             self.planned.numpy()[:, env] = np.where(self._now.done[:, env], self.actions, action)
         return action
 
-    def made(self, steps: int) -> None:
+    def count_steps(self, steps: int) -> None:
         """Compiled code has made so many steps."""
         self._now.count += steps
         self._now.obs = None
 
     def select(self, members: Tensor) -> None:
-        chosen = members.tolist()
-        self.seeds, self.own = [self.seeds[m] for m in chosen], [self.own[m] for m in chosen]
+        member_indices = members.tolist()
+        self.seeds, self.member_configs = (
+            [self.seeds[m] for m in member_indices],
+            [self.member_configs[m] for m in member_indices],
+        )
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.visits = None if self.visits is None else self.visits[members]
         self.planned = None if self.planned is None else self.planned[members]
@@ -262,11 +265,11 @@ class Agent(InnerAgent):
         self.noise.select(members)
         self._prepare()
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         return {"train/epsilon": self.epsilon(), "train/q_mean": self.online.detach().mean(1)}
 
     def status(self) -> dict[str, Tensor]:
-        return {"train/learning_rate": rates(self.own)}
+        return {"train/learning_rate": rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
         """``obs [M, B, S] -> [M, B, A]``."""
@@ -276,20 +279,20 @@ class Agent(InnerAgent):
         return Greedy(online, self.states)
 
     def training_state(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
+        saved_attributes = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
         curious = None if self.curiosity is None else self.curiosity.state_dict()
-        return own | {"noise": self.noise.state_dict(), "curiosity": curious}
+        return saved_attributes | {"noise": self.noise.state_dict(), "curiosity": curious}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.noise.load_state_dict(state["noise"])
         for name in ("visits", "planned", "episodes"):
-            setattr(self, name, like(getattr(self, name), state[name], name))
+            setattr(self, name, check_like(getattr(self, name), state[name], name))
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])
-        self._now.count = like(self.steps, state["steps"], "steps")
+        self._now.count = check_like(self.steps, state["steps"], "steps")
         if self.planned is not None:
-            most = int(self.planned.max())
-            demand(most <= self.actions, "planned", f"has action {most}", f"up to {self.actions}")
+            max_action = int(self.planned.max())
+            demand(max_action <= self.actions, "planned", f"has action {max_action}", f"up to {self.actions}")
 
 
 class Greedy(Policy):

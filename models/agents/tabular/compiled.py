@@ -53,8 +53,8 @@ class Work(NamedTuple):
     vector: Array  # of a continuous action: empty
     numbers: Array  # [S], 0, 1, 2, ...
     cell: Array  # [E]
-    taken: Array  # [E], where values move
-    after: Array  # [E], the cells that come next
+    entries: Array  # [E], where values move
+    next_cells: Array  # [E], the cells that come next
     reward: Array  # [E]
     discount: Array  # [E]
     done: Array  # [E]
@@ -62,30 +62,44 @@ class Work(NamedTuple):
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
-    config, none = agent.config, np.empty((0, 0), np.int64)
+    config, empty = agent.config, np.empty((0, 0), np.int64)
     by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for form in ("", "next "):
         explore = numbers.get(form + "explore", numbers["explore"])
         # Where epsilon never moves these already say who explores: -1 is below it, 2 is not.
-        found[form + "explore"] = (
+        arrays[form + "explore"] = (
             _SIDES[explore.numpy().view(np.uint8)] if explore.dtype == torch.bool else explore.numpy()
         )
-        found[form + "action"] = numbers.get(form + "action", numbers["action"]).numpy()
-        found[form + "ties"] = numbers.get(form + "ties", torch.empty(0, 0, 0, 0)).numpy()
-    return Members._make((
-        agent.online.numpy(), none if agent.visits is None else agent.visits.numpy(),
-        none if agent.planned is None else agent.planned.numpy(), agent._lr, agent._discounts, agent.episodes.numpy(),
-        loss.numpy(), *found.values(), by_episode, by_step, agent.states, agent.actions, BACKUPS[config.backup],
-        config.count_bonus or 0.0, config.truncation_ends, config.init_episodes,
-    ))  # fmt: skip
+        arrays[form + "action"] = numbers.get(form + "action", numbers["action"]).numpy()
+        arrays[form + "ties"] = numbers.get(form + "ties", torch.empty(0, 0, 0, 0)).numpy()
+    return Members._make(
+        (
+            agent.online.numpy(),
+            empty if agent.visits is None else agent.visits.numpy(),
+            empty if agent.planned is None else agent.planned.numpy(),
+            agent._lr,
+            agent._discounts,
+            agent.episodes.numpy(),
+            loss.numpy(),
+            *arrays.values(),
+            by_episode,
+            by_step,
+            agent.states,
+            agent.actions,
+            BACKUPS[config.backup],
+            config.count_bonus or 0.0,
+            config.truncation_ends,
+            config.init_episodes,
+        )
+    )
 
 
 def work(a: Members) -> Work:
     envs = a.explore.shape[2]
-    whole, floats = [np.zeros(envs, np.int64) for _ in range(3)], [np.zeros(envs, np.float32) for _ in range(2)]
+    int_arrays, floats = [np.zeros(envs, np.int64) for _ in range(3)], [np.zeros(envs, np.float32) for _ in range(2)]
     numbers = np.arange(a.states, dtype=np.float32)
-    return Work._make((np.empty(0, np.float32), numbers, *whole, *floats, np.zeros(envs, np.bool_)))
+    return Work._make((np.empty(0, np.float32), numbers, *int_arrays, *floats, np.zeros(envs, np.bool_)))
 
 
 class Player(NamedTuple):
@@ -121,13 +135,13 @@ def _first(online, row, first, actions):
     """The first of the best actions, by the numbers of a ``row`` from the ``first`` on. It branches nowhere but for NaN
     (`better`), for no processor guesses which action is the best."""
     best, top = 0, entry(online, row, first)
-    sound = top == top
+    no_nan = top == top
     for k in range(1, actions):
         value = entry(online, row, first + k)
-        sound = sound & (value == value)
-        more = value > top
-        best, top = k if more else best, value if more else top
-    if not sound:
+        no_nan = no_nan & (value == value)
+        greater = value > top
+        best, top = k if greater else best, value if greater else top
+    if not no_nan:
         best = 0
         while entry(online, row, first + best) == entry(online, row, first + best):
             best += 1
@@ -155,23 +169,23 @@ def choose(a, w, m, t, e, obs, state):
     return _best(a.online, a.actions, a.ties, m, t, e, w.cell[e])
 
 
-def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """`Agent.observe` of one environment."""
-    w.taken[e], w.after[e] = w.cell[e] * a.actions + action, _at(state, after, w.numbers)
+    w.entries[e], w.next_cells[e] = w.cell[e] * a.actions + action, _at(state, next_obs, w.numbers)
     w.reward[e], w.discount[e] = reward, np.float32(0) if done and a.truncation_ends else discount
     w.done[e] = done
 
 
 def improve(a, w, m, t):
     """`Agent.learn`."""
-    envs = len(w.taken)
+    envs = len(w.entries)
     if len(a.visits):
         for e in range(envs):
-            a.visits[m, w.taken[e]] += 1
+            a.visits[m, w.entries[e]] += 1
         for e in range(envs):
-            w.reward[e] += np.float32(a.bonus / (np.sqrt(a.visits[m, w.taken[e]]) + 1e-9))
+            w.reward[e] += np.float32(a.bonus / (np.sqrt(a.visits[m, w.entries[e]]) + 1e-9))
     for e in range(envs):
-        cell = w.after[e]
+        cell = w.next_cells[e]
         if a.backup == MAX:
             action = _best(a.online, a.actions, a.next_ties, m, t, e, cell)
         else:
@@ -179,12 +193,12 @@ def improve(a, w, m, t):
             action = a.next_action[m, t, e] if explores else _best(a.online, a.actions, a.next_ties, m, t, e, cell)
             if a.backup == EXECUTED:
                 a.planned[m, e] = a.actions if w.done[e] else action
-        old = a.online[m, w.taken[e]]
-        later = w.discount[e] * a.discounts[m] * a.online[m, cell * a.actions + action]
-        error = later + w.reward[e] - old
+        old = a.online[m, w.entries[e]]
+        discounted_q = w.discount[e] * a.discounts[m] * a.online[m, cell * a.actions + action]
+        error = discounted_q + w.reward[e] - old
         a.loss[m] = error * error
         if a.episodes[m] >= a.init_episodes:
-            a.online[m, w.taken[e]] = error * a.lr[m] + old
+            a.online[m, w.entries[e]] = error * a.lr[m] + old
         else:
             a.loss[m] = np.nan
 

@@ -56,8 +56,8 @@ class Config(Intrinsic):
 
 def validate(config: Config) -> str | None:
     if config.eps_min > config.eps_init:
-        given = f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}"
-        return f"{given}; allowed: eps_min up to eps_init"
+        problem = f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}"
+        return f"{problem}; allowed: eps_min up to eps_init"
     return None
 
 

@@ -35,7 +35,7 @@ class Agent(OffPolicy):
         noise = streams.normal(*vectors.shape[1:])
         return torch.add(vectors, noise, alpha=self.config.action_std).clamp(-1, 1)
 
-    def later(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+    def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
         outputs = self.network.forward(self._target_actor, next_obs)[-1]
         return self.critics.target_values(torch.cat([next_obs, self._target_action(outputs, numbers)], 1))
 
@@ -44,18 +44,18 @@ class Agent(OffPolicy):
         return outputs.tanh().add_(self._smoothing(numbers)).clamp_(-1, 1)
 
     def _smoothing(self, numbers: dict[str, Tensor]) -> Tensor:
-        most = self.config.policy_std_clip
-        return (numbers["next"] * self.config.policy_std).clamp_(-most, most)
+        max_noise = self.config.policy_std_clip
+        return (numbers["next"] * self.config.policy_std).clamp_(-max_noise, max_noise)
 
     def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        due = self.critics.optimizer.count % self.config.policy_delay == 0
-        due = due if learning is None else due & learning
-        if not due.any():
+        due_members = self.critics.optimizer.count % self.config.policy_delay == 0
+        due_members = due_members if learning is None else due_members & learning
+        if not due_members.any():
             return
-        who = None if due.all() else due
-        self.optimizer.update(self._slope(obs, numbers), who)
-        follow(self.target, self.online, self.config.tau, who)
-        self.critics.follow(self.config.tau, who)
+        active = None if due_members.all() else due_members
+        self.optimizer.update(self._slope(obs, numbers), active)
+        follow(self.target, self.online, self.config.tau, active)
+        self.critics.follow(self.config.tau, active)
 
     def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
         """The gradient ``[M, D]`` of the actor's loss, which is minus the mean value of its actions."""

@@ -27,13 +27,13 @@ class Members(NamedTuple):
     actor: Net
     first: Net  # critics, in the parameters of both
     second: Net
-    own: Learner
+    actor_learner: Learner
     critics: Learner
     episodes: Array  # [M]
     loss: Array  # [M]
     table: Array  # [rows, M, 2 O + A + 2]
     position: int
-    filled: int
+    replay_size: int
     capacity: int
     random: Array  # [M, T, E, A]
     explore: Array  # [M, T, E, A]
@@ -61,7 +61,7 @@ class Work(NamedTuple):
 
     rows: Array  # [2, widest], for `single`
     vector: Array  # the real action
-    chosen: Array  # [E, A], what stands for it
+    scaled_action: Array  # [E, A], what stands for it
     actor: Array
     actor_kept: Array
     actor_back: Array
@@ -81,26 +81,42 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
     config, replay, critics = agent.config, agent.replay, agent.critics
     (table,) = replay.reserve(steps * agent.envs)
-    one = critics.network
-    bounds = [each.numpy() for each in (agent.centre, agent.reach, agent.low, agent.high)]
+    critic = critics.network
+    bounds = [value.numpy() for value in (agent.centre, agent.reach, agent.low, agent.high)]
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
-    return Members._make((
-        net(agent.network), net(one), net(one, one.size),
-        learner(agent.online, agent.target, agent.optimizer),
-        learner(critics.online, critics.target, critics.optimizer), agent.episodes.numpy(), loss.numpy(), table.numpy(),
-        replay.position, replay.size, replay.capacity, *(numbers[name].numpy() for name in NUMBERS), agent.obs_size,
-        agent.action_size, *bounds, *(np.float32(each) for each in floats), config.policy_delay, critics.both,
-        config.init_episodes, max(1, config.fill),
-    ))  # fmt: skip
+    return Members._make(
+        (
+            net(agent.network),
+            net(critic),
+            net(critic, critic.size),
+            learner(agent.online, agent.target, agent.optimizer),
+            learner(critics.online, critics.target, critics.optimizer),
+            agent.episodes.numpy(),
+            loss.numpy(),
+            table.numpy(),
+            replay.position,
+            replay.size,
+            replay.capacity,
+            *(numbers[name].numpy() for name in NUMBERS),
+            agent.obs_size,
+            agent.action_size,
+            *bounds,
+            *(np.float32(value) for value in floats),
+            config.policy_delay,
+            critics.twins,
+            config.init_episodes,
+            max(1, config.fill),
+        )
+    )
 
 
 def work(a: Members) -> Work:
     """Memory of an update."""
     envs, batch = a.explore.shape[2], a.replay.shape[3]
-    layers = [layers_of(each, batch) for each in (a.actor, a.first, a.second) for _ in range(3)]
+    layers = [layers_of(mlp, batch) for mlp in (a.actor, a.first, a.second) for _ in range(3)]
     row, vectors = np.empty((2, a.actor.widest), np.float32), np.empty((envs, a.vector), np.float32)
     numbers = np.empty(batch, np.float32), np.empty(batch, np.int64)
-    grads = np.zeros(a.own.online.shape[1], np.float32), np.zeros(a.critics.online.shape[1], np.float32)
+    grads = np.zeros(a.actor_learner.online.shape[1], np.float32), np.zeros(a.critics.online.shape[1], np.float32)
     return Work._make((row, np.empty(a.vector, np.float32), vectors, *layers, *numbers, *grads))
 
 
@@ -123,7 +139,7 @@ def player(policy: Play) -> Player | None:
     if policy.streams is not None or type(agent) is not Agent or not isinstance(agent.spaces.actions, Continuous):
         return None
     actor, bounds = net(agent.network), (agent.centre, agent.reach, agent.low, agent.high)
-    arrays = [each.numpy() for each in (policy.online.detach(), *bounds)]
+    arrays = [tensor.numpy() for tensor in (policy.online.detach(), *bounds)]
     return Player._make((actor, *arrays, actor.widest, agent.action_size))
 
 
@@ -140,8 +156,8 @@ def _executed(a, vector, k):
 
 
 @compiled
-def _bound(x, most):
-    return -most if x < -most else most if x > most else x
+def _bound(x, limit):
+    return -limit if x < -limit else limit if x > limit else x
 
 
 @compiled
@@ -153,48 +169,48 @@ def _outputs(a, flat, obs, rows):
 
 
 @compiled
-def _able(a, m, filled):
+def _is_learning(a, m, replay_size):
     """`Replaying.learning`."""
-    return a.episodes[m] >= a.init_episodes and filled >= a.fill
+    return a.episodes[m] >= a.init_episodes and replay_size >= a.fill
 
 
 def choose(a, w, m, t, e, obs, state):
     """`OffPolicy.act`, with the noise of `Agent._explore`."""
     envs = a.explore.shape[2]
-    able = _able(a, m, min(a.filled + t * envs, a.capacity))
-    at = _outputs(a, a.own.online[m], obs, w.rows) if able else 0
+    is_learning = _is_learning(a, m, min(a.replay_size + t * envs, a.capacity))
+    at = _outputs(a, a.actor_learner.online[m], obs, w.rows) if is_learning else 0
     for k in range(a.vector):
-        if able:
+        if is_learning:
             x = _bound(np.tanh(w.rows[at, k]) + a.explore[m, t, e, k] * a.action_std, _ONE)
         else:
             x = np.float32(2) * a.random[m, t, e, k] - _ONE
-        w.chosen[e, k] = _finite(x)
-        w.vector[k] = _executed(a, w.chosen[e, k], k)
+        w.scaled_action[e, k] = _finite(x)
+        w.vector[k] = _executed(a, w.scaled_action[e, k], k)
     return 0
 
 
-def remember(a, w, m, t, e, obs, action, after, state, reward, discount, done):
+def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """`OffPolicy.observe` of one environment."""
     row, size, pair = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size, a.obs_size + a.vector
     for k in range(size):
         a.table[row, m, k] = obs[k]
-        a.table[row, m, pair + k] = after[k]
+        a.table[row, m, pair + k] = next_obs[k]
     for k in range(a.vector):
-        a.table[row, m, size + k] = w.chosen[e, k]
+        a.table[row, m, size + k] = w.scaled_action[e, k]
     a.table[row, m, pair + size] = reward
     a.table[row, m, pair + size + 1] = discount
 
 
 @compiled
 def _goals(a, w, m, t, u):
-    """The goals of the batch (`OffPolicy.update`, `Agent.later`), with observations and actions in ``w.first[0]``."""
+    """The goals of the batch (`OffPolicy.update`, `Agent.next_q`), with observations and actions in ``w.first[0]``."""
     size, pair, depth = a.obs_size, a.obs_size + a.vector, len(a.first.sizes) - 1
     batch = len(w.goal)
     for j in range(batch):
         row = w.batch[j]
         for k in range(size):
             w.actor[0, k, j] = a.table[row, m, pair + k]
-    forward(a.actor, a.own.target[m], w.actor, w.actor_kept)
+    forward(a.actor, a.actor_learner.target[m], w.actor, w.actor_kept)
     outputs = w.actor[len(a.actor.sizes) - 1]
     for k in range(size):
         for j in range(batch):
@@ -220,15 +236,15 @@ def _goals(a, w, m, t, u):
 
 
 @compiled
-def _descend(net, flat, acts, kept, back, grad, goal):
+def _descend(net, flat, acts, pre_activations, gradients, grad, goal):
     """The gradient of a critic's mean squared error; the error (`TwinCritics.update`)."""
-    forward(net, flat, acts, kept)
+    forward(net, flat, acts, pre_activations)
     depth, batch, total = len(net.sizes) - 1, len(goal), np.float32(0)
     for j in range(batch):
         error = acts[depth, 0, j] - goal[j]
         total += error * error
-        back[depth, 0, j] = error * np.float32(2 / batch)
-    backward(net, flat, acts, kept, back, grad, True, False)
+        gradients[depth, 0, j] = error * np.float32(2 / batch)
+    backward(net, flat, acts, pre_activations, gradients, grad, True, False)
     return total / np.float32(batch)
 
 
@@ -239,7 +255,7 @@ def _climb(a, w, m):
     for k in range(size):
         for j in range(batch):
             w.actor[0, k, j] = w.first[0, k, j]
-    forward(a.actor, a.own.online[m], w.actor, w.actor_kept)
+    forward(a.actor, a.actor_learner.online[m], w.actor, w.actor_kept)
     for k in range(a.vector):
         for j in range(batch):
             w.first[0, size + k, j] = np.tanh(w.actor[last, k, j])
@@ -251,17 +267,17 @@ def _climb(a, w, m):
         for j in range(batch):
             x = w.first[0, size + k, j]
             w.actor_back[last, k, j] = -w.first_back[0, size + k, j] * (_ONE - x * x)
-    backward(a.actor, a.own.online[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
+    backward(a.actor, a.actor_learner.online[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
 
 
 def improve(a, w, m, t):
     """`OffPolicy.learn`, and `Agent.improve`."""
-    filled = min(a.filled + (t + 1) * a.explore.shape[2], a.capacity)
-    if not _able(a, m, filled):
+    replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
+    if not _is_learning(a, m, replay_size):
         return
     for u in range(a.replay.shape[2]):
         for j in range(len(w.batch)):
-            w.batch[j] = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], filled)
+            w.batch[j] = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], replay_size)
         _goals(a, w, m, t, u)
         critics = a.critics.online[m]
         loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.goal)
@@ -271,8 +287,8 @@ def improve(a, w, m, t):
         adam(a.critics, m, w.critic_grad)
         if a.critics.counts[m] % a.policy_delay == 0:
             _climb(a, w, m)
-            adam(a.own, m, w.grad)
-            follow(a.own, m, a.tau)
+            adam(a.actor_learner, m, w.grad)
+            follow(a.actor_learner, m, a.tau)
             follow(a.critics, m, a.tau)
 
 

@@ -68,25 +68,33 @@ class Config(Intrinsic):
 def validate(config: Any) -> str | None:
     for name in ("batch_size", "fill", "num_envs"):
         if getattr(config, name) > config.buffer_size:
-            given = f"{name} is {getattr(config, name)}, but buffer_size is {config.buffer_size}"
-            return f"{given}; allowed: {name} up to buffer_size"
+            problem = f"{name} is {getattr(config, name)}, but buffer_size is {config.buffer_size}"
+            return f"{problem}; allowed: {name} up to buffer_size"
     if config.test_noise and config.noise_type != "normal":
         return f"test_noise is on, but noise_type is {config.noise_type!r}; allowed with test_noise: normal"
     return varied.validate(config)
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    own = {} if config.action_std else {"noise_type": "action_std is 0"}
-    own |= {} if config.policy_std else {"policy_std_clip": "policy_std is 0"}
-    return intrinsic.ineffective(config) | own
+    idle_settings = {} if config.action_std else {"noise_type": "action_std is 0"}
+    idle_settings |= {} if config.policy_std else {"policy_std_clip": "policy_std is 0"}
+    return intrinsic.ineffective(config) | idle_settings
 
 
 # Wide noise finds the goal before anything is learned; one hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck", "action_std": 1.5, "hidden_sizes": (64,), "lr": 3e-3,
-    "tau": 0.01, "policy_std": 0.05, "policy_std_clip": 0.1, "buffer_size": 200_000, "init_episodes": 0, "fill": 1000,
+    "noise_type": "ornstein-uhlenbeck",
+    "action_std": 1.5,
+    "hidden_sizes": (64,),
+    "lr": 3e-3,
+    "tau": 0.01,
+    "policy_std": 0.05,
+    "policy_std_clip": 0.1,
+    "buffer_size": 200_000,
+    "init_episodes": 0,
+    "fill": 1000,
     "num_envs": 4,
-}  # fmt: skip
+}
 
 FAMILY = Family(
     config=Config,

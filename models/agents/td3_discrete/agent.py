@@ -33,8 +33,8 @@ class Agent(td3.Agent):
 
     def _draws(self) -> list[Draw]:
         batch = (self.updates_per_step, self.action_size, self.batch)
-        drawn = {"act_gumbel": (self.action_size, self.envs), "next_gumbel": batch, "gumbel": batch}
-        return [*super()._draws(), (Streams.gumbel, drawn)]
+        gumbel_shapes = {"act_gumbel": (self.action_size, self.envs), "next_gumbel": batch, "gumbel": batch}
+        return [*super()._draws(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
         """The temperature ``[M, 1, 1]`` of actors by ``weights [M, D]``."""
@@ -88,13 +88,13 @@ class Agent(td3.Agent):
             of_level = of_network.new_zeros(len(of_network), 1)
         return torch.cat([of_network, of_level], 1)
 
-    def measured(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         """Statistics of TD3, and the entropy of actions without normal noise. The argmax of logits with Gumbel noise is
         a sample of their softmax at any temperature (Jang et al. 2017, section 2)."""
         logits = self.critics.latest.get("logits")
-        nothing = torch.full((self.members,), torch.nan)
-        found = {"train/entropy": nothing if logits is None else entropy(logits.transpose(1, 2))}
-        return super().measured() | self.of_learners(found)
+        nan_values = torch.full((self.members,), torch.nan)
+        entropy_metrics = {"train/entropy": nan_values if logits is None else entropy(logits.transpose(1, 2))}
+        return super().metrics() | self.of_learners(entropy_metrics)
 
 
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:

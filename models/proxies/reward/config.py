@@ -154,16 +154,18 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     number = int(mode) if str(mode).isdecimal() else 0
     of_game = _BY_GAME.get((preset, base), _BY_GAME.get(("recipe", base), {}) if preset == "cheap" else {})
     of_mode = _BY_MODE.get((preset, base, number), {})
-    found = (_PAPER if preset == "paper" else _RECIPE) | of_game | of_mode
+    overrides = (_PAPER if preset == "paper" else _RECIPE) | of_game | of_mode
     kinds = len(str(values.get("agent", "")).split(","))
-    if int(str(found.get("agents_per_proxy", 1))) % kinds:  # each kind of agent as often as the others
-        found |= {"agents_per_proxy": kinds}
-    solved = values.get("solved_reward", found.get("solved_reward"))
+    if int(str(overrides.get("agents_per_proxy", 1))) % kinds:  # each kind of agent as often as the others
+        overrides |= {"agents_per_proxy": kinds}
+    solved = values.get("solved_reward", overrides.get("solved_reward"))
     if solved is None:  # a game without a known threshold
-        found |= {"choose_by": "return"} | ({"objective": "final", "inner_rule": "budget"} if preset == "paper" else {})
-    if found.get("objective") == "average" and "test_every" not in found:
-        found |= {"test_every": 500}
-    return found
+        overrides |= {"choose_by": "return"} | (
+            {"objective": "final", "inner_rule": "budget"} if preset == "paper" else {}
+        )
+    if overrides.get("objective") == "average" and "test_every" not in overrides:
+        overrides |= {"test_every": 500}
+    return overrides
 
 
 def ineffective(config: Config) -> dict[str, str]:
@@ -171,10 +173,10 @@ def ineffective(config: Config) -> dict[str, str]:
     other, factor = config.start_from is not None, "rn_evolve_scale goes on from the factor of start_from"
     network = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
     state = ("rn_input_center", "rn_input_spread")
-    every = (*network, *state, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
+    network_settings = (*network, *state, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
     weights = "its network is a weight for each number in info"
     return search.ineffective(config) | idle(
-        (config.mode == 0, every, "mode is 0, the task's own reward"),
+        (config.mode == 0, network_settings, "mode is 0, the task's own reward"),
         (config.mode in (101, 102), (*network, *state), f"mode is {config.mode}: {weights}"),
         (config.proxy_hidden_layer == 0, (network[0], network[2]), "proxy_hidden_layer is 0"),
         (other, ("rn_init",), "start_from says where the search starts"),

@@ -23,18 +23,18 @@ class Networks:
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.mode = config, spaces, MODES[config.mode]
-        size, told = spaces.obs_shape[0], len(spaces.info)
-        if self.mode.info and not told:
-            able = ", ".join(str(number) for number, mode in MODES.items() if not mode.info)
+        size, info_size = spaces.obs_shape[0], len(spaces.info)
+        if self.mode.info and not info_size:
+            allowed_modes = ", ".join(str(number) for number, mode in MODES.items() if not mode.info)
             line = (
                 f"mode is {config.mode}, which needs numbers in the info of each step, and the environment tells none"
             )
-            raise SettingError(f"{line}; allowed here: {able}", "mode")
+            raise SettingError(f"{line}; allowed here: {allowed_modes}", "mode")
         for name in ("rn_input_center", "rn_input_spread"):
-            if len(given := getattr(config, name)) not in (0, size):
-                raise SettingError(f"{name} is {list(given)}; allowed here: {size} numbers, or none", name)
+            if len(input_scale := getattr(config, name)) not in (0, size):
+                raise SettingError(f"{name} is {list(input_scale)}; allowed here: {size} numbers, or none", name)
         self.linear = self.mode.info and not self.mode.state
-        inputs = max(1, size * self.mode.state + told * self.mode.info)
+        inputs = max(1, size * self.mode.state + info_size * self.mode.info)
         frozen = config.proxy_activation_fn == "prelu"
         sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
         mlp = Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
@@ -44,10 +44,10 @@ class Networks:
 
     def initial(self, streams: Streams) -> Tensor:
         """First parameters ``[M, size]``, drawn as `torch.nn.Linear` does."""
-        drawn = self.parts["reward"].initial(streams)
+        parameters = self.parts["reward"].initial(streams)
         if self.linear:
-            drawn = drawn[:, : self.inner]
-        return torch.cat([drawn, drawn.new_zeros(len(drawn), self.size - self.inner)], 1)
+            parameters = parameters[:, : self.inner]
+        return torch.cat([parameters, parameters.new_zeros(len(parameters), self.size - self.inner)], 1)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         return {"reward": flat[:, : self.inner]}
@@ -57,28 +57,30 @@ class Networks:
         factor = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
         return factor * flat[:, -1].exp() if self.config.rn_evolve_scale else factor
 
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
+    def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         if self.linear:
             return {"reward.0.weight": flat[None, : self.inner]}
-        found = {}
+        tensors = {}
         for i, (weight, bias) in enumerate(self.parts["reward"].layers(flat[None, : self.inner])):
-            found[f"reward.{i}.weight"], found[f"reward.{i}.bias"] = weight[0], bias[0, :, 0]
-        return found
+            tensors[f"reward.{i}.weight"], tensors[f"reward.{i}.bias"] = weight[0], bias[0, :, 0]
+        return tensors
 
     def target(self, flat: Tensor) -> Policy:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
-    def fit(self, flat: Tensor, states: Tensor, wanted: Tensor) -> Tensor:
+    def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
         """Fit parameters ``[M, size]``, from ``flat [M, size]``, so that phi, without its output scale, is about
         ``wanted [N]`` on ``states [N, S]`` (`models.proxies.fitting.fit`). A search may start from them."""
         if self.config.rn_output == "symexp":
-            wanted = wanted.sign() * wanted.abs().log1p()
+            targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
             states = states - torch.tensor(self.config.rn_input_center)
         if self.config.rn_input_spread:
             states = states / torch.tensor(self.config.rn_input_spread)
-        own = fitting.fit(self.parts["reward"], flat[:, : self.inner], states[None], wanted[None, :, None])
-        return torch.cat([own, flat[:, self.inner :]], 1)
+        network_parameters = fitting.fit(
+            self.parts["reward"], flat[:, : self.inner], states[None], targets[None, :, None]
+        )
+        return torch.cat([network_parameters, flat[:, self.inner :]], 1)
 
     def program(self, flat: Tensor) -> "Phi":
         """Ready to be evaluated, with parameters ``flat [M, size]``."""
@@ -95,7 +97,7 @@ class Phi:
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.inner])
         self._scale = networks.scaled(flat).unsqueeze(1)
         self._center, self._spread = (
-            torch.tensor(each, device=flat.device) for each in (config.rn_input_center, config.rn_input_spread)
+            torch.tensor(values, device=flat.device) for values in (config.rn_input_center, config.rn_input_spread)
         )
         self.table: Tensor | None = None  # [M, S], of every cell
         if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
@@ -126,10 +128,10 @@ class Phi:
             obs = torch.cat([obs, info], 2)
         return self._bent(self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0])
 
-    def _bent(self, given: Tensor) -> Tensor:
+    def _bent(self, outputs: Tensor) -> Tensor:
         """phi for outputs of the network, ``[M, E]``."""
-        found = given * self._scale
-        return found.abs().clamp(max=MOST_EXPONENT).expm1() * found.sign() if self.bent else found
+        scaled = outputs * self._scale
+        return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.bent else scaled
 
     def select(self, members: Tensor) -> "Phi":
         """The same for ``members`` (indices ``[M']``) only."""

@@ -56,7 +56,7 @@ def learned(world, m, state, action, vector, rows):
         elif part == 1:
             done = rows[single(world.done, flat, rows, 0), 0]
         else:
-            found = single(world.state, flat, rows, 0)
+            output_row = single(world.state, flat, rows, 0)
             for k in range(size):
-                state[k] = rows[found, k]
+                state[k] = rows[output_row, k]
     return out, done

@@ -316,20 +316,30 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each kind gives half the signal
-    every = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # its score transforms 5 to 7 need it
+    search_defaults = (
+        {"eval_every": 1} if values.get("strategy") == "nes" else {}
+    )  # its score transforms 5 to 7 need it
     agents: dict[str, object] = {}
     for agent in names if proxy == "bandit" else ():
-        own = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
-        agents |= own if len(names) == 1 else {f"{agent}_{name}": value for name, value in own.items()}
+        agent_defaults = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
+        agents |= (
+            agent_defaults if len(names) == 1 else {f"{agent}_{name}": value for name, value in agent_defaults.items()}
+        )
     return (
-        solved | _PRESETS[preset, proxy] | agents | _BY_GAME.get((preset, proxy, base), {}) | unknown | longer | every
+        solved
+        | _PRESETS[preset, proxy]
+        | agents
+        | _BY_GAME.get((preset, proxy, base), {})
+        | unknown
+        | longer
+        | search_defaults
     )
 
 
 # Settings of a search that a fit has no use for.
 _OF_SEARCHES = (
-    *(each.name for each in fields(SearchConfig) if each.metadata["section"] in ("search", "choosing the winner")
-      and each.name not in ("solved_reward", "report_agents", "deploy_steps")),
+    *(field.name for field in fields(SearchConfig) if field.metadata["section"] in ("search", "choosing the winner")
+      and field.name not in ("solved_reward", "report_agents", "deploy_steps")),
     "objective", "average_from", "solved_bonus", "unsolved_weight", "survival_bonus", "agents_per_proxy",
     "agents_take_turns", "test_limit_first", "test_limit_grows", "done_bias", "latent_size", "clone_of",
 )  # fmt: skip
@@ -337,12 +347,12 @@ _OF_SEARCHES = (
 
 def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
-    fitted, why = config.preset == "supervised", f"preset is {config.preset!r}"
+    fitted, reason = config.preset == "supervised", f"preset is {config.preset!r}"
     latent, bandit = config.first_states == "latent", config.proxy == "bandit"
     of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")
     return search.ineffective(config) | idle(
-        (fitted, _OF_SEARCHES, f"{why}, which searches for nothing"),
-        (not fitted, tuple(field.name for field in fields(Supervised)), why),
+        (fitted, _OF_SEARCHES, f"{reason}, which searches for nothing"),
+        (not fitted, tuple(field.name for field in fields(Supervised)), reason),
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
@@ -364,9 +374,9 @@ def validate(config: Config) -> str | None:
     if config.preset == "supervised" and config.generations is None:
         return "total_steps has no effect with preset supervised; did you mean '--fit_updates'?"
     for name in ("reward_form", "first_states", "pairs"):
-        if config.proxy != "bandit" and (value := getattr(config, name)) != (usual := getattr(Config, name)):
+        if config.proxy != "bandit" and (value := getattr(config, name)) != (default := getattr(Config, name)):
             line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
-            return f"{line}; allowed: {usual or 'null'}, or the proxy bandit"
+            return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
     for name, other in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
         if config.reward_form == "free" and (value := getattr(config, name)) not in (None, "agents"):
             line = f"{name} is {value!r}, but reward_form is 'free', which has no target"

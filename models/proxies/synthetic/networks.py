@@ -91,8 +91,8 @@ class Networks:
                 fixed["target.spread"].fill_(1.0)
         return flat
 
-    def _start_target(self, own: Tensor, streams: Streams) -> None:
-        *hidden, last = self.parts["target"].layers(own)
+    def _start_target(self, parameters: Tensor, streams: Streams) -> None:
+        *hidden, last = self.parts["target"].layers(parameters)
         for weight, bias in hidden:
             weight.copy_(streams.normal(*weight.shape[1:]) / weight.shape[2] ** 0.5)
             bias.zero_()
@@ -126,13 +126,13 @@ class Networks:
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
+    def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
-        found = {}
-        for part, own in self.split(flat[None]).items():
-            for i, (weight, bias) in enumerate(self.parts[part].layers(own)):
-                found[f"{part}.{i}.weight"], found[f"{part}.{i}.bias"] = weight[0], bias[0, :, 0]
-        return found | {name: view[0] for name, view in self.fixed(flat[None]).items()}
+        tensors = {}
+        for part, part_parameters in self.split(flat[None]).items():
+            for i, (weight, bias) in enumerate(self.parts[part].layers(part_parameters)):
+                tensors[f"{part}.{i}.weight"], tensors[f"{part}.{i}.bias"] = weight[0], bias[0, :, 0]
+        return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
         """The policy of each target of ``flat [M, size]``. Raises SettingError if the reward has no target."""
@@ -152,16 +152,16 @@ class Program:
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
-        self._each = torch.arange(networks.action_size, device=flat.device)
-        own = networks.split(flat)
+        self._action_indices = torch.arange(networks.action_size, device=flat.device)
+        split_parameters = networks.split(flat)
         self.names = [name for name in networks.parts if name != "initial"]
-        self.layers = {name: part.layers(own[name]) for name, part in networks.parts.items()}
+        self.layers = {name: part.layers(split_parameters[name]) for name, part in networks.parts.items()}
         self.fixed = networks.fixed(flat)
         self.form = FORMS.get(networks.config.reward_form)
         self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half the range of actions [A]
         if isinstance(networks.actions, Continuous):
             low, high = (
-                torch.tensor(each, device=flat.device) for each in (networks.actions.low, networks.actions.high)
+                torch.tensor(bounds, device=flat.device) for bounds in (networks.actions.low, networks.actions.high)
             )
             self.bounds = (low + high) / 2, (high - low) / 2
         self.folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
@@ -178,23 +178,23 @@ class Program:
             last_weight[:, row : row + outputs[i], width * i : width * (i + 1)] = net[1][0]
             row += outputs[i]
         last_bias = torch.cat([net[1][1] for net in nets], 1)
-        self._both: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
+        self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
         sizes = [first_weight.shape[2], first_weight.shape[1], row]
         part = self.networks.parts[self.names[0]]
-        self._one = Mlp(sizes, part.activation, part.leak)
+        self._folded_mlp = Mlp(sizes, part.activation, part.leak)
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
         """``state [M, E, S]``, ``action [M, E]`` int64 or ``[M, E, A]`` -> `Outcome`. A bandit's state stays as it is
         and its done is 1."""
         if self.networks.has_target:
-            reward = self._paid(state, action)
+            reward = self._target_reward(state, action)
             return Outcome(state, reward, torch.ones_like(reward))
         if isinstance(self.networks.actions, Discrete):
-            action = (action.unsqueeze(-1) == self._each).float()
+            action = (action.unsqueeze(-1) == self._action_indices).float()
         x = torch.cat([action, state], 2).transpose(1, 2)
         if self.folded:
-            out = self._one.forward(self._both, x)[-1]
+            out = self._folded_mlp.forward(self._folded_layers, x)[-1]
         else:
             out = torch.cat([self.networks.parts[name].forward(self.layers[name], x)[-1] for name in self.names], 1)
         if self.networks.config.proxy == "bandit":
@@ -202,25 +202,25 @@ class Program:
         size = self.networks.state_size
         return Outcome(out[:, :size].transpose(1, 2), out[:, size], out[:, size + 1])
 
-    def _paid(self, state: Tensor, action: Tensor) -> Tensor:
+    def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
         """``[M, E]``, by how far actions are from the target's."""
         assert self.form is not None
         aims = self.aims(state)
         if self.bounds is None:
-            there, here = aims.argmax(1, keepdim=True), action.unsqueeze(1)
-            each = self._each.view(1, -1, 1)
-            off = (here == each).float() - (there == each).float()
+            target_index, action_index = aims.argmax(1, keepdim=True), action.unsqueeze(1)
+            indices = self._action_indices.view(1, -1, 1)
+            off = (action_index == indices).float() - (target_index == indices).float()
         else:
             middle, half = self.bounds
             off = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - aims.clamp(-1, 1)
-        paid: Tensor = self.form(off, 1)
-        return paid
+        reward: Tensor = self.form(off, 1)
+        return reward
 
     @torch.no_grad()
     def aims(self, state: Tensor) -> Tensor:
         """Outputs of the target network for ``state [M, E, S]``, ``[M, A, E]``."""
-        seen = as_seen(state, self.fixed)
-        return self.networks.parts["target"].forward(self.layers["target"], seen.transpose(1, 2))[-1]
+        scaled_state = as_seen(state, self.fixed)
+        return self.networks.parts["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
 
     @torch.no_grad()
     def aimed(self, state: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ class Program:
         middle, half = self.bounds
         return middle + half * aims.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
 
-    def drawn(self, numbers: Tensor) -> Tensor:
+    def table_rows(self, numbers: Tensor) -> Tensor:
         """Rows ``[..., M, E, S]`` of the tables for uniform ``numbers [..., M, E]`` on [0, 1)."""
         table = self.fixed["states.table"]
         rows = (numbers * table.shape[1]).long()

@@ -1,0 +1,195 @@
+"""The callback that performs the outer loop of a search: an evolution strategy with its noise, population and
+archive."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from control.cli.colour import note
+from control.cli.settings import build
+from control.evolution.strategies import STRATEGIES, Archive, Strategy
+from models.proxies.search import SearchConfig
+from models.settings import UserError
+from models.state import check_like, demand
+from models.streams import Streams, derive_seed
+
+FLAT_LIMIT = 20  # consecutive generations without any difference in fitness after which a search ends
+RESTART_EVERY = 5  # of them after which it starts from another mean
+
+
+class EvolutionStrategy(pl.Callback):
+    """Move the mean of a proxy module by an evolution strategy. An epoch is a generation.
+
+    Before each epoch the callback draws noise and sets ``module.population [P, D]``. The module trains and tests fresh
+    agents on it. After this evaluation the callback reads ``module.fitness [P]`` and moves the mean. Subclasses may
+    replace `start`, `ask` and `tell`, and extend the state by `state_dict` and `load_state_dict`.
+
+    The module is a `ProxyModule`, or has its ``search_vector``, ``set_mean``, ``proxies``, ``first_mean``,
+    ``another_mean``, ``has_solved`` and ``population_solves``. With ``quit_when_solved`` the first mean that solves is
+    not moved, as published.
+
+    :param seed: of the perturbations.
+    :param settings: of the outer loop, by their names in `SearchConfig`: ``strategy``, ``population``, ``noise_std``,
+        ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Others have their
+        defaults. Raises SettingError for unknown names and values out of range.
+    """
+
+    def __init__(self, seed: int = 0, **settings: Any):
+        self.config: SearchConfig = build(SearchConfig(), settings)
+        self.seed = seed
+        self.strategy: Strategy | None = None  # made at the start, when the number of parameters is known
+        self.archive = Archive(self.config.keep_best)
+        self.noise = torch.zeros(0)  # of the generation, [rows, K]
+        self.generation = 0  # of the last `tell`
+        self.flat_generations = 0  # consecutive ones in which all proxies had the same fitness, below solved_reward
+        self.restarts = 0  # each doubles noise_std
+        self.warned_of_flat_fitness = False
+
+    @classmethod
+    def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
+        """The callback of a run's settings, with the phases that they name."""
+        callback = cls(seed)
+        callback.config, callback.archive = config, Archive(config.keep_best)
+        return callback
+
+    # -- what a subclass may replace ------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        """The searched parameters of the mean, ``[K]``."""
+        assert self.strategy is not None
+        return self.strategy.mean
+
+    def start(self, mean: Tensor, generation: int) -> None:
+        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation``, counted from 1."""
+        config = self.config.at(generation)
+        config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
+        self.strategy = STRATEGIES[config.strategy](config, mean)
+
+    def ask(self, generation: int) -> Tensor:
+        """The population ``[P, K]`` of a generation, which depends on the seed and the generation alone."""
+        assert self.strategy is not None
+        streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")
+        self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]
+        return self.strategy.ask(self.noise)
+
+    def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
+        """Move the mean by the ``fitness [P]`` of the last `ask`, higher is better, NaN for proxies whose agents
+        diverged. ``mean_fitness`` is the mean's, if it was evaluated. Returns measurements for the log."""
+        assert self.strategy is not None
+        return self.strategy.tell(self.noise, fitness, mean_fitness)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {} if self.strategy is None else {"strategy": self.strategy.state_dict()}
+        counters = {name: getattr(self, name) for name in ("generation", "flat_generations", "restarts")}
+        return state | counters | {"archive": self.archive.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a `state_dict` to the bit. Raises StateError if it does not fit the settings."""
+        counters = ("generation", "flat_generations", "restarts")
+        for name in counters:
+            setattr(self, name, check_like(getattr(self, name), state_dict[name], name))
+        self.archive.load_state_dict(state_dict["archive"])
+        if "strategy" in state_dict:
+            mean = state_dict["strategy"]["mean"]
+            demand(isinstance(mean, Tensor) and mean.dim() == 1, "strategy.mean", "is no vector", "a vector")
+            self.start(mean, max(self.generation, 1))
+            assert self.strategy is not None
+            self.strategy.load_state_dict(state_dict["strategy"])
+
+    def check_fits(self, module: Any) -> None:
+        """Raise StateError if this state belongs to a module with other parameters."""
+        check_like(module.search_vector(), self.mean, "mean")
+        for _, _, mean in self.archive.entries:
+            check_like(module.mean.detach()[0], mean, "archive")
+
+    # -- Lightning's hooks ----------------------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        if self.strategy is None:
+            module.set_mean(module.first_mean())
+            self.start(module.search_vector(), 1)
+        else:
+            self.check_fits(module)
+        module.set_mean(module.proxies(self.mean))
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
+        generation = trainer.current_epoch + 1
+        if trainer.current_epoch == self.config.second_phase:  # fitness means something else from here on
+            self.start(self.mean, generation)
+            self.archive.entries.clear()
+            self.flat_generations = 0
+        module.population = module.proxies(self.ask(generation))
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        self.generation = trainer.current_epoch + 1
+        self._archive_mean(module)
+        if module.has_solved():
+            return
+        if self._is_flat(module) and self.flat_generations % RESTART_EVERY == 0:
+            self._restart(module)
+        else:
+            measured = self.tell(module.selection_fitness, module.mean_fitness)
+            module.row |= {f"search/{name}": torch.tensor([value]) for name, value in measured.items()}
+        module.set_mean(module.proxies(self.mean))
+        if not self.mean.isfinite().all():
+            raise UserError(
+                f"the mean is no longer finite (generation {self.generation}), so the search stops; the checkpoint of "
+                "the generation before is kept: a smaller step_size or noise_std may help"
+            )
+
+    # -- archive and restarts -------------------------------------------------------------------------------------
+
+    def _archive_mean(self, module: Any) -> None:
+        """Archive the mean if it was evaluated, and drop means whose tests had another limit."""
+        if module.mean_fitness is None:
+            return
+        limit, entries = self.config.at(self.generation).test_limit, self.archive.entries
+        comparable = [entry for entry in entries if self.config.at(entry[1]).test_limit == limit]
+        if len(comparable) < len(entries):
+            self.archive.entries, module.best = comparable, -math.inf
+        self.archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
+
+    def _is_flat(self, module: Any) -> bool:
+        """Whether all proxies have the same fitness and do not all solve the task. Raises UserError after `FLAT_LIMIT`
+        such generations in a row."""
+        finite = module.fitness[module.fitness.isfinite()]
+        level = len(finite) > 1 and bool((finite == finite[0]).all())
+        self.flat_generations = self.flat_generations + 1 if level and not module.population_solves() else 0
+        if self.flat_generations == FLAT_LIMIT:
+            raise UserError(
+                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the last time "
+                f"{float(finite[0]):.4g}), so there is nothing to climb and the search stops; metrics and checkpoint "
+                "are kept: another start (start_from), a larger inner_steps, noise_std or test_limit may help"
+            )
+        if self.flat_generations == 1 and not self.warned_of_flat_fitness:
+            self.warned_of_flat_fitness = True
+            note(
+                f"all proxies of generation {self.generation} have the same fitness ({float(finite[0]):.4g}), so there "
+                f"is nothing to climb; after {RESTART_EVERY} such generations in a row the search starts elsewhere; a "
+                "larger inner_steps or test_limit may help"
+            )
+        return self.flat_generations > 0
+
+    def _restart(self, module: Any) -> None:
+        """Restart after flat generations: with twice the noise and, without ``start_from``, another initial mean."""
+        self.restarts += 1
+        mean, place = self.mean, "its mean"
+        if self.config.start_from is None:
+            seed = derive_seed(self.seed, f"another start in generation {self.generation}")
+            mean, place = module.another_mean(seed), "a new one"
+        self.start(mean, self.generation)
+        assert self.strategy is not None
+        noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
+        note(
+            f"for {self.flat_generations} generations all proxies have had the same fitness (the last time "
+            f"{float(module.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
+            f"{place} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
+        )

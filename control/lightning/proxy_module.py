@@ -1,0 +1,393 @@
+"""The LightningModules of learned environments and learned rewards, which a search evaluates: an epoch is a generation.
+
+The outer loop is the callback `EvolutionStrategy`. A module without one among the trainer's callbacks adds it.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from control.cli.colour import note
+from control.cli.settings import Settings, as_dict
+from control.evolution.cluster import Workers, make_workers
+from control.evolution.generations import as_met, entered, first_mean, judged
+from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
+from control.evolution.objectives import objective
+from control.evolution.strategies import Archive
+from control.evolution.teachers import check_teacher, is_teacher
+from control.films.recording import film_seconds
+from control.lightning.evolution_strategy import EvolutionStrategy
+from control.lightning.module import RunModule
+from control.loops.build import check_spaces, in_spaces
+from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
+from control.storage.checkpoints import Checkpoint, believing
+from envs.make import Stages, stages_of
+from models.proxies import files
+from models.proxies.files import first_parameters
+from models.proxies.search import HAS_NUMBA, SearchConfig
+from models.registry import agent_class, named_agents
+from models.settings import SettingError
+from models.state import check_like
+from models.streams import Streams
+from understudy.kinds import KINDS
+
+
+class ProxyModule(RunModule):
+    """Trains fresh agents on each proxy of a population and tests them on the real environment (`training_step`). The
+    test returns become the population's fitness (`validation_step`).
+
+    The one parameter is the mean of the population, ``[1, D]``. The callback `EvolutionStrategy` sets ``population [P,
+    D]`` before an epoch, and reads ``fitness [P]``, ``selection_fitness [P]`` (by which the strategy ranks) and
+    ``mean_fitness`` after it. Perturbations and agents follow from the run's seed and the generation alone, so nothing
+    of a generation under way is saved.
+    """
+
+    unit = "generation"
+    evolves = True  # whether the mean is moved by an `EvolutionStrategy`
+
+    def __init__(self, settings: Settings, workers: Workers, stages: Stages):
+        super().__init__(settings, [settings.run.seed])
+        self.config: SearchConfig = settings.proxy
+        self.workers, self.stages = workers, stages
+        self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
+        self.population = torch.zeros(0, stages.parameters.size)
+        self.fitness = self.selection_fitness = torch.zeros(0)
+        self.mean_fitness: float | None = None  # in generations that evaluate the mean
+        self.mean_return = -math.inf  # of the latest mean that was tested with full episodes
+        self.outcome: Outcome | None = None
+        self.real_steps = 0
+        self.agents = named_agents(settings.run.agent)
+        self.kinds = len(self.agents)
+        self.return_by_agent: dict[str, float] = {}  # of the latest mean, for searches with several kinds of agents
+
+    # -- the proxy itself -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Step or pay with the mean's networks (`envs.make.Stages.forward`)."""
+        return self.stages.forward(self.mean.detach(), *inputs, **options)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """`forward` of a batch of inputs, such as states and actions."""
+        return self(*batch)
+
+    def save(self, path: str | Path, **description: Any) -> None:
+        """Write the mean as a safetensors file that `understudy.load` opens. ``description`` is plain data."""
+        run = self.settings.run
+        description = {"settings": as_dict(self.settings)} | description
+        config, spaces = self.settings.proxy, self.stages.spaces
+        files.save(
+            path, self.mean.detach()[0], config=config, spaces=spaces, game=run.gamename, description=description
+        )
+
+    # -- what the callback uses -----------------------------------------------------------------------------------
+
+    def evaluate(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Tensor:
+        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]``; the objective of their tests, ``[N]``. ``changes``
+        are settings of the inner loop, such as ``inner_steps``."""
+        return objective(self._train_fresh(proxies, seeds, **changes), self.config)
+
+    def search_vector(self) -> Tensor:
+        """The part ``[K]`` of the mean that a search changes."""
+        return self.stages.searched_part(self.mean.detach()[0])
+
+    def proxies(self, points: Tensor) -> Tensor:
+        """Parameters ``[..., D]`` of proxies with the searched part ``points [..., K]``, else as the mean."""
+        return self.stages.completed(points, self.mean.detach()[0])
+
+    def set_mean(self, mean: Tensor) -> None:
+        """Replace the mean by ``mean [D]``."""
+        self.mean.data = mean[None].clone()
+
+    def first_mean(self) -> Tensor:
+        """The proxy from which a search starts, ``[D]``."""
+        run, by_target = self.settings.run, self.config.scored_by == "target"
+        train = functools.partial(self._train_fresh, by_target=by_target)
+        return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train, self.spend)
+
+    def another_mean(self, seed: int) -> Tensor:
+        """The searched part ``[K]`` of a random initial proxy."""
+        return self.stages.searched_part(self.stages.initial(Streams([seed]))[0])
+
+    def has_solved(self) -> bool:
+        """Whether a mean ends the search."""
+        solved = self.config.solved_reward
+        return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
+
+    def population_solves(self) -> bool:
+        """Whether the agents of this generation reach solved_reward, by return and by fitness, in full episodes."""
+        solved = self.config.solved_reward
+        assert self.outcome is not None
+        # Agents may solve the task on all proxies although none reaches the rest of the objective.
+        lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
+        return not (solved is None or not self.plays_out() or lowest < solved)
+
+    # -- an epoch -------------------------------------------------------------------------------------------------
+
+    def train_generation(self) -> None:
+        """Train and test the agents of a generation, and begin its row."""
+        self.epoch = self.current_epoch + 1
+        config = self.config.at(self.epoch)
+        due = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
+        if due:
+            self.set_mean(self.with_met_states(self.mean.detach()[0], self.epoch))
+        mean = self.mean.detach()[0] if due else None
+        seed, name = self.settings.run.seed, f"generation {self.epoch}"
+        proxies, seeds = entered(self.population, mean, config, seed, self.kinds, self.epoch, name)
+        start = time.perf_counter()
+        phase = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
+        self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **phase)
+        seconds = time.perf_counter() - start
+        self.row = {
+            SPEED: self.outcome.steps.sum()[None] / seconds,
+            "time/generation": torch.tensor([seconds]),
+            "time/train": torch.tensor([self.outcome.train_seconds]),
+            "time/test": torch.tensor([self.outcome.test_seconds]),
+        }
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.count_epoch(self.train_generation)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Compute the fitness of the population and, if it was evaluated, of the mean."""
+        outcome = self.outcome
+        if outcome is None:
+            return  # a trainer that tries a validation before the first epoch
+        config = self.config.at(self.epoch)
+        scores = objective(outcome, config)
+        self.fitness, self.selection_fitness, mean_scores = judged(scores, config, len(self.population))
+        mean_returns = outcome.scores[len(outcome.scores) - len(mean_scores) :]
+        finite = self.fitness[self.fitness.isfinite()]
+        if not len(finite):
+            finite = torch.tensor([torch.nan])
+        metrics = {
+            FITNESS: finite.mean(),
+            BEST_FITNESS: finite.max(),
+            "search/fitness_worst": finite.min(),
+            "search/fitness_std": finite.std(correction=0),
+            "search/real_steps": torch.tensor(float(self.real_steps)),
+            "search/synthetic_steps": self.env_steps[0].float(),
+            "search/steps_per_agent": outcome.steps.float().mean(),
+            "search/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
+        }
+        self.mean_fitness = None
+        if len(mean_scores):
+            metrics["search/center_return"] = mean_returns.nanmean()
+            self.mean_fitness = float(mean_scores.nanmean())
+            by_agent = by_kind(self.agents, range(len(mean_returns)), mean_returns) if self.kinds > 1 else {}
+            self.return_by_agent = by_agent
+            full = self.plays_out()
+            if full and config.solved_reward is not None:
+                metrics["search/center_solved"] = (mean_returns >= config.solved_reward).float().mean()
+            self.mean_return = max(-math.inf, float(mean_returns.nanmean())) if full else -math.inf  # NaN is no return
+        self.row |= {tag: value[None] for tag, value in metrics.items()}
+
+    val_dataloader = test_dataloader = RunModule.train_dataloader
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        if self.has_solved():
+            self.trainer.should_stop = True
+
+    def plays_out(self) -> bool:
+        """Whether tests of this generation have the final limit. Before, returns cannot be compared with
+        solved_reward."""
+        return self.config.at(self.epoch).test_limit == self.config.test_limit
+
+    def with_met_states(self, mean: Tensor, generation: int) -> Tensor:
+        """The ``mean [D]`` before a generation, with initial states from its target policy (`generations.as_met`)."""
+        run = self.settings.run
+        return as_met(mean, self.stages, run.gamename, run.seed, generation, self.spend)
+
+    def spend(self, steps: int) -> None:
+        """Count steps in the real environment."""
+        self.real_steps += steps
+
+    def seeds_of(self, name: str, count: int) -> list[int]:
+        """Seeds of ``count`` fresh agents, of all kinds in turn; different names give agents that share nothing."""
+        return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
+
+    def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
+        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and add their steps to the search's. Their tests
+        have the limit of the current generation (before the first one, of the first)."""
+        limit = self.config.at(max(self.epoch, 1)).test_limit
+        outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
+        self.env_steps = self.env_steps + int(outcome.steps.sum())
+        self.spend(outcome.test_steps)
+        return outcome
+
+    # -- a run ----------------------------------------------------------------------------------------------------
+
+    @property
+    def evolution(self) -> EvolutionStrategy:
+        """The callback of the search among the trainer's."""
+        return next(each for each in self.trainer.callbacks if isinstance(each, EvolutionStrategy))  # type: ignore[attr-defined]
+
+    @property
+    def archive(self) -> Archive:
+        """The best means of the search."""
+        return self.evolution.archive
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """An `EvolutionStrategy` with the run's settings, unless the trainer has one."""
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        if (
+            not self.evolves
+            or self.trainer.state.fn != "fit"
+            or any(isinstance(each, EvolutionStrategy) for each in callbacks)
+        ):
+            return []
+        return [EvolutionStrategy.from_config(self.config, self.settings.run.seed)]
+
+    def is_over(self) -> bool:
+        return super().is_over() or self.has_solved()
+
+    def score(self) -> float | None:
+        return self.mean_fitness
+
+    def headline(self) -> str:
+        best = [f"mean {self.archive.entries[0][0]:.0f}"] if self.archive.entries else []
+        return ", ".join([*(f"fitness {mean:.0f}" for tag, mean in self.means().items() if tag == FITNESS), *best])
+
+    def report(self) -> list[str] | None:
+        tests = "test" if self.steps_on == "training" else "real"
+        steps = (f"{int(self.env_steps.sum()):,} {self.steps_on}", f"{self.real_steps:,} {tests} steps")
+        labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
+        means = self.means()
+        scores = [f"{name} {means[tag]:7.1f}" for name, tag in labels.items() if tag in means]
+        failed = int((~self.fitness.isfinite()).sum())
+        diverged = [f"{failed} of {len(self.fitness)} diverged"] if failed else []
+        by_agent = [
+            f"mean of {name} {score:.1f}" for name, score in self.return_by_agent.items() if MEAN_RETURN in means
+        ]
+        return [*scores, *by_agent, *diverged, *steps]
+
+    def histograms(self) -> dict[str, Tensor]:
+        """The mean's parameters by network, for TensorBoard."""
+        split = self.stages.parameters.split(self.mean.detach())
+        return {f"weights/{name}": part[0] for name, part in split.items()}
+
+    def seconds_of(self, agents: int) -> float:
+        """Estimated seconds to train and test fresh agents after the search, by the last generation's speed."""
+        if self.outcome is None:
+            return 0.0
+        seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
+        return seconds * agents * self.config.steps_in_use / self.config.inner_steps
+
+    def seconds_after(self) -> float:
+        """The re-evaluation of the best means, the winner's held-out evaluation, and its film."""
+        means = len(self.archive.entries) + (not self.has_solved())
+        run, outcome = self.settings.run, self.outcome
+        seconds = self.seconds_of(means * self.config.retest_agents + self.config.report_agents + run.record)
+        return seconds + film_seconds(run, None if outcome is None else outcome.test_steps / outcome.returns.numel())
+
+    def close(self) -> None:
+        self.workers.close()
+
+    def run_state(self) -> dict[str, Any]:
+        return super().run_state() | {"real_steps": self.real_steps, "mean_return": self.mean_return}
+
+    def load_run_state(self, state: dict[str, Any]) -> None:
+        super().load_run_state(state)
+        self.real_steps = check_like(self.real_steps, state["real_steps"], "real_steps")
+        self.mean_return = check_like(self.mean_return, state["mean_return"], "mean_return")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        super().restore(checkpoint)
+        if not self.evolves:
+            return
+        with believing(checkpoint.path):  # the callback takes its state up later, so it is checked here
+            search = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
+            search.load_state_dict(checkpoint.search_state)
+            search.check_fits(self)
+
+
+class SyntheticEnvironmentModule(ProxyModule):
+    """A learned environment: ``module(states, actions)`` steps it with the mean's networks.
+
+    States are ``[B, S]``, actions ``[B]`` int64 or ``[B, A]``. Returns next states ``[B, S]``, rewards ``[B]`` and
+    terminations ``[B]`` bool.
+    """
+
+    steps_on = "synthetic"
+
+    def initial_states(self, seeds: Sequence[int]) -> Tensor:
+        """First states ``[B, S]`` of episodes with B ``seeds``."""
+        stages: Any = self.stages
+        states: Tensor = stages.initial_states(self.mean.detach(), seeds)
+        return states
+
+
+class RewardNetworkModule(ProxyModule):
+    """A learned reward: ``module(obs, next_obs, reward, terminated)`` is what an agent gets instead of ``reward``.
+
+    Observations are ``[B, S]``, rewards and terminations ``[B]``; the result is ``[B]``. A fifth input is the agent's
+    discount, for potentials, and a sixth the numbers of the step's info ``[B, I]``, for modes that read them. Agents
+    step the real environment.
+    """
+
+    steps_on = "training"
+
+
+def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
+    """The module of a search, or of ``module_class``. Raises SettingError if agent and environment do not fit."""
+    run = settings.run
+    every = (
+        run.checkpoint_every if "checkpoint_every" in settings.explicit_names else 1
+    )  # a generation is worth keeping
+    settings = settings.replace(checkpoint_every=every)
+    if run.num_seeds > 1:
+        raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
+    stages = stages_of(settings.proxy, run.gamename)
+    for name in named_agents(run.agent):
+        check_spaces(run, agent_class(name), stages.spaces, name)
+    settings = in_spaces(settings, stages.spaces, stages.idle())
+    kinds, search = len(named_agents(run.agent)), settings.proxy
+    in_turn = search.common_random_numbers and search.agents_take_turns == "seeds"
+    for name in ("agents_per_proxy", "second_agents"):  # else the first kinds would decide alone
+        if in_turn and (getattr(search, name) or kinds) % kinds:
+            line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
+            raise SettingError(line, name)
+    if (start := search.start_from) is None:  # before anything is written
+        stages.check_start()
+    elif is_teacher(start):
+        check_teacher(start, stages, run.gamename)
+    elif getattr(search, "preset", "") == "clone":
+        line = f"start_from is {start!r}, which is no policy; allowed with preset clone"
+        raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
+    else:
+        first_parameters(start, search, stages.spaces, run.gamename)
+
+    settings = settings.replace(compiled=_compiled(settings))
+    job = (settings.proxy, run.agent, settings.agent, run.gamename)
+    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
+    if module_class is None:
+        module_class = RewardNetworkModule if KINDS[settings.proxy.proxy].used_by else SyntheticEnvironmentModule
+    return module_class(settings, workers, stages)
+
+
+def _compiled(settings: Settings) -> bool:
+    """Whether the agents of a search train in machine code. Raises SettingError if that was asked for in vain."""
+    run, explicit = settings.run, "compiled" in settings.explicit_names and settings.proxy.compiled
+    if not HAS_NUMBA:
+        if settings.proxy.compiled:  # asked for, or by a run that began so
+            raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
+        note("searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
+        return False
+    supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled()
+    if explicit and not supported:
+        line = f"compiled is true, but {run.agent} with these settings has no machine code; allowed: false"
+        raise SettingError(line, "compiled")
+    if supported:
+        from models.machine import cache_folder
+
+        if not any(cache_folder().rglob("*.nbi")):
+            note("machine code is compiled, which takes a minute or two and happens once")
+    return supported
