@@ -83,10 +83,10 @@ class Family:
     - ``presets``: preset -> implementation -> overrides. ``config`` then has a field ``preset``, whose default changes
       nothing.
     - ``preset_game(preset)``: the game whose values a preset holds, None for a preset of any game.
-    - ``proxy_defaults(given, game)``: the overrides of proxy and inner agent for the settings given so far
+    - ``proxy_defaults(choices, game)``: the overrides of proxy and inner agent for the settings chosen so far
       (``evolution`` only). Raises SettingError.
-    - ``usual_agents(given, continuous)``: the default agents that train on its proxies (``evolution``
-      only), for the settings given so far and an environment whose actions are ``continuous`` or not.
+    - ``usual_agents(choices, continuous)``: the default agents that train on its proxies (``evolution``
+      only), for the settings chosen so far and an environment whose actions are ``continuous`` or not.
     - ``validate(config)``: one line that names conflicting settings, None if there are none.
     - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
     - ``only_with``: name -> property of an environment, of `PARTS`, without which this setting has no effect.

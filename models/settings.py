@@ -111,7 +111,7 @@ def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A field's type taken apart: ``tuple[int, ...] | None`` is ``Kind(int, many=True, optional=True)``."""
+    """A field's type taken apart: ``tuple[int, ...] | None`` is ``Kind(int, is_list=True, optional=True)``."""
 
     item: type
     is_list: bool

@@ -131,8 +131,8 @@ def translate(
     values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """``values`` (Python's, or lists of words) by the names of the ``setting_names`` settings, and other name -> ours,
-    of those that were given by another. ``usual(name)`` is the value that a part of one changes, None where there is
-    none. Raises SettingError where a setting is given by two names."""
+    of those that were given by another. ``default_of(name)`` is the value that a part of one changes, None where there
+    is none. Raises SettingError where a setting is given by two names."""
     words = vocabulary(families, setting_names)
     words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in setting_names}
     translated: dict[str, Any] = {}

@@ -133,7 +133,7 @@ def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
 
 
 def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
-    """The error for a name that is not ``known``: whose setting it is, or which one was meant."""
+    """The error for a name that is not among ``valid_flags``: whose setting it is, or which one was meant."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):

@@ -246,8 +246,8 @@ class _Choice(NamedTuple):
 
 
 def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
-    """The choices in ``words``, of which flags have ``asked`` for some. Aliases of games are resolved, and a preset of
-    one game chooses this game."""
+    """The choices in ``words``, some of them from flags (``flag_names``). Aliases of games are resolved, and a preset
+    of one game chooses this game."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -272,7 +272,7 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
 
 
 def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str]) -> Settings:
-    """Checked settings of ``values``, some of them ``asked`` for by flags."""
+    """Checked settings of ``values``, some of them from flags (``flag_names``)."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
         game = _with_parameters(values, game, flag_names)
@@ -292,7 +292,7 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
 
 
 def _with_parameters(values: dict[str, Any], game: str, flag_names: Container[str]) -> str:
-    """``game`` with the parameters in ``values``, which are removed from there. Parameters given by flags (``asked``)
+    """``game`` with the parameters in ``values``, which are removed from there. Parameters from flags (``flag_names``)
     override parameters in the game's name; a name given by a flag overrides other parameters."""
     from envs.names import taken_apart, with_parameters
 

@@ -96,7 +96,7 @@ class StepLoop:
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for ``steps`` steps. Returns means ``loss``, ``return`` and ``length`` ``[M]`` (NaN without data), the
-        number of steps with updates ``updated [M]`` and of ``updates [M]``, and the agent's `measured`, by tag."""
+        number of steps with updates ``updated [M]`` and of ``updates [M]``, and the agent's `metrics`, by tag."""
         members, device = self.agent.members, self.agent.device
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)

@@ -52,8 +52,8 @@ class Run:
 
 @dataclass
 class Group:
-    """The seeds of one environment, experiment and implementation, which are its ``names``. ``left`` are the folders of
-    older versions, by the folder that counts in their place."""
+    """The seeds of one environment, experiment and implementation, which are its ``names``. ``older_versions`` are the
+    folders of older versions, by the folder that counts in their place."""
 
     names: tuple[str, ...]
     runs: list[Run]

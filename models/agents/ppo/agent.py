@@ -69,7 +69,7 @@ class Agent(InnerAgent):
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
         self.return_moments = Moments(members, (), _PRIOR) if config.normalize_reward else None
-        self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards that `gained` is of
+        self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards of `return_moments`
         self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}
         if config.max_grad_norm is not None:
             self.numbers["grad_norm"] = torch.full((members,), torch.nan)
