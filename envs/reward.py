@@ -194,8 +194,8 @@ class Stages(Untaught):
         potential, next_potential = phi(obs[None], numbers), phi(next_obs[None], numbers)
         if self.config.rn_terminal == "zero":
             next_potential = next_potential.masked_fill(terminated[None], 0.0)
-        paid: Tensor = shaped(mode, reward[None], potential, next_potential, discount)
-        return paid[0]
+        agent_reward: Tensor = shaped(mode, reward[None], potential, next_potential, discount)
+        return agent_reward[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         limit, device = self.config.test_limit, agent.device

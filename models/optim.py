@@ -13,25 +13,18 @@ from models.layers import BLOCK
 from models.state import check_like
 
 
+def _undecorated(method: Callable[..., Any]) -> Any:
+    """A method of torch's optimizers without the decorator that loads torch's compiler, which takes over a second."""
+    return getattr(method, "__wrapped__", method)
+
+
 class LeanOptimizer(Optimizer):
-    """`torch.optim.Optimizer` without the decorators that load torch's compiler, which takes more than a second."""
+    """`torch.optim.Optimizer` that does not load torch's compiler."""
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        add = Optimizer.add_param_group
-        getattr(add, "__wrapped__", add)(self, param_group)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        zero = Optimizer.zero_grad
-        getattr(zero, "__wrapped__", zero)(self, set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        state = Optimizer.state_dict
-        content: dict[str, Any] = getattr(state, "__wrapped__", state)(self)
-        return content
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        load = Optimizer.load_state_dict
-        getattr(load, "__wrapped__", load)(self, state_dict)
+    add_param_group = _undecorated(Optimizer.add_param_group)
+    zero_grad = _undecorated(Optimizer.zero_grad)
+    state_dict = _undecorated(Optimizer.state_dict)
+    load_state_dict = _undecorated(Optimizer.load_state_dict)
 
 
 class Adam(LeanOptimizer):

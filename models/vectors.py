@@ -226,7 +226,7 @@ def _compare_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
 
 
 def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """``if_true`` where x < y, and ``other`` where not or where one is NaN; of numbers or vectors."""
+    """``if_true`` if x < y, else ``other``, also if one is NaN; for numbers and vectors."""
 
 
 @overload(where_less)
@@ -238,7 +238,7 @@ def _where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
-    """``if_true`` where x comes before y in an argmax, where NaN is the largest, as to torch; of vectors."""
+    """``if_true`` if x comes before y in an argmax, else ``other``. NaN is the largest, as in torch. For vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, y, if_true, other = arguments

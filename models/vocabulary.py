@@ -130,9 +130,12 @@ def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
 def translate(
     values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """``values`` (Python's, or lists of words) by the names of the ``setting_names`` settings, and other name -> ours,
-    of those that were given by another. ``default_of(name)`` is the value that a part of one changes, None where there
-    is none. Raises SettingError where a setting is given by two names."""
+    """Translate alternative names of settings in ``values`` (Python's, or lists of words) to ``setting_names``.
+
+    Returns the values by our names, and a mapping from each alternative name in use to ours. ``default_of(name)`` is
+    the value that a part of a setting changes, such as the width of hidden_sizes, or None. Raises SettingError if a
+    setting has two names in ``values``.
+    """
     words = vocabulary(families, setting_names)
     words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in setting_names}
     translated: dict[str, Any] = {}

@@ -103,6 +103,11 @@ def test_failed_members_never_spread_nan() -> None:
     assert mean.isfinite().all() and not torch.equal(mean, START)
 
 
+def test_evaluate_is_the_objective_of_agents_on_proxies() -> None:
+    module, points = search(replace(SMALL, generations=1)), torch.stack([START, BEST])
+    torch.testing.assert_close(module.evaluate(points, [1, 2]), value(points), check_dtype=False)
+
+
 def test_the_archive_keeps_the_best() -> None:
     archive = Archive(2)
     for generation, fitness in enumerate([1.0, 3.0, 2.0, 3.0]):

@@ -79,27 +79,26 @@ OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar 
 
 
 def help_text(
-    valid_flags: Mapping[str, Flag], chosen: Mapping[str, str], words: Sequence[str], command: str | None = None
+    valid_flags: Mapping[str, Flag], choices: Mapping[str, str], words: Sequence[str], command: str | None = None
 ) -> str:
-    """The help page for ``valid_flags`` settings, of a run whose implementation, game, preset, ... are ``chosen``.
+    """The help page for ``valid_flags`` settings, of a run whose implementation, game, preset, ... are ``choices``.
 
     ``words`` follow ``--help``; ``command`` is another command than training, such as ``plot``. Raises SettingError if
     no setting contains the words.
     """
-    implementation, game = chosen["implementation"], chosen["gamename"]
+    implementation, game = choices["implementation"], choices["gamename"]
     width = max(40, min(WIDEST, _columns()))
-    idle = _idle(valid_flags, chosen)
     families = families_of(implementation, valid_flags["agent"].default)
-    if words and words != ["all"]:
+    if command and words in ([], ["all"]):
+        value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
+        usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
+        return "\n".join([f"{usage}\n", *_entries(_of_command(valid_flags, command), {}, families, width)])
+    idle = _idle(valid_flags, choices)
+    if words not in ([], ["all"]):
         matches = _matching(valid_flags, " ".join(words).lower(), families)
         return "\n".join(
             [f"settings of {implementation} with {' '.join(words)!r}:", *_entries(matches, idle, families, width)]
         )
-    if command:
-        value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
-        usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
-        return "\n".join([f"{usage}\n", *_entries(_of_command(valid_flags, command), {}, families, width)])
-
     from envs.names import GAMES, declared
 
     def wrap(text: str, indent: str = "  ") -> str:
@@ -109,10 +108,8 @@ def help_text(
     names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
     parts = [HEAD.format(implementation=implementation, **{name: wrap(text) for name, text in names.items()})]
     parts += [wrap(WORDS, ""), "", "options:", *(_entry(term, text, width) for term, text in OPTIONS), ""]
-    if words:
-        listed = [flag for flag in valid_flags.values() if flag.name not in OLDER]
-    else:
-        listed = [flag for flag in valid_flags.values() if _is_listed(flag, idle)]
+    current = [flag for flag in valid_flags.values() if flag.name not in OLDER]
+    listed = current if words else [flag for flag in current if _acts(flag, idle)]
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
@@ -126,8 +123,7 @@ def help_text(
         parts += [*_entries(groups[section], idle, families, width), ""]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", text, width) for name, text in COMMANDS.items()]
-    hidden = len([flag for flag in valid_flags.values() if flag.name not in OLDER]) - len(listed)
-    if hidden:
+    if hidden := len(current) - len(listed):
         more = (
             f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
         )
@@ -136,24 +132,25 @@ def help_text(
     return "\n".join([*parts, "", wrap(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
 
 
-def _idle(known: Mapping[str, Flag], chosen: Mapping[str, str]) -> dict[str, str]:
-    """The settings without effect in a run of the ``chosen`` implementation, preset, ..., each with the reason."""
-    settings = from_dict({name: value for name, value in chosen.items() if name in known})
-    implementation = chosen["implementation"]
-    idle = {name: f"no effect without {needed}" for name, needed in NEEDS.items()}
+def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
+    """The settings without effect in a run of the ``choices`` implementation, preset, ..., each with the reason."""
+    settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
+    implementation = choices["implementation"]
+    idle = {name: f"no effect without {requirement}" for name, requirement in NEEDS.items()}
     idle |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
     if family(implementation).learns_from == "evolution":
         idle |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
-        idle |= {name: "the environment's" for name, flag in known.items() if flag.section.startswith("parameters of")}
+        parameters = [name for name, flag in valid_flags.items() if flag.section.startswith("parameters of")]
+        idle |= dict.fromkeys(parameters, "the environment's")
     return idle | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
 
 
-def _is_listed(flag: Flag, idle: Mapping[str, str]) -> bool:
-    """Whether ``--help`` lists a setting without being asked: it acts in training, by default."""
-    return not (flag.section in SWITCHES or flag.name in COMMANDS or flag.name in OLDER or flag.name in idle)
+def _acts(flag: Flag, idle: Mapping[str, str]) -> bool:
+    """Whether a setting has an effect on training, with the defaults of the others."""
+    return not (flag.section in SWITCHES or flag.name in COMMANDS or flag.name in idle)
 
 
-def _matching(known: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
+def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
     """The settings with ``text`` in their name, section, explanation or alternative names. Raises SettingError."""
     text = text.lstrip("-")
 
@@ -161,20 +158,20 @@ def _matching(known: Mapping[str, Flag], text: str, families: Sequence[str]) -> 
         words = [flag.name, flag.section, flag.meta.get("help", ""), *aliases_of(flag.name, families)]
         return text in " ".join(words).lower()
 
-    matches = [flag for flag in known.values() if contains(flag)]
+    matches = [flag for flag in valid_flags.values() if contains(flag)]
     if not matches:
         raise SettingError(
-            f"help is {text!r}, which no setting contains{nearest(text, known)}; allowed: all, or a word"
+            f"help is {text!r}, which no setting contains{nearest(text, valid_flags)}; allowed: all, or a word"
         )
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
-def _of_command(known: Mapping[str, Flag], command: str) -> list[Flag]:
+def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
     """The settings of a command other than training, its own first."""
-    shared = [name for name, flag in known.items() if flag.section == "run" and name not in UNHEARD]
-    names = [command, *(name for name, flag in known.items() if SWITCHES.get(flag.section) == command)]
+    shared = [name for name, flag in valid_flags.items() if flag.section == "run" and name not in UNHEARD]
+    names = [command, *(name for name, flag in valid_flags.items() if SWITCHES.get(flag.section) == command)]
     names += HEARD.get(command, shared if command == "eval_agent" else ())
-    return [known[name] for name in dict.fromkeys(names) if name not in OLDER]
+    return [valid_flags[name] for name in dict.fromkeys(names) if name not in OLDER]
 
 
 def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:

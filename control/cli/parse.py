@@ -66,12 +66,12 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         from control.cli.help import help_text
 
         words = in_file | flag_values
-        chosen = {
+        choices = {
             name: one_word(name, words[name]) for name in CHOOSING if words.get(name) and name in choice.valid_flags
         }
-        chosen |= {"implementation": choice.implementation, "gamename": choice.game}
+        choices |= {"implementation": choice.implementation, "gamename": choice.game}
         command = next((mode for mode in MODES if mode in flag_values), None)
-        print(help_text(choice.valid_flags, chosen, flag_values["help"], command))
+        print(help_text(choice.valid_flags, choices, flag_values["help"], command))
         raise SystemExit(0)
     valid_flags = choice.valid_flags
     with _naming(file, in_file, ()):

@@ -39,6 +39,8 @@ class EvolutionStrategy(pl.Callback):
         defaults. Raises SettingError for unknown names and values out of range.
     """
 
+    counters = ("generation", "flat_generations", "restarts")  # attributes in the state
+
     def __init__(self, seed: int = 0, **settings: Any):
         self.config: SearchConfig = build(SearchConfig(), settings)
         self.seed = seed
@@ -53,8 +55,8 @@ class EvolutionStrategy(pl.Callback):
     @classmethod
     def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
         """The callback of a run's settings, with the phases that they name."""
-        callback = cls(seed)
-        callback.config, callback.archive = config, Archive(config.keep_best)
+        callback = cls(seed, keep_best=config.keep_best)
+        callback.config = config
         return callback
 
     # -- what a subclass may replace ------------------------------------------------------------------------------
@@ -86,13 +88,12 @@ class EvolutionStrategy(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         state = {} if self.strategy is None else {"strategy": self.strategy.state_dict()}
-        counters = {name: getattr(self, name) for name in ("generation", "flat_generations", "restarts")}
+        counters = {name: getattr(self, name) for name in self.counters}
         return state | counters | {"archive": self.archive.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict` to the bit. Raises StateError if it does not fit the settings."""
-        counters = ("generation", "flat_generations", "restarts")
-        for name in counters:
+        for name in self.counters:
             setattr(self, name, check_like(getattr(self, name), state_dict[name], name))
         self.archive.load_state_dict(state_dict["archive"])
         if "strategy" in state_dict:
@@ -136,8 +137,8 @@ class EvolutionStrategy(pl.Callback):
         if self._is_flat(module) and self.flat_generations % RESTART_EVERY == 0:
             self._restart(module)
         else:
-            measured = self.tell(module.selection_fitness, module.mean_fitness)
-            module.row |= {f"search/{name}": torch.tensor([value]) for name, value in measured.items()}
+            metrics = self.tell(module.selection_fitness, module.mean_fitness)
+            module.row |= {f"search/{name}": torch.tensor([value]) for name, value in metrics.items()}
         module.set_mean(module.proxies(self.mean))
         if not self.mean.isfinite().all():
             raise UserError(
