@@ -110,30 +110,31 @@ def run(settings: config.Settings) -> int:
 
 def _work(settings: config.Settings) -> Callable[[], int]:
     """What is to be done. Imported here, so that a flag error needs no torch."""
-    if settings.run.plot:
+    options, command = settings.subcommand, settings.subcommand.flag if settings.subcommand else ""
+    if command == "plot":
         from control.reports.groups import plot
         from control.reports.style import look_of
 
-        folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
+        folders, out = [Path(folder) for folder in options.plot], options.plot_out
         return lambda: plot(folders, Path(out) if out else None, look_of(settings.run))
-    if settings.run.report:
+    if command == "report":
         from control.reports.page import report
 
-        pages, file = [Path(folder) for folder in settings.run.report], settings.run.report_out
+        pages, file = [Path(folder) for folder in options.report], options.report_out
         return lambda: report(pages, Path(file) if file else None)
-    if settings.run.film:
+    if command == "film":
         from control.commands.films import film_beside
 
         return lambda: film_beside(settings)
-    if settings.run.import_proxy:
+    if command == "import_proxy":
         from control.commands.import_proxy import import_proxy
 
         return lambda: import_proxy(settings)
-    if settings.run.eval_agent:
+    if command == "eval_agent":
         from control.commands.evaluate import evaluate as evaluate_here
 
         return lambda: evaluate_here(settings)
-    if settings.run.use_tune:
+    if command == "use_tune":
         from control.commands.tune import tune
 
         return lambda: tune(settings)

@@ -51,7 +51,7 @@ def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[floa
     """Score of one search per fresh seed."""
     trial, means = trial_settings(settings, values).replace(seed=FIRST_SEED), list[float]()
     with tempfile.TemporaryDirectory() as scratch:
-        objective = str(settings.run.tune_objective)
+        objective = str(settings.subcommand.tune_objective)
         run_searches(trial, seeds, objective, Path(scratch), lambda metrics: means.append(metrics[METRIC]))
     sums = [0.0, *(mean * count for count, mean in enumerate(means, 1))]
     return [current_sum - previous_sum for previous_sum, current_sum in zip(sums, sums[1:], strict=False)]

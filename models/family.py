@@ -89,7 +89,6 @@ class Family:
       only), for the settings chosen so far and an environment whose actions are ``continuous`` or not.
     - ``validate(config)``: one line that names conflicting settings, None if there are none.
     - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
-    - ``only_with``: name -> property of an environment, of `PARTS`, without which this setting has no effect.
     - ``replaced``: name of a run's setting -> the family's setting that replaces it, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
@@ -106,7 +105,6 @@ class Family:
     usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda choices, continuous: "DDQN"
     validate: Callable[[Any], str | None] = lambda config: None
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
-    only_with: Mapping[str, str] = dataclasses.field(default_factory=dict)
     replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changeable: Callable[[Any], tuple[str, ...]] = lambda config: ()
     accelerators: tuple[str, ...] = ("cpu",)

@@ -72,6 +72,29 @@ def raise_all(errors: Sequence[SettingError]) -> None:
         raise SettingErrors(errors) if len(errors) > 1 else errors[0]
 
 
+FACTS: dict[str, Any] = {
+    "by_flag": False,  # only flags and keywords may set it, because files come from elsewhere
+    "changeable": False,  # a resumed run or search may have another value
+    "chooses": False,  # it chooses the defaults of other settings
+    "commands": (),  # commands other than training that use this setting of a run
+    "exists": False,  # the path of something that exists
+    "family_default": False,  # a family may declare this setting of a run with its own default
+    "fit": True,  # a supervised fit uses this setting of a search
+    "hparam": True,  # TensorBoard lists it among the hyperparameters
+    "identity": False,  # a printed command always has it
+    "later": False,  # added after the first proxy files, which omit it at its default so that they stay the same
+    "needs": (),  # settings of which one must differ from its default
+    "only_with": "",  # property of the environment (`models.family.PARTS`) without which it has no effect
+    "outcome": True,  # False: it concerns speed or output, so a resumed run may change it and a proxy's file omits it
+    "part": "",  # component of the agent that it configures
+    "perturbed": False,  # PBT may change it while training continues
+    "replaced": {},  # kind of learning (`models.family.Family`) without this setting -> the setting to use, or ""
+    "tunable": True,  # a search space may have it
+    "usual": True,  # the short help shows it
+}
+"""Properties of settings with their defaults. Lists of settings follow from them (`names_with`)."""
+
+
 def setting(
     default: Any,
     help: str,
@@ -84,17 +107,23 @@ def setting(
     empty: bool = False,
     section: str = "",
     longest: int = LONGEST,
-    later: bool = False,
+    **facts: Any,
 ) -> Any:
-    """A dataclass field with help and range. Bounds and choices hold for each item of a tuple, of which there are
-    ``longest`` at most; None is never bounded. ``above`` and ``below`` exclude the bound itself; of text ``maximum``
-    counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty text; ``section`` is
-    the heading under which ``--help`` lists it. A setting added ``later`` than the first files of proxies is left out
-    of them at its default, so that existing files stay the same."""
+    """A dataclass field with help, range and `FACTS`. Bounds and choices hold for each item of a tuple, which has at
+    most ``longest`` items; None is never bounded. ``above`` and ``below`` exclude the bound itself. For text
+    ``maximum`` counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty text.
+    ``section`` is the heading under which ``--help`` lists it."""
+    if unknown := facts.keys() - FACTS.keys():
+        raise TypeError(f"{', '.join(unknown)}: no fact of a setting; allowed: {', '.join(FACTS)}")
     metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, "longest": longest}
-    metadata["later"] = later
     metadata |= {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={**metadata, **FACTS, **facts})
+
+
+def names_with(config: Any, fact: str, value: Any = True) -> set[str]:
+    """The settings of a config, or of its class, that have this value of a fact. None has no settings."""
+    fields = dataclasses.fields(config) if config is not None else ()
+    return {field.name for field in fields if field.metadata[fact] == value}
 
 
 def width(default: Any, help: str, **metadata: Any) -> Any:

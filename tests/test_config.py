@@ -131,7 +131,11 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
     written = yaml_file(tmp_path, to_yaml(parse(["--implementation", "RCP-A", "--lr", "1"])))
     settings = parse(["--config", written, "--eval_agent", __file__, "--command.return", "250", "--record"])
     assert settings.agent is None
-    assert (settings.command, settings.run.eval_agent, settings.run.record) == ({"return": 250.0}, __file__, True)
+    assert (settings.command, settings.subcommand.eval_agent, settings.run.record) == (
+        {"return": 250.0},
+        __file__,
+        True,
+    )
     assert {"command", "eval_agent", "record"} <= settings.explicit_names
     assert parse(["--eval_agent", __file__]).explicit_names == {"eval_agent"}
 

@@ -204,7 +204,7 @@ def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, monkeypatch: pyte
     height = frames(folder / "videos" / "final.mp4")[0]["size"][1]
     assert height == 400 + 2 * 26 + 8  # its command stands in a line of its own
     error = refused(trainer.main, flags(logdir, "--record_episodes", "2"), "", capsys)
-    assert error == "error: --record_episodes has no effect without --record\n"
+    assert error == "error: --record_episodes has no effect without --record or --film\n"
 
 
 def test_a_game_that_cannot_be_played_is_not_said_to_need_no_film(

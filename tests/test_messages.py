@@ -8,12 +8,14 @@ import pytest
 
 import trainer
 from control.cli.parse import parse, settings_from
-from control.cli.settings import BY_FLAG
+from control.cli.run_settings import COMMANDS, RunConfig
 from envs.buttongrid import ButtonGrid
 from envs.gridworld import OpenGrid
 from envs.panflute import PanFlute
 from envs.procmaze import ProcMaze
-from models.settings import SettingError
+from models.settings import SettingError, names_with
+
+BY_FLAG = {name for part in (RunConfig, *COMMANDS.values()) for name in names_with(part, "by_flag")}
 
 # words -> line, where "..." stands for anything; "@" is this file.
 FLAGS = """
@@ -38,7 +40,7 @@ train -> 'train' is not a flag; flags start with --
 --lr nan -> lr is 'nan'; allowed: number, greater than 0
 --lr --= -> lr is '--='; allowed: number, greater than 0
 --use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; did you mean 'asha'? Allowed: asha, optuna, optuna_asha, ...
---display maybe -> display is 'maybe'; allowed: true or false
+--record maybe -> record is 'maybe'; allowed: true or false
 --command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
 --logdir= -> logdir is ''; allowed: text, not empty
 --seed 1.5e0 -> seed is '1.5e0'; allowed: integer, at least 0, at most 9223372036854775807

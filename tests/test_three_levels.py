@@ -93,25 +93,17 @@ def test_a_search_that_solves_ends_there_and_the_score_is_of_other_agents(tmp_pa
     assert reports[2]["epoch"] == 3 and 8 <= reports[2][METRIC] <= 20
 
 
-def test_what_trials_of_searches_have_where_nothing_is_said() -> None:
-    run = settings().run
-    assert (run.num_seeds, run.tune_algorithm, run.tune_objective) == (3, "optuna_asha", "generations")
-    assert settings().proxy.quit_when_solved and settings().proxy.eval_every == 1
-    changed_settings = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
-    assert (changed_settings.run.num_seeds, changed_settings.run.tune_algorithm, changed_settings.proxy.eval_every) == (
-        1,
-        "asha",
-        2,
-    )
+def test_defaults_of_trials_that_are_searches() -> None:
+    default, run = settings(), settings().run
+    assert (run.num_seeds, default.subcommand.tune_algorithm) == (3, "optuna_asha")
+    assert default.subcommand.tune_objective == "generations"
+    assert default.proxy.quit_when_solved and default.proxy.eval_every == 1
+    changed = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
+    assert (changed.run.num_seeds, changed.subcommand.tune_algorithm, changed.proxy.eval_every) == (1, "asha", 2)
     reward = for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
-    assert reward.run.tune_objective == "score" and not reward.proxy.quit_when_solved
-    trial_config = trial_settings(settings(), {"noise_std": 0.2})
-    assert (
-        trial_config.run.num_seeds,
-        trial_config.run.use_tune,
-        trial_config.run.tune_objective,
-        trial_config.proxy.noise_std,
-    ) == (1, False, None, 0.2)
+    assert reward.subcommand.tune_objective == "score" and not reward.proxy.quit_when_solved
+    trial = trial_settings(settings(), {"noise_std": 0.2})
+    assert (trial.run.num_seeds, trial.subcommand, trial.proxy.noise_std) == (1, None, 0.2)
 
 
 # -- spaces --------------------------------------------------------------------------------------------------------
@@ -202,7 +194,7 @@ def start_search(tmp_path: Path) -> Search:
 def test_a_resumed_search_keeps_what_has_ended(tmp_path: Path, capsys: Shown) -> None:
     search = start_search(tmp_path)
     resume_settings = parse(["--use_tune", "--resume", str(search.folder), "--num_samples", "5"])
-    assert (resume_settings.run.num_samples, resume_settings.run.resume_search) == (5, str(search.folder))
+    assert (resume_settings.subcommand.num_samples, resume_settings.subcommand.resume_search) == (5, str(search.folder))
     assert resume_settings.proxy == search.settings.proxy
     resumed = Search(for_trials(resume_settings), search.space, search.folder)
     resumed.begin()
@@ -233,7 +225,7 @@ def test_a_search_goes_on_with_interrupted_trials_and_new_ones(tmp_path: Path, c
         (third,) = [row for row in csv.DictReader(lines) if row["trial"] == "3"]
     assert float(third["noise_std"]) == 0.05 and float(third["lr"]) == 0.01
     best = parse(["--config", str(search.folder / "best.yaml")])
-    assert best.proxy.noise_std == 0.1 and best.run.num_seeds == 1 and not best.run.use_tune
+    assert best.proxy.noise_std == 0.1 and best.run.num_seeds == 1 and best.subcommand is None
 
 
 def changed(**parts: Any) -> Callable[[dict[str, Any]], Any]:

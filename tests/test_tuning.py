@@ -17,12 +17,11 @@ from conftest import ROOT
 from control.cli import parse as config
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import EVALUATED, METRIC, Search, run_trial
-from control.commands.tune import PERTURBED
 from control.storage import checkpoints
 from fake_runs import Shown, refused
 from models.agents.model_generalisation import config as model_generalisation
-from models.registry import default_config, implementations
-from models.settings import SettingError, UserError, kinds
+from models.registry import implementations
+from models.settings import SettingError, UserError
 
 TINY = ("--gamename cartpole --num_rand_action_rollouts 4 --training_rollouts_per_worker 4 --num_grad_steps 4 "
         "--eval_every 1 --eval_episodes 2 --batch_size 16").split()  # fmt: skip
@@ -99,7 +98,6 @@ def test_the_published_spaces() -> None:
     assert not {"lr", "batch_size"} & search_space(settings("--lr", "0.1", "--batch_size", "8")).dimensions.keys()
     grid = {space.dimensions["lr"].decode(10 ** (-4 + k / 1000)) for k in range(2001)}
     assert len(grid) == 101 and min(grid) == 1e-4 and max(grid) == 1e-2 and float(f"{10**-3.98:.6g}") in grid
-    assert set(PERTURBED) <= {n for name in implementations() for n in kinds(type(default_config(name, "")))}
 
 
 @pytest.mark.parametrize("name", model_generalisation.IMPLEMENTATIONS)
@@ -130,7 +128,7 @@ def test_results_are_on_disk_at_every_moment_and_all_failed_is_one_error(tmp_pat
     assert results == [
         ("2", "finished", "7.0", "10"), ("1", "running", "6.0", "20"), ("3", "failed", "", "")]  # fmt: skip
     best = config.parse(["--config", str(tmp_path / "best.yaml")])
-    assert (best.agent.hidden_sizes, best.agent.batch_size, best.run.use_tune) == ((8,), 32, False)
+    assert (best.agent.hidden_sizes, best.agent.batch_size, best.subcommand) == ((8,), 32, None)
     assert search.finish(interrupted=True) == 130
     output = capsys.readouterr().out
     assert "trial 3: failed: out of memory" in output and f"--config {tmp_path / 'best.yaml'}\n" in output
@@ -242,7 +240,7 @@ def test_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     assert first["status"] == "finished" and int(first["env_steps"]) >= 300
     assert (workdir / first["checkpoint"]).exists()
     best = config.parse(["--config", str(folder / "best.yaml")])
-    assert str(best.agent.lr) == first["lr"] and not best.run.use_tune
+    assert str(best.agent.lr) == first["lr"] and best.subcommand is None
     assert best == config.parse(["--config", str(folder / f"trial_{first['trial']}" / "config.yaml")])
     assert "next:" in out and "trainer.py --config" in out
 

@@ -12,7 +12,7 @@ import yaml
 
 from control.cli.errors import absent
 from control.cli.originals import from_original, is_original
-from control.cli.settings import COMMANDS
+from control.cli.settings import RETURN_COMMANDS
 from control.cli.words import NULL, Pair, readable, word
 from models.settings import SettingError, format_value
 
@@ -123,7 +123,7 @@ def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
             yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
         elif name == "command" and value not in (None, *NULL):
             raise SettingError(
-                f"{path}: command is {format_value(word(value))}; allowed: a mapping of {', '.join(COMMANDS)}"
+                f"{path}: command is {format_value(word(value))}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
             )
         elif isinstance(value, dict):
             raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")

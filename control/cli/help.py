@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.options import Flag
+from control.cli.run_settings import COMMANDS
 from control.cli.settings import from_dict, ineffective, replaced_in
-from control.cli.together import HEARD, SWITCHES, UNHEARD
 from control.cli.words import word
 from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, SettingError, allowed, nearest
@@ -36,30 +36,12 @@ environments:
 {games}
   any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests
 """
-COMMANDS = {
-    "eval_agent": "evaluate an agent, or train fresh agents on a proxy",
-    "use_tune": "search hyperparameters",
-    "plot": "draw learning curves",
-    "film": "film agents",
-    "report": "write an HTML page about runs",
-    "import_proxy": "convert a proxy of another project",
-}
-"""Commands other than training, and what they do."""
-NEEDS = {"record_episodes": "--record", "ray_address": "--num_workers or --use_tune"}
 OPTIONS = (
     ("-h, --help [WORD|all]", "show this and end; with a word, the settings that contain it; with all, every setting"),
     ("--version", "show the version and end"),
     ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
     ("--import MODULE,...", "import these first; a file can name no module itself"),
 )
-OLDER = {
-    "print_statements": " 1 (a line for every epoch)",
-    "no_checkpoint": "",
-    "recording_epoch_interval": " N and",
-    "record_n_rollouts_per_epoch": " N (videos while training)",
-    "display": " (without effect)",
-}
-"""Flags of old scripts, shown in a line of their own."""
 WORDS = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
@@ -108,8 +90,7 @@ def help_text(
     names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
     parts = [HEAD.format(implementation=implementation, **{name: wrap(text) for name, text in names.items()})]
     parts += [wrap(WORDS, ""), "", "options:", *(_entry(term, text, width) for term, text in OPTIONS), ""]
-    current = [flag for flag in valid_flags.values() if flag.name not in OLDER]
-    listed = current if words else [flag for flag in current if _acts(flag, idle)]
+    listed = [flag for flag in valid_flags.values() if words or _acts(flag, idle)]
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
@@ -122,21 +103,21 @@ def help_text(
             sources = None
         parts += [*_entries(groups[section], idle, families, width), ""]
     parts += ["other commands, and their settings:"]
-    parts += [_entry(f"--{name} --help", text, width) for name, text in COMMANDS.items()]
-    if hidden := len(current) - len(listed):
+    parts += [_entry(f"--{name} --help", command_class.about, width) for name, command_class in COMMANDS.items()]
+    if hidden := len(valid_flags) - len(listed):
         more = (
             f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
         )
         parts += ["", wrap(f"{more}; --help all lists them, and --help WORD finds them.", "")]
-    older = ", ".join(f"--{name}{text}" for name, text in OLDER.items())
-    return "\n".join([*parts, "", wrap(f"older flags, which are still accepted: {older}", ""), "", EXAMPLES, ""])
+    return "\n".join([*parts, "", EXAMPLES, ""])
 
 
 def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
     """The settings without effect in a run of the ``choices`` implementation, preset, ..., each with the reason."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
-    idle = {name: f"no effect without {requirement}" for name, requirement in NEEDS.items()}
+    needs = {name: " or ".join(f"--{other}" for other in flag.meta["needs"]) for name, flag in valid_flags.items()}
+    idle = {name: f"no effect without {others}" for name, others in needs.items() if others}
     idle |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
     if family(implementation).learns_from == "evolution":
         idle |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
@@ -147,7 +128,7 @@ def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[s
 
 def _acts(flag: Flag, idle: Mapping[str, str]) -> bool:
     """Whether a setting has an effect on training, with the defaults of the others."""
-    return not (flag.section in SWITCHES or flag.name in COMMANDS or flag.name in idle)
+    return flag.meta["usual"] and not (flag.command or flag.owner is None or flag.name in idle)
 
 
 def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
@@ -168,10 +149,10 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
     """The settings of a command other than training, its own first."""
-    shared = [name for name, flag in valid_flags.items() if flag.section == "run" and name not in UNHEARD]
-    names = [command, *(name for name, flag in valid_flags.items() if SWITCHES.get(flag.section) == command)]
-    names += HEARD.get(command, shared if command == "eval_agent" else ())
-    return [valid_flags[name] for name in dict.fromkeys(names) if name not in OLDER]
+    flags = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
+    if command != "use_tune":  # which uses the settings of a training run
+        flags += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
+    return [valid_flags[command], *flags]
 
 
 def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from control.cli.settings import CHOOSING, COMMAND, COMMANDS, OWN, RunConfig, agents_of
+from control.cli.run_settings import COMMANDS, Command
+from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, agents_of
 from models.mixture import shared
 from models.registry import default_configs, families_of, family, implementations, inner_agents
-from models.settings import Kind, SettingError, closest, kinds
+from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
@@ -18,13 +19,20 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as the command line knows it; ``section`` is its heading in the help."""
+    """One setting as the command line knows it; ``section`` is its heading in the help. ``owner`` is the class of the
+    config that has it, None for a returned command."""
 
     name: str
     kind: Kind
     meta: Mapping[str, Any]
     default: Any
     section: str
+    owner: type | None = None
+
+    @property
+    def command(self) -> str:
+        """The flag of the command that this setting belongs to; "" for training."""
+        return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
@@ -35,13 +43,15 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
     agent, proxy = default_configs(implementation, game, choices, inner)
     commands = {
         f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
-        for name, field in COMMANDS.items()
+        for name, field in RETURN_COMMANDS.items()
     }
     section = f"hyperparameters of {implementation if proxy is None else inner}"
-    of_agent = _of_all(agent, section) | _flags_of(agent, section)
-    all_flags = _flags_of(RunConfig(agent=inner)) | commands
-    for flag_group in (parameters(game), _flags_of(proxy), of_agent):
-        if duplicates := all_flags.keys() & flag_group.keys() - {*OWN}:
+    of_agent = _of_all(agent, section) | flags_of(agent, section)
+    all_flags = flags_of(RunConfig(agent=inner)) | commands
+    for command_class in COMMANDS.values():
+        all_flags |= flags_of(command_class())
+    for flag_group in (parameters(game), flags_of(proxy), of_agent):
+        if duplicates := all_flags.keys() & flag_group.keys() - names_with(RunConfig, "family_default"):
             raise RuntimeError(
                 f"{', '.join(sorted(duplicates))} of {implementation}: every run has a setting of that name"
             )
@@ -52,16 +62,17 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
     """`flags` with the defaults that depend on some of ``values``, such as the preset. Settings that choose defaults
     keep their usual default."""
-    choices = {name: values[name] for name in CHOOSING if name in values}
-    plain, all_flags = flags(implementation, game), flags(implementation, game, choices)
-    all_flags |= {name: plain[name] for name in CHOOSING if name in plain}
+    plain = flags(implementation, game)
+    choosing = {name: flag for name, flag in plain.items() if flag.meta["chooses"]}
+    choices = {name: values[name] for name in choosing if name in values}
+    all_flags = flags(implementation, game, choices) | choosing
     agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
     return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
 
 
 def _of_all(agents: Any, section: str) -> dict[str, Flag]:
     """Settings that apply to several families at once, with their common default, if there is one."""
-    agent_flags, shared_flags = _flags_of(agents, section), {}
+    agent_flags, shared_flags = flags_of(agents, section), {}
     for name, names in shared(agents).items() if agents is not None else ():
         first = agent_flags[names[0]]
         default = first.default if all(agent_flags[other].default == first.default for other in names) else None
@@ -80,7 +91,7 @@ def flags_of_all(game: str) -> dict[str, Flag]:
         n: flag for implementation in implementations() for n, flag in flags(implementation, game, inner).items()
     }
     for agent in inner_agents():
-        agent_flags = _flags_of(family(agent).config(), f"hyperparameters of {agent}")
+        agent_flags = flags_of(family(agent).config(), f"hyperparameters of {agent}")
         all_flags |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in agent_flags.items()}
     return all_flags
 
@@ -94,7 +105,7 @@ def parameters(game: str) -> dict[str, Flag]:
     if resolved_game is None or resolved_game.parameters is None:
         return {}
     section = f"parameters of {resolved_game.base_name}, which become part of gamename"
-    return _flags_of(resolved_game.parameters(**resolved_game.in_use()), section)
+    return flags_of(resolved_game.parameters(**resolved_game.in_use()), section)
 
 
 def for_fresh_agents() -> set[str]:
@@ -110,7 +121,7 @@ def for_evaluation() -> set[str]:
     return for_fresh_agents() | {name for game in (*GAMES, *declared()) for name in resolve(game).in_use()}
 
 
-def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
+def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     """The flags of a config's fields (none for None), with their sections below ``section``."""
     if config is None:
         return {}
@@ -118,7 +129,7 @@ def _flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     for field in fields(config):
         where = ": ".join(filter(None, [section, field.metadata.get("section")]))
         config_flags[field.name] = Flag(
-            field.name, field_kinds[field.name], field.metadata, getattr(config, field.name), where
+            field.name, field_kinds[field.name], field.metadata, getattr(config, field.name), where, type(config)
         )
     return config_flags
 
@@ -146,7 +157,9 @@ def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, pre
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
-        return SettingError(f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in COMMANDS)}")
+        return SettingError(
+            f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in RETURN_COMMANDS)}"
+        )
     if name in _ELSEWHERE:
         return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
     switches = [f"no_{other}" for other, flag in valid_flags.items() if flag.default is True]

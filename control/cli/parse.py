@@ -9,17 +9,18 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
-from control.cli.settings import BY_FLAG, CHOOSING, RunConfig, Settings, agents_of, as_dict, from_dict, to_yaml
-from control.cli.together import FOR_EVALUATION, MODES, check_together
+from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
+from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml
+from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, read_value, split, unboxed, word, words_by_setting
 from models.mixture import spread
 from models.registry import default_configs, families_of, family
-from models.settings import SettingError, check_value, format_value, raise_all
+from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
-RESUMED = ("num_samples", "max_concurrent_trials", "ray_address")  # settings that a resumed search may change
+_PARTS = (RunConfig, *COMMANDS.values())
 FIRST = ("implementation", "gamename")  # which settings there are depends on them
 
 
@@ -45,12 +46,13 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     flag_values, _ = translate(flag_values, (), FIRST, _no_value)
     with _naming(file, dict(written), ()):
         in_file, _ = translate(dict(written), (), FIRST, _no_value)
-    for name in sorted(in_file.keys() & BY_FLAG):
-        value, default = " ".join(in_file[name]), getattr(RunConfig, name)
+    by_flag = {name: getattr(part, name) for part in _PARTS for name in names_with(part, "by_flag")}
+    for name in sorted(in_file.keys() & by_flag.keys()):
+        value, default = " ".join(in_file[name]), by_flag[name]
         if name not in flag_values and value != default and not (default is None and value.lower() in NULL):
             line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
             raise SettingError(f"{file}: {name} {line}", name)
-    in_file = {name: words for name, words in in_file.items() if name not in BY_FLAG}
+    in_file = {name: words for name, words in in_file.items() if name not in by_flag}
     _import((), flag_values.get("gamename", ()))
     in_file, flag_values = _baseline(in_file, flag_values)
     with _naming(file, in_file, flag_values):
@@ -66,11 +68,10 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         from control.cli.help import help_text
 
         words = in_file | flag_values
-        choices = {
-            name: one_word(name, words[name]) for name in CHOOSING if words.get(name) and name in choice.valid_flags
-        }
+        choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
+        choices = {name: one_word(name, words[name]) for name in choosing}
         choices |= {"implementation": choice.implementation, "gamename": choice.game}
-        command = next((mode for mode in MODES if mode in flag_values), None)
+        command = next((name for name in COMMANDS if name in flag_values), None)
         print(help_text(choice.valid_flags, choices, flag_values["help"], command))
         raise SystemExit(0)
     valid_flags = choice.valid_flags
@@ -87,15 +88,13 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     words = choice.spread_values(from_file) | from_flags
     if choice.evaluating:
         game_flags = parameters(choice.game) if "gamename" in words else {}
-        words = {
-            n: words[n] for n in words if n in from_flags or n in game_flags or valid_flags[n].section in FOR_EVALUATION
-        }
+        words = {n: words[n] for n in words if n in from_flags or n in game_flags or _evaluates(valid_flags[n])}
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         try:
             with _naming(file, words, from_flags):
                 values[name] = read_value(valid_flags[name], value_words)
-                if not choice.evaluating or valid_flags[name].section in FOR_EVALUATION:  # else the checkpoint decides
+                if not choice.evaluating or _evaluates(valid_flags[name]):  # else the checkpoint decides
                     check_value(name, values[name], valid_flags[name].kind, valid_flags[name].meta)
         except SettingError as error:
             wrong.append(error)
@@ -116,9 +115,10 @@ def _of_search(typed: list[Pair]) -> list[Pair]:
     if not os.path.isfile(file):
         line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
         raise SettingError(line, "resume")
+    changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
     for name in flag_values:
-        if name not in (*RESUMED, "use_tune", "resume", "resume_search"):
-            allowed = f"allowed with --resume FOLDER: {', '.join(RESUMED)}"
+        if name not in (*changeable, "use_tune", "resume", "resume_search"):
+            allowed = f"allowed with --resume FOLDER: {', '.join(changeable)}"
             raise SettingError(f"--{name} is a setting that the search in {folder!r} has already; {allowed}", name)
     other_pairs = [pair for pair in typed if pair[0] not in ("resume", "resume_search")]
     return [("config", [file]), ("resume_search", [folder]), *other_pairs]
@@ -154,10 +154,10 @@ def settings_from(**values: Any) -> Settings:
 def training_from(**values: Any) -> Settings:
     """`settings_from` for a training run. Raises SettingError for settings of other commands."""
     settings = settings_from(**values)
-    for mode in MODES:
-        if getattr(settings.run, mode):
-            value = format_value(getattr(settings.run, mode))
-            raise SettingError(f"{mode} is {value}; allowed: null, as only the command does that", mode)
+    if settings.subcommand is not None:
+        name = settings.subcommand.flag
+        value = format_value(getattr(settings.subcommand, name))
+        raise SettingError(f"{name} is {value}; allowed: null, as only the command does that", name)
     return settings
 
 
@@ -264,7 +264,10 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
         return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
-    choosing = CHOOSING if family(implementation).learns_from == "evolution" else CHOOSING[:1]
+    family_spec = family(implementation)
+    choosing = names_with(family_spec.config, "chooses") | (
+        {"agent"} if family_spec.learns_from == "evolution" else set()
+    )
     choices = {name: one_word(name, words[name]) for name in choosing if name in words}
     agent = agents_of(implementation, game.name, choices)
     families, agents = families_of(implementation, agent), default_configs(implementation, game.name, choices, agent)[0]
@@ -283,12 +286,24 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
     if choice.evaluating:
         evaluation_settings = for_evaluation()
         changed = {name: values.pop(name) for name in list(values) if name in evaluation_settings}
-        run = {name: values[name] for name in values if hasattr(RunConfig, name)}
-        settings = Settings(RunConfig(), None, changed=changed).replace(**run, command=command)
+        evaluation = {name: values[name] for name in values if name in {*kinds(RunConfig), *kinds(EvaluateConfig)}}
+        defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
+        settings = defaults.replace(**evaluation, command=command)
     else:
-        settings = from_dict(values)
+        command_class = type(subcommand_in(values))
+        settings = from_dict({n: v for n, v in values.items() if _belongs(choice.valid_flags.get(n), command_class)})
     check_together(settings, typed, choice.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
+
+
+def _belongs(flag: Flag | None, command_class: type) -> bool:
+    """Whether a setting is not one of another command than ``command_class``."""
+    return flag is None or not flag.command or flag.owner is command_class
+
+
+def _evaluates(flag: Flag) -> bool:
+    """Whether a setting in a file is for ``--eval_agent``; the checkpoint has the others."""
+    return flag.section == "run" or flag.command == "eval_agent"
 
 
 def _with_parameters(values: dict[str, Any], game: str, flag_names: Container[str]) -> str:

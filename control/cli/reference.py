@@ -3,7 +3,6 @@
 python -m control.cli.reference     # writes docs/settings.md
 """
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.help import OBVIOUS, WORDS
-from control.cli.options import Flag
-from control.cli.run_settings import RunConfig
-from control.cli.settings import COMMAND, COMMANDS
+from control.cli.options import Flag, flags_of
+from control.cli.run_settings import COMMANDS, RunConfig
+from control.cli.settings import COMMAND, RETURN_COMMANDS
 from control.cli.words import word
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
@@ -64,8 +63,10 @@ def page() -> str:
 def _of_runs() -> Iterator[str]:
     yield "## Every run\n"
     yield from _sections(RunConfig())
+    for command in COMMANDS.values():
+        yield from _sections(command())
     yield "### commands\n"
-    flags = [Flag(f"command.{name}", COMMAND, field.metadata, None, "") for name, field in COMMANDS.items()]
+    flags = [Flag(f"command.{name}", COMMAND, field.metadata, None, "") for name, field in RETURN_COMMANDS.items()]
     yield from _lines(flags)
 
 
@@ -79,7 +80,7 @@ def _of_environments() -> Iterator[str]:
         if resolved_game.parameters is not None:
             yield f"### {name}\n"
             config = resolved_game.parameters(**resolved_game.in_use())
-            yield from _lines(_flags(config))
+            yield from _lines(flags_of(config).values())
 
 
 def _of_searches() -> Iterator[str]:
@@ -120,25 +121,11 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
     """The settings of a config below their headings."""
-    flags = [flag for flag in _flags(config) if flag.name not in without]
+    flags = [flag for flag in flags_of(config).values() if flag.name not in without]
     for section in sorted({flag.section: 0 for flag in flags}, key=bool):  # those without a heading come first
         if section:
             yield f"### {section}\n"
         yield from _lines([flag for flag in flags if flag.section == section], families)
-
-
-def _flags(config: Any) -> list[Flag]:
-    field_kinds = kinds(type(config))
-    return [
-        Flag(
-            field.name,
-            field_kinds[field.name],
-            field.metadata,
-            getattr(config, field.name),
-            field.metadata.get("section", ""),
-        )
-        for field in dataclasses.fields(config)
-    ]
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:

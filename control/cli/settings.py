@@ -7,33 +7,32 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.cli.run_settings import BY_FLAG, OWN, REPLACED, WITHOUT_EFFECT, RunConfig
+from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import Family, StepSchedule, idle
 from models.mixture import shared, spread
 from models.registry import by_family, config_of, default_configs, families_of, family, named_agents
-from models.settings import Kind, SettingError, check, check_value, kinds, nearest, setting
+from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, setting
 from models.vocabulary import translate
 
-COMMANDS = {
+RETURN_COMMANDS = {
     "return": setting(None, "return to command, in the environment's reward"),
     "horizon": setting(None, "steps to command", above=0),
     "advantage": setting(None, "advantage to command (RCP-A)"),
 }
-"""What ``--command.<name>`` may say, each a `COMMAND`; null leaves it to the agent."""
+"""What ``--command.<name>`` may command of an agent, each a `COMMAND`; null leaves it to the agent."""
 COMMAND = Kind(float, is_list=False, optional=True)
-CHOOSING = ("preset", "proxy", "agent", "mode")
-"""Settings that choose the defaults of others: of an agent the first, of a proxy and its agent all."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """All settings of one invocation.
 
-    ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, because the checkpoint has it.
-    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` then belongs to the inner agent, or to
-    agents of several families (`models.mixture`). With ``--eval_agent``, ``changed`` holds hyperparameters of agents
-    that train on a proxy, and parameters of the environment. ``command`` holds overrides only, such as ``{"return":
-    250.0}``. ``given`` has the names that a flag or file set (``"command"`` for any command). ``lacks`` has properties
+    ``subcommand`` has the settings of the command (`control.cli.run_settings.COMMANDS`), None for training. ``agent``
+    is the ``config`` of the agent's family, None with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the
+    ``config`` of the proxy to learn, else None; ``agent`` then belongs to the inner agent, or to agents of several
+    families (`models.mixture`). With ``--eval_agent``, ``changed`` holds hyperparameters of agents that train on a
+    proxy, and parameters of the environment. ``command`` holds overrides only, such as ``{"return": 250.0}``.
+    ``explicit_names`` are the names that a flag or file set (``"command"`` for any command). ``lacks`` has properties
     that a known environment lacks (`models.family.PARTS`). ``imports`` are the modules of ``--import``.
     """
 
@@ -45,10 +44,16 @@ class Settings:
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
     imports: tuple[str, ...] = ()
+    subcommand: Any = None
+
+    @property
+    def configs(self) -> list[Any]:
+        """The settings of the run, the command, the agent and the proxy, as far as there are any."""
+        return [part for part in (self.run, self.subcommand, self.agent, self.proxy) if part is not None]
 
     def value(self, name: str) -> Any:
         """The setting of that name that counts: the proxy's, the agent's or the run's."""
-        return next(getattr(part, name) for part in (self.proxy, self.agent, self.run) if hasattr(part, name))
+        return next(getattr(part, name) for part in self.configs[::-1] if hasattr(part, name))
 
     @property
     def total_steps(self) -> int | None:
@@ -77,21 +82,22 @@ class Settings:
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """A copy with fields of run, proxy or agent, or ``command``, changed by name. Raises SettingError. Defaults are
+        """A copy with fields of any config, or ``command``, changed by name. Raises SettingError. Defaults are
         not chosen anew: for another implementation or environment use `from_dict`."""
         command = changes.pop("command", self.command)
         for name, value in command.items():
-            if name not in COMMANDS:
-                raise SettingError(f"command.{name} is unknown; allowed: {', '.join(COMMANDS)}")
-            check_value(f"command.{name}", value, COMMAND, COMMANDS[name].metadata)
+            if name not in RETURN_COMMANDS:
+                raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
+            check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
         command = {name: float(value) for name, value in command.items() if value is not None}
         changes = changes if self.agent is None else spread(self.agent, changes)
         changes = changes if self.proxy is None else _aimed(self.run, changes)
         proxy = _with_own(self.proxy, changes)
-        agent = _with_own(self.agent, changes, OWN)
+        agent = _with_own(self.agent, changes, names_with(RunConfig, "family_default"))
         run = _with_own(self.run, changes)
+        subcommand = _with_own(self.subcommand, changes)
         agent = build(agent, changes) if changes else agent
-        return Settings(run, agent, command, self.explicit_names, proxy, self.changed, self.lacks, self.imports)
+        return dataclasses.replace(self, run=run, agent=agent, command=command, proxy=proxy, subcommand=subcommand)
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
@@ -116,36 +122,38 @@ def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
 
 def as_dict(settings: Settings) -> dict[str, Any]:
     """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
-    configs = [config for config in (settings.run, settings.proxy, settings.agent) if config is not None]
-    values = {field.name: getattr(config, field.name) for config in configs for field in dataclasses.fields(config)}
+    parts = [part for part in (settings.run, settings.subcommand, settings.proxy, settings.agent) if part is not None]
+    values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return plain | {"command": dict(settings.command)}
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """The written form of the defaults of these agents in this environment, which depend on `CHOOSING`."""
+    """The written form of the defaults of these agents in this environment, for the chosen preset and proxy."""
     run, values = settings.run, as_dict(settings)
-    choices = {name: values[name] for name in CHOOSING if name in values}
+    choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
     agent, proxy = default_configs(run.implementation, run.gamename, choices, run.agent)
-    return as_dict(Settings(RunConfig(), agent, proxy=proxy))
+    subcommand = None if settings.subcommand is None else type(settings.subcommand)()
+    return as_dict(Settings(RunConfig(), agent, proxy=proxy, subcommand=subcommand))
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Settings from the written form, with defaults for missing ones. Raises SettingError."""
+    """Settings from the written form, with defaults for missing ones; the flag of a command adds its settings. Raises
+    SettingError."""
     first = ("implementation", "gamename", "agent")  # they say which settings there are
     values, _ = translate(values, (), first, lambda name: None)
     command = values.pop("command", None) or {}
     run = build(RunConfig(), {name: values[name] for name in first if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
-    setting_names = {name for config in (run, proxy, agent) if config is not None for name in kinds(type(config))}
-    setting_names |= shared(agent).keys()
+    defaults = Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
+    setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared(agent).keys()
     families = families_of(run.implementation, run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(agent, name, None))
     end = end_of(run.implementation)
     if values.get("total_steps") is not None and end != "total_steps":
         values.setdefault(end, None)  # the default of another end is not asked for
-    settings = Settings(run, agent, proxy=proxy).replace(**values, command=command)
+    settings = defaults.replace(**values, command=command)
     if settings.epochs is None and settings.total_steps is None:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
     if proxy is not None:
@@ -155,6 +163,14 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     else:
         validate(run.implementation, settings.agent)
     return settings
+
+
+def subcommand_in(values: Mapping[str, Any]) -> Command | None:
+    """The default settings of the command whose flag is in ``values``. Raises SettingError for two commands."""
+    names = [name for name in COMMANDS if values.get(name)]
+    if len(names) > 1:
+        raise SettingError(f"--{names[0]} and --{names[1]} exclude each other")
+    return COMMANDS[names[0]]() if names else None
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
@@ -205,7 +221,9 @@ def _typed(item: type, value: Any) -> Any:
 def replaced_in(implementation: str) -> dict[str, str]:
     """Settings of a run that this implementation does not use, and their replacements, or ""."""
     family_spec = family(implementation)
-    return {**REPLACED[family_spec.learns_from], **family_spec.replaced}
+    replacements = {field.name: field.metadata["replaced"] for field in dataclasses.fields(RunConfig)}
+    by_kind = {name: of[family_spec.learns_from] for name, of in replacements.items() if family_spec.learns_from in of}
+    return {**by_kind, **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
@@ -228,17 +246,17 @@ def ineffective(settings: Settings) -> dict[str, str]:
 
 
 def _ineffective(of: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
-    missing = {name: f"there are no {part}" for name, part in of.only_with.items() if part in lacks}
+    parts = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
+    missing = {name: f"there are no {part}" for name, part in parts.items() if part in lacks}
     fixed = not (sample_all or getattr(config, "vary_hp", True))
     return dict(of.ineffective(config)) | missing | idle((fixed, ("vary",), "vary_hp is off"))
 
 
 def acting(settings: Settings) -> dict[str, Any]:
-    """The written form of a training run: without `BY_FLAG`, without settings of other commands, and without settings
-    that have no effect. `from_dict` restores the same run."""
-    run, names = settings.run, {*BY_FLAG, "resume", "display", *replaced_in(settings.run.implementation)}
-    names |= {field.name for field in dataclasses.fields(run) if field.metadata["section"] in WITHOUT_EFFECT}
-    names |= ineffective(settings).keys()
+    """The written form of a training run: without settings that only flags may set, without those of other commands,
+    and without settings that have no effect. `from_dict` restores the same run."""
+    run, names = settings.run, {"resume", *replaced_in(settings.run.implementation), *ineffective(settings)}
+    names |= names_with(run, "by_flag") | set(kinds(type(settings.subcommand)) if settings.subcommand else ())
     if run.no_checkpoint:
         names.add("checkpoint_every")
     if not run.record:

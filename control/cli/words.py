@@ -134,9 +134,7 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     for name, value in values.items():
         if name == end and value is None:
             continue  # which `total_steps` says by itself
-        if name not in without and (name in _ALWAYS or word(value) != word(valid_flags[name].default)):
+        flag = valid_flags[name]
+        if name not in without and (flag.meta["identity"] or word(value) != word(flag.default)):
             arguments += [f"--{name}", *map(shlex.quote, map(word, value if isinstance(value, list) else [value]))]
     return " ".join(arguments)
-
-
-_ALWAYS = ("implementation", "gamename", "seed", "proxy", "mode")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from control.cli.progress import progress
-from control.cli.settings import as_dict
+from control.cli.settings import acting
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, staying
@@ -29,29 +29,11 @@ from control.reports.style import look_of
 from control.storage import run_dir
 from models.proxies import files
 from models.registry import family
-from models.settings import UserError
+from models.settings import UserError, names_with
 from models.streams import Streams
 from understudy.files import IN_RUN
 
 _ROUND = 8  # agents of the re-evaluation after which means are left out
-# Settings of output have no influence on the result.
-NOT_TOLD = (
-    "logdir",
-    "resume",
-    "exp_name",
-    "num_workers",
-    "ray_address",
-    "print_statements",
-    "record",
-    "record_episodes",
-    "command",
-    "epochs",
-    "eval_every",
-    "checkpoint_every",
-    "recording_epoch_interval",
-    "record_n_rollouts_per_epoch",
-    "display",
-)
 
 
 def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
@@ -92,9 +74,9 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         }
     )
     path, proxy = folder / IN_RUN, module.settings.proxy
-    untold = [*NOT_TOLD, *(family(run.implementation).ineffective(proxy) if fit else ())]
-    settings = {name: value for name, value in as_dict(module.settings).items() if name not in untold}
-    description = {"command": command_line(module.settings, NOT_TOLD), "settings": settings, "scores": scores}
+    output = {name for part in module.settings.configs for name in names_with(part, "outcome", False)}
+    settings = {name: value for name, value in acting(module.settings).items() if name not in output}
+    description = {"command": command_line(module.settings, output), "settings": settings, "scores": scores}
     files.save(path, winner, config=proxy, spaces=module.stages.spaces, game=run.gamename, description=description)
     run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
     origin = f"fitted to {fit['transitions']:,} transitions" if fit else f"mean before generation {generation}"

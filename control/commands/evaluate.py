@@ -13,6 +13,7 @@ from torch import Tensor
 
 from control.cli.options import flags, for_fresh_agents, of_other_games, unknown
 from control.cli.progress import progress
+from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
 from control.commands.process import prepare
 from control.commands.run import elsewhere, to_play, with_weights
@@ -34,7 +35,7 @@ from models.mixture import names_in, parts, spread
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
 from models.registry import agent_class, by_family, config_classes, distinctive, family, named_agents
-from models.settings import SettingError, kinds
+from models.settings import SettingError, kinds, names_with
 from models.spaces import Spaces
 from models.vocabulary import translate
 from understudy.files import SUFFIX, pretrained
@@ -52,16 +53,6 @@ _OF_CHECKPOINTS = (
     "accelerator",
 )
 _MOST_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
-_FROM_NOW = (
-    "num_workers",
-    "step_timeout",
-    "num_eval_episodes",
-    "evaluation",
-    "record",
-    "record_episodes",
-    "accelerator",
-    "num_threads",
-)
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
 WIDTHS = (14, 7, 6, 22, 6, 8, 8, 7)
 REAL_STEPS = 50_000  # at most, of an agent whose training on the real environment ends by a rule
@@ -70,9 +61,9 @@ REAL_STEPS = 50_000  # at most, of an agent whose training on the real environme
 def evaluate(settings: Settings) -> int:
     """Print how good an agent's checkpoint is, or what agents are worth that train on a proxy. Returns 0."""
     prepare(settings.run)
-    assert settings.run.eval_agent
-    source = proxy_or_checkpoint(settings.run.eval_agent)
-    say_version_of(settings.run.eval_agent, source.path, "eval_agent")
+    path = settings.subcommand.eval_agent
+    source = proxy_or_checkpoint(path)
+    say_version_of(path, source.path, "eval_agent")
     if isinstance(source, Proxy):
         evaluate_proxy(settings, source)
     else:
@@ -83,7 +74,7 @@ def evaluate(settings: Settings) -> int:
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table and write a video, except with
     ``--no_record``. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
-    now, checkpoint_settings = settings.run, checkpoint.settings
+    now, options, checkpoint_settings = settings.run, settings.subcommand, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
     for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
         reason = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
@@ -96,23 +87,23 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     trained_on, game = checkpoint_settings.run.gamename, _game(settings, checkpoint_settings.run.gamename)
     if game != trained_on:
         checkpoint_settings = elsewhere(checkpoint_settings, game)
-        if now.obedience:
+        if options.obedience:
             line = f"--obedience has no effect with gamename {game}: its commands are those of {trained_on}"
             raise SettingError(line, "obedience")
-    if now.obedience and (now.record or "return" in settings.command):
+    if options.obedience and (now.record or "return" in settings.command):
         name = "record" if now.record else "command.return"
         raise SettingError(f"--{name} has no effect with --obedience, which asks for many returns", name)
-    names = (*_FROM_NOW, *{"time_limit"} & settings.explicit_names)
+    names = {"accelerator", *names_with(now, "outcome", False), *{"time_limit"} & settings.explicit_names}
     changes = {name: getattr(now, name) for name in names} | {"command": checkpoint_settings.command | settings.command}
-    use_default = now.obedience and "num_eval_episodes" not in settings.explicit_names
-    episodes = obedience.EPISODES if use_default else now.num_eval_episodes
+    use_default = options.obedience and "num_eval_episodes" not in settings.explicit_names
+    episodes = obedience.EPISODES if use_default else options.num_eval_episodes
     play_settings = to_play(checkpoint_settings.replace(**changes), episodes)
     with contextlib.closing(with_weights(checkpoint, play_settings, now.seed)) as loop:
         available_modes = loop.evaluation_modes
-        followed = obedience.check(loop, checkpoint_settings.run.implementation) if now.obedience else None
-        if now.evaluation not in ("both", *available_modes):
+        followed = obedience.check(loop, checkpoint_settings.run.implementation) if options.obedience else None
+        if options.evaluation not in ("both", *available_modes):
             raise SettingError(
-                f"evaluation is {now.evaluation!r}, which has no effect with "
+                f"evaluation is {options.evaluation!r}, which has no effect with "
                 f"{checkpoint_settings.run.implementation}; allowed: {', '.join(available_modes)}"
             )
         if now.record:
@@ -120,7 +111,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         epoch = checkpoint.run_state["epoch"]
         where = game if game == trained_on else f"{game} (trained on {trained_on})"
         print(f"{checkpoint_settings.run.implementation} on {where}, epoch {epoch}: {checkpoint.path}")
-        modes = available_modes if now.evaluation == "both" else (now.evaluation,)
+        modes = available_modes if options.evaluation == "both" else (options.evaluation,)
         if followed:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, followed, modes, episodes, now.seed, play_settings.command)
@@ -189,7 +180,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
     real returns. Seeds of the agents come from ``--seed``."""
-    run = settings.run
+    run, options = settings.run, settings.subcommand
     for name in _OF_CHECKPOINTS:
         if name in settings.explicit_names:
             hint = "; did you mean '--agent'?" if name == "implementation" else ""
@@ -199,18 +190,22 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         raise SettingError(line, "num_threads")
     for name in sorted(settings.changed.keys() - for_fresh_agents()):
         raise SettingError(f"--{name} has no effect with a proxy for --eval_agent", name)
-    if not run.real_baseline and "real_steps" in settings.explicit_names:
+    if not options.real_baseline and "real_steps" in settings.explicit_names:
         raise SettingError("--real_steps has no effect with --no_real_baseline", "real_steps")
-    if run.num_eval_episodes > _MOST_EPISODES:
-        line = f"num_eval_episodes is {run.num_eval_episodes}; allowed with a proxy: at most {_MOST_EPISODES}"
+    if options.num_eval_episodes > _MOST_EPISODES:
+        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MOST_EPISODES}"
         raise SettingError(line, "num_eval_episodes")
     agent_name, agent = agents_on(settings, proxy)
     names = named_agents(agent_name)
-    if run.num_agents < len(names):
-        line = f"num_agents is {run.num_agents}; allowed with {agent_name}: at least {len(names)}"
+    if options.num_agents < len(names):
+        line = f"num_agents is {options.num_agents}; allowed with {agent_name}: at least {len(names)}"
         raise SettingError(line, "num_agents")
 
-    tests = max(1, run.num_eval_episodes // run.num_agents) if "num_eval_episodes" in settings.explicit_names else 10
+    tests = (
+        max(1, options.num_eval_episodes // options.num_agents)
+        if "num_eval_episodes" in settings.explicit_names
+        else 10
+    )
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     kind = KINDS[config.proxy]
     learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
@@ -218,10 +213,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     sampled_names = list(dict.fromkeys(name for part in parts(agent) if part.vary_hp for name in part.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     print(
-        f"{run.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
+        f"{options.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
         f"{tests} real test episodes per agent\n"
     )
-    seeds = fresh_seeds(run.seed, "evaluation", run.num_agents, len(names))
+    seeds = fresh_seeds(run.seed, "evaluation", options.num_agents, len(names))
 
     def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
         """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
@@ -257,10 +252,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
 
     print(*aligned([HEADER], WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests
-    show(learned, agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
-    if not run.real_baseline:
+    show(learned, agent, proxy.parameters.expand(options.num_agents, -1), config.steps_in_use, rule)
+    if not options.real_baseline:
         return
-    if run.real_steps is None and rule == "budget" and config.train_episodes is None:
+    if options.real_steps is None and rule == "budget" and config.train_episodes is None:
         show(real_name, agent, None, config.steps_in_use, rule)
         if not kind.used_by:
             note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
@@ -271,7 +266,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "buffer_size": 100_000, "eps_fraction": None}
     field_kinds = kinds(type(agent))
     real = dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in field_kinds})
-    solved, max_steps = config.solved_reward, run.real_steps or REAL_STEPS
+    solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
     show(real_name, real, None, max_steps, "budget" if solved is None else "solved")
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
     print(f"\non the real environment agents train{until} at most {max_steps:,} steps")
@@ -319,15 +314,18 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Settings of the fresh agents ``name``: those of the search's agents of the same family, but for what tells its
-    implementations apart, or of all where these are of one, as far as the family knows them (`_understood`) and the
-    preset has no others for it; then ``changed``. ``vary_hp`` samples everything it can, unless ``vary`` says what."""
+    """Settings of fresh agents called ``name``: the defaults of their family, then the values of the search's agents,
+    then ``changed``. Agents of another family than the search's take the values that both families have
+    (`_in_common`) and the preset's values for them. ``vary_hp`` samples everything it can, unless ``vary`` names some.
+    Raises ProxyError for damaged settings in the file."""
     try:
         raw_settings = proxy.description.get("settings", {})
         saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
         searched = named_agents(raw_settings.get("agent", "DDQN"))
         searched_names = names_in(config_classes(searched))
-        search = {key: value for key, value in saved_settings.items() if key not in for_fresh_agents()}
+        # The first files also hold the settings of all commands.
+        unused = {"display", *for_fresh_agents(), *(field for command in COMMANDS.values() for field in kinds(command))}
+        search = {key: value for key, value in saved_settings.items() if key not in unused}
         agent_classes = config_classes(named_agents(name))
         for first, config_class in agent_classes:
             names = names_in(agent_classes)[config_class]
@@ -339,15 +337,15 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
                     elif called in saved_settings:
                         search[names[field]] = saved_settings[called]
             elif len(searched_names) == 1:
-                field_values = _understood(saved_settings, next(iter(searched_names)), config_class) | _of_preset(
+                field_values = _in_common(saved_settings, next(iter(searched_names)), config_class) | _of_preset(
                     proxy, first
                 )
                 search |= {names[field]: value for field, value in field_values.items()}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         if "preset" in search and not _allows(proxy, search):
-            del search["preset"]  # all that it says stands in the file
+            del search["preset"]  # the file has its values
         agent_config = from_dict(search).agent
-    except Exception as error:  # of a file anything can come
+    except Exception as error:  # a damaged file can raise anything
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
@@ -358,9 +356,9 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     return from_dict(search | changed).agent
 
 
-def _understood(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """The settings ``own`` of agents of one family that another has too. A choice that only ``theirs`` has is left out,
-    of a list too, and a list of which nothing stays is the default."""
+def _in_common(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
+    """The settings of agents of one family that another family has too. A choice that only the first family has is
+    left out, also from a list. A list that becomes empty keeps its default."""
     choices = [
         {field.name: field.metadata["choices"] for field in dataclasses.fields(item)}
         for item in (searched_class, config_class)
@@ -379,7 +377,7 @@ def _understood(saved_settings: dict[str, Any], searched_class: type, config_cla
 
 
 def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
-    """Whether the preset of a search is one for the agents that its settings are to have now."""
+    """Whether the preset in the settings of a search allows their agents."""
     try:
         return bool(family(proxy.implementation).proxy_defaults(search, proxy.game))
     except SettingError:
@@ -387,14 +385,14 @@ def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
-    """What the preset of a search says of agents called ``name`` alone, unless the search's own agents were these."""
+    """The settings that the preset of a search has for agents called ``name`` but not for the search's agents."""
     searched = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     choices = {
         setting_name: getattr(proxy.config, setting_name)
         for setting_name in ("preset", "proxy")
         if hasattr(proxy.config, setting_name)
     }
-    try:  # in company, for a preset may be for searches with one kind of agents at least
+    try:  # together, because a preset may require one kind of agent
         agents = ",".join(dict.fromkeys((searched, name)))
         preset_values = family(proxy.implementation).proxy_defaults(choices | {"agent": agents}, proxy.game)
     except SettingError:

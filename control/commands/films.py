@@ -34,9 +34,9 @@ Source = Proxy | Checkpoint
 
 def film_beside(settings: Settings) -> int:
     """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
-    run = settings.run
+    run, film_out = settings.run, settings.subcommand.film_out
     prepare(run)
-    sources = _sources(run.film or ())
+    sources = _sources(settings.subcommand.film)
     (first, leading), game = sources[0], _game(sources[0][1])
     for word, source in sources:
         if _game(source) != game:
@@ -48,7 +48,7 @@ def film_beside(settings: Settings) -> int:
     if limit is None:
         limit = leading.config.test_limit if isinstance(leading, Proxy) else leading.settings.run.time_limit
     check_film(game, limit, "film")
-    path = _path(run, game)
+    path = _path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         actors = [_actor(settings, word, source, stack) for word, source in sources]
@@ -86,16 +86,16 @@ def _game(source: Source) -> str:
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
 
 
-def _path(run: RunConfig, game: str) -> Path:
+def _path(film_out: str | None, logdir: str, game: str) -> Path:
     """The mp4 to write: the one asked for, or the first that is not there yet."""
-    if run.film_out:
-        path = Path(run.film_out)
+    if film_out:
+        path = Path(film_out)
         if path.suffix.lower() != ".mp4" or path.is_dir():
-            raise SettingError(f"film_out is {run.film_out!r}; allowed: a file ending in .mp4", "film_out")
+            raise SettingError(f"film_out is {film_out!r}; allowed: a file ending in .mp4", "film_out")
     else:
-        candidates = (Path(run.logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
+        candidates = (Path(logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
         path = next(path for path in candidates if not path.exists())
-    check_writable("film_out" if run.film_out else "logdir", path, path.with_suffix(".gif"))
+    check_writable("film_out" if film_out else "logdir", path, path.with_suffix(".gif"))
     return path
 
 

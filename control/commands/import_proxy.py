@@ -20,7 +20,7 @@ from understudy.files import IN_RUN, refused
 def import_proxy(settings: Settings) -> int:
     """Read the file and write ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError, one line,
     for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
-    run, path = settings.run, Path(str(settings.run.import_proxy))
+    run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     try:

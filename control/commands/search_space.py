@@ -9,11 +9,22 @@ from typing import Any
 
 from control.cli.files import read_mapping
 from control.cli.options import Flag, flags
-from control.cli.settings import CHOOSING, RunConfig, Settings, as_dict, from_dict
+from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import read_value, word, words_by_setting
 from envs.names import games_with
 from models.registry import families_of, family
-from models.settings import INTEGER, LONGEST, SettingError, allowing, kinds, nearest, raise_all, setting, width
+from models.settings import (
+    INTEGER,
+    LONGEST,
+    SettingError,
+    allowing,
+    kinds,
+    names_with,
+    nearest,
+    raise_all,
+    setting,
+    width,
+)
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -31,10 +42,6 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 # Searches for a proxy may have one for a kind of proxy or of agent: search_se-bandit.yaml, search_rn-td3.yaml.
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 _FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
-_MEASURES = ("generations", "solved_reward", "quit_when_solved", "report_agents", "deploy_steps", "proxy", "preset")
-"""Settings of a search for a proxy that decide how trials are compared, or only choose defaults of other settings."""
-
-
 SHAPE = {
     "width": width(1, "units of every hidden layer"),
     "depth": setting(1, "number of hidden layers", minimum=1, maximum=LONGEST),
@@ -102,9 +109,10 @@ class Space:
 def search_space(settings: Settings) -> Space:
     """The space of ``--search_space``, or the published one without hyperparameters fixed by flags or ``--config``.
     Raises SettingError, one line with file, hyperparameter, value and allowed values."""
-    user_path = settings.run.search_space
+    user_path = settings.subcommand.search_space
     path = user_path or str(_published(settings))
-    choices = {name: str(value) for name, value in as_dict(settings).items() if settings.proxy and name in CHOOSING}
+    proxy_choices = {name: getattr(settings.proxy, name) for name in names_with(settings.proxy, "chooses")}
+    choices = {name: str(value) for name, value in ({"agent": settings.run.agent} | proxy_choices).items()}
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
     if "hidden_sizes" in valid_flags:
         section = valid_flags["hidden_sizes"].section
@@ -129,15 +137,9 @@ def search_space(settings: Settings) -> Space:
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """The settings of one ordinary run with these hyperparameters, without settings of the search. Raises SettingError
     if the values conflict."""
-    fields = dataclasses.fields(RunConfig)
-    plain = {
-        config_field.name: config_field.default
-        for config_field in fields
-        if config_field.metadata["section"] == "tuning"
-    }
-    plain |= {} if settings.proxy is None else {"num_seeds": 1}
-    trial = from_dict(as_dict(settings) | plain | _with_hidden_sizes(values, settings))
-    return dataclasses.replace(trial, lacks=settings.lacks)
+    trial = as_dict(dataclasses.replace(settings, subcommand=None))
+    trial |= {} if settings.proxy is None else {"num_seeds": 1}
+    return dataclasses.replace(from_dict(trial | _with_hidden_sizes(values, settings)), lacks=settings.lacks)
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
     raise_all(wrong)
     if name not in setting_words:
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
-    of_search = settings.proxy is not None and name in kinds(type(settings.proxy)).keys() - {*_MEASURES}
+    of_search = name in names_with(settings.proxy, "tunable")
     if not (of_search or valid_flags[name].section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     ranges = [kind for kind in KINDS if kind != "choice"]

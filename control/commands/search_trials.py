@@ -21,16 +21,16 @@ REPEATS = 3  # searches of a trial, as published
 def for_trials(settings: Settings) -> Settings:
     """Return ``settings`` with the defaults of trials that search for a proxy. Raises SettingError if the objective
     lacks a setting that it needs."""
-    run, proxy = settings.run, settings.proxy
+    run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
     if proxy is None:
-        if run.tune_objective is not None:
-            line = f"tune_objective is {run.tune_objective!r}, but {run.implementation} trains agents, whose trials"
+        if objective is not None:
+            line = f"tune_objective is {objective!r}, but {run.implementation} trains agents, whose trials"
             raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
         return settings
     defaults = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
     changes = {name: value for name, value in defaults.items() if name not in settings.explicit_names}
     counts = run.implementation == "SE" and proxy.solved_reward is not None and proxy.generations is not None
-    objective = run.tune_objective or ("generations" if counts else "score")
+    objective = objective or ("generations" if counts else "score")
     if objective != "score":  # the search must end there, and see each generation
         end = "generations" if objective == "generations" else "total_steps"
         for name in ("solved_reward", end):

@@ -16,7 +16,7 @@ from control.cli.colour import note, painted, warning
 from control.cli.ending import ending
 from control.cli.errors import one_line
 from control.cli.progress import progress
-from control.cli.settings import BY_FLAG, RunConfig, Settings, as_dict, end_of, to_yaml
+from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, say_if
 from control.commands.process import prepare
 from control.commands.summary import Command, command, show_next
@@ -37,33 +37,11 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
 from models.registry import family
-from models.settings import SettingError, StopNow, UserError
+from models.settings import SettingError, StopNow, UserError, names_with
 from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
 
-# Settings that a resumed run may change: length, frequencies and output, but nothing that changes learning.
-# Families add more (`changeable`).
-CHANGEABLE = (
-    "epochs",
-    "generations",
-    "total_steps",
-    "target_return",
-    "checkpoint_every",
-    "no_checkpoint",
-    "recording_epoch_interval",
-    "record_n_rollouts_per_epoch",
-    "record",
-    "record_episodes",
-    "logger",
-    "print_statements",
-    "num_workers",
-    "resume",
-    "display",
-    "num_threads",
-    "step_timeout",
-    *BY_FLAG,
-)
 _FOREIGN = ("wandb", "mlflow")  # loggers of Lightning that need other packages
 
 
@@ -201,15 +179,20 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """The settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
     previous_values, now = as_dict(checkpoint.settings), as_dict(settings)
     family_spec = family(checkpoint.settings.run.implementation)
-    changeable = CHANGEABLE + family_spec.changeable(checkpoint.settings.agent)
-    changeable_names = (*changeable, "quit_when_solved")  # a new target_return ends the search, unless it says not to
-    for name in sorted(settings.explicit_names - set(changeable_names)):
+    configs = checkpoint.settings.configs
+    by_flag = names_with(settings.run, "by_flag")
+    # A new target_return ends the search, unless quit_when_solved says not to.
+    changeable = {"quit_when_solved", *family_spec.changeable(checkpoint.settings.agent), *by_flag}
+    changeable |= {
+        name for part in configs for name in names_with(part, "changeable") | names_with(part, "outcome", False)
+    }
+    for name in sorted(settings.explicit_names - changeable):
         if name in previous_values and previous_values[name] != now[name]:
             raise SettingError(
                 f"{name} is {now[name]!r}, but the run to resume has {previous_values[name]!r}; leave it out, or start "
                 "a new run without --resume"
             )
-    changes = {name: now[name] for name in changeable_names if name in settings.explicit_names | BY_FLAG}
+    changes = {name: now[name] for name in changeable if name in settings.explicit_names | by_flag}
     end = end_of(checkpoint.settings.run.implementation)
     if now["total_steps"] is not None and "total_steps" in settings.explicit_names and end != "total_steps":
         changes[end] = now[end]  # null unless given

@@ -3,6 +3,7 @@ trials, ``results.csv``, ``best.yaml``, the files of a resumed search, and the s
 
 import contextlib
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -81,18 +82,12 @@ class Search:
 
     def begin(self) -> None:
         """Write the files from which a search can be resumed, or read the trials of the resumed search."""
-        if not self.settings.run.resume_search:
-            run = self.settings.run
-            tuning_names = (
-                "tune_algorithm",
-                "tune_objective",
-                "num_samples",
-                "max_concurrent_trials",
-                "num_seeds",
-                "seed",
-            )
-            tuning = {"use_tune": True} | {name: getattr(run, name) for name in tuning_names}
-            plain = yaml.safe_load(to_yaml(self.settings)) | tuning
+        if not self.settings.subcommand.resume_search:
+            run, search_config = self.settings.run, dataclasses.asdict(self.settings.subcommand)
+            tuning = {
+                name: value for name, value in search_config.items() if name not in ("search_space", "resume_search")
+            }
+            plain = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
             atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
             atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
             self.write()
@@ -183,7 +178,7 @@ class Search:
             trial.status = "finished" if is_over else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(entry.status in ENDED for entry in self.trials.values())
-        self._say(f"trial {number}: {text}  [{num_ended} of {self.settings.run.num_samples} done]")
+        self._say(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
         self.write()
 
     def write(self) -> None:
@@ -212,7 +207,7 @@ class Search:
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
-        run, best = self.settings.run, self.scored[:_SHOWN]
+        run, search_config, best = self.settings.run, self.settings.subcommand, self.scored[:_SHOWN]
         if not best and not interrupted:
             count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
             first = f"; the first: {self.problems[0]}" if self.problems else ""
@@ -240,7 +235,9 @@ class Search:
         lines += [(name, path) for name, (_, path, *_) in outputs.items()]
         commands = [command(self.settings, *words) for words in outputs.values()]
         show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
-        if run.tune_algorithm not in DEPENDENT and (len(self.trials) < run.num_samples or self.interrupted):
+        if search_config.tune_algorithm not in DEPENDENT and (
+            len(self.trials) < search_config.num_samples or self.interrupted
+        ):
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
 

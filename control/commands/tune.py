@@ -23,59 +23,40 @@ from control.films.recording import check_recording
 from control.loops.build import in_spaces, spaces_of
 from control.storage import run_dir
 from envs.names import import_module
-from models.settings import SettingError
+from models.settings import SettingError, names_with
 
 REDUCTION = 4  # of so many trials one goes on after each rung; the published search's
 _NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
-# What PBT may change while training goes on: nothing that the shapes of networks, the replay buffer or the meaning of
-# its contents depend on.
-PERTURBED = (
-    "lr",
-    "value_lr",
-    "model_lr",
-    "softmax_temp",
-    "batch_size",
-    "num_grad_steps",
-    "max_grad_norm",
-    "last_few",
-    "training_rollouts_per_worker",
-    "action_noise",
-    "beta",
-    "max_weight",
-    "td_lambda",
-    "advantage_quantile",
-    "advantage_spread",
-)
 
 
 def tune(settings: Settings) -> int:
     """Search as ``settings`` say. Returns 0, or 130 where Ctrl-C ended it. Raises UserError, one line, where the search
     space or the cluster is wrong or every trial failed."""
-    resumed = settings.run.resume_search
+    resumed = settings.subcommand.resume_search
     if resumed:
         settings = settings.replace(search_space=str(Path(resumed, SPACE)))
     settings = for_trials(settings)
-    run, space = settings.run, search_space(settings)
+    run, search_config, space = settings.run, settings.subcommand, search_space(settings)
     _check(settings, space)
     settings = in_spaces(settings, spaces_of(run.gamename))
-    for module in ("ray", *_NEEDS.get(run.tune_algorithm, ())):
+    for module in ("ray", *_NEEDS.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
-    at_once = run.max_concurrent_trials or os.cpu_count() or 1
+    at_once = search_config.max_concurrent_trials or os.cpu_count() or 1
     search, interrupted = None, False
     try:
         with connected(run.ray_address, at_once * run.num_workers), contextlib.ExitStack() as locks:
-            folder = Path(resumed) if resumed else run_dir.create(run)
+            folder = Path(resumed) if resumed else run_dir.create(run, search=True)
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
             where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
             course, end = course_of(settings)
             length = f"{end:,} {dict(env_steps='steps', epoch='epochs').get(course, course)}"
-            trials = f"{run.num_samples} trials of {length} with {run.tune_algorithm}, {where}"
+            trials = f"{search_config.num_samples} trials of {length} with {search_config.tune_algorithm}, {where}"
             if search.trials:
                 trials = f"{trials}; {len(search.trials) - len(search.interrupted)} are kept"
             print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
-            if len(search.trials) - len(search.interrupted) < run.num_samples:
+            if len(search.trials) - len(search.interrupted) < search_config.num_samples:
                 _search(search)
     except KeyboardInterrupt:
         if search is None:
@@ -86,22 +67,24 @@ def tune(settings: Settings) -> int:
 
 
 def _check(settings: Settings, space: Space) -> None:
-    """SettingError for what is wrong only in a search."""
-    run = settings.run
+    """Raise SettingError for settings that only a search refuses."""
+    run, search_config = settings.run, settings.subcommand
     check_recording(run)
-    if run.resume_search and run.tune_algorithm in DEPENDENT:
-        line = f"resume is {run.resume_search!r}, a search with {run.tune_algorithm}, whose trials depend on each other"
+    if search_config.resume_search and search_config.tune_algorithm in DEPENDENT:
+        search_text = f"resume is {search_config.resume_search!r}, a search with {search_config.tune_algorithm}"
+        line = f"{search_text}, whose trials depend on each other"
         raise SettingError(f"{line}; allowed: a search with asha, optuna or optuna_asha", "resume")
-    if settings.proxy is not None and run.tune_algorithm == "pbt":
+    if settings.proxy is not None and search_config.tune_algorithm == "pbt":
         line = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches"
         raise SettingError(f"{line}; allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
-    if run.tune_algorithm in DEPENDENT and run.no_checkpoint:
+    if search_config.tune_algorithm in DEPENDENT and run.no_checkpoint:
         raise SettingError(
-            f"--no_checkpoint and --tune_algorithm {run.tune_algorithm} exclude each other: it pauses trials"
+            f"--no_checkpoint and --tune_algorithm {search_config.tune_algorithm} exclude each other: it pauses trials"
         )
-    if run.tune_algorithm == "pbt" and not set(PERTURBED) & space.dimensions.keys():
+    perturbed = names_with(settings.agent, "perturbed")
+    if search_config.tune_algorithm == "pbt" and not perturbed & space.dimensions.keys():
         raise SettingError(
-            f"{space.source}: pbt perturbs {', '.join(PERTURBED)}; at least one of them must be in the space"
+            f"{space.source}: pbt perturbs {', '.join(sorted(perturbed))}; at least one of them must be in the space"
         )
 
 
@@ -110,7 +93,7 @@ def _search(search: Search) -> None:
     from ray import tune as ray_tune
 
     settings, space, trial_numbers = search.settings, search.space, dict[str, int]()
-    run, (searcher, scheduler) = settings.run, _algorithm(search)
+    run, search_config, (searcher, scheduler) = settings.run, settings.subcommand, _algorithm(search)
     interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
 
@@ -123,11 +106,11 @@ def _search(search: Search) -> None:
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
-        param_space={} if "optuna" in run.tune_algorithm else _domains(space),
+        param_space={} if "optuna" in search_config.tune_algorithm else _domains(space),
         tune_config=ray_tune.TuneConfig(
-            num_samples=run.num_samples - len(search.trials) + len(interrupted),
+            num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             # Trials of searches stop between two searches, so their process can run the next trial.
-            max_concurrent_trials=run.max_concurrent_trials,
+            max_concurrent_trials=search_config.max_concurrent_trials,
             reuse_actors=settings.proxy is not None,
             search_alg=searcher,
             scheduler=scheduler,
@@ -169,7 +152,8 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
     if not folder.is_dir():
         raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     trial_folder = folder / ray_tune.get_context().get_trial_name()
-    run, from_checkpoints = settings.run, settings.run.tune_algorithm in DEPENDENT
+    run, search_config = settings.run, settings.subcommand
+    from_checkpoints = search_config.tune_algorithm in DEPENDENT
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
@@ -190,7 +174,7 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
             ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
 
     if settings.proxy is not None:
-        run_searches(settings, run.num_seeds, str(run.tune_objective), trial_folder, report)
+        run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
     start = ray_tune.get_checkpoint()
     interrupted = trial_folder / run_dir.LAST if (trial_folder / run_dir.LAST).exists() else None
@@ -220,14 +204,14 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
     from ray.tune.search import BasicVariantGenerator
 
     settings, space = search.settings, search.space
-    run, (course, end) = settings.run, course_of(settings)
+    run, search_config, (course, end) = settings.run, settings.subcommand, course_of(settings)
     points = [dict(trial.raw) for trial in search.interrupted]
     finished = [trial for trial in search.scored if trial not in search.interrupted]
     seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
     metric = (course, METRIC, "max")
     controller: Any = None
     searcher: Any
-    if "optuna" in run.tune_algorithm:
+    if "optuna" in search_config.tune_algorithm:
         import optuna
         from ray.tune.search.optuna import OptunaSearch
 
@@ -236,21 +220,21 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
         searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=points, seed=seed)
         for trial in finished:
             searcher.add_evaluated_point(dict(trial.raw), trial.score)
-    elif run.tune_algorithm == "bohb":
+    elif search_config.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
 
         searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
     else:
         random.seed(run.seed)  # PBT draws from Python's own generator
-        at_once = run.max_concurrent_trials or 0
+        at_once = search_config.max_concurrent_trials or 0
         searcher = BasicVariantGenerator(points_to_evaluate=points, random_state=seed, max_concurrent=at_once)
-    if run.tune_algorithm == "optuna":
+    if search_config.tune_algorithm == "optuna":
         return searcher, schedulers.FIFOScheduler()
     # A third of the trials of searches go on after the first of these, as published.
     halving = REDUCTION if settings.proxy is None else 3
-    if run.tune_algorithm == "bohb":
+    if search_config.tune_algorithm == "bohb":
         return searcher, schedulers.HyperBandForBOHB(*metric, max_t=end, reduction_factor=halving)
-    if "asha" in run.tune_algorithm:
+    if "asha" in search_config.tune_algorithm:
         first = max(end // 8, min(end, settings.schedule.eval_every) if course == "epoch" else 1)
         # Its end is above the last one, so that a trial which gets there ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
@@ -262,7 +246,8 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
             for length, score in trial.course:
                 scheduler.on_trial_result(controller, stand_in, {course: length, METRIC: score})
         return searcher, scheduler
-    perturbed = [dimension for name, dimension in space.dimensions.items() if name in PERTURBED]
+    perturbed_names = names_with(settings.agent, "perturbed")
+    perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
     return searcher, schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbed_every(settings),

@@ -13,12 +13,10 @@ import numpy as np
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.cli.settings import Settings, acting, as_dict, default_settings
+from control.cli.settings import Settings, acting, default_settings
 from control.lightning.module import RunModule
+from models.settings import names_with
 
-# Settings of a run that change what is learned, and settings of agents and searches that do not.
-_RUN = ("epochs", "total_steps", "steps_per_epoch", "time_limit", "target_return")
-_SWITCHES = ("compile", "compiled")
 _LARGEST = 10_000  # numbers of a histogram; of more, as many are taken evenly
 
 
@@ -82,12 +80,12 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     identity |= {} if settings.proxy is None else {"agent": run.agent}
     defaults, values = default_settings(settings), acting(settings)
-    of_run = {*as_dict(Settings(run, None))} - {*(_RUN if settings.proxy is None else ("time_limit",))}
+    hparams = {name for part in settings.configs for name in names_with(part, "hparam")}
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     changed_settings = {
         name: value
         for name, value in values.items()
-        if name not in of_run | {*_SWITCHES} and (name in settings.explicit_names or value != defaults.get(name))
+        if name in hparams and (name in settings.explicit_names or value != defaults.get(name))
     }
     return identity | {"seed": run.seed} | changed_settings | command
 

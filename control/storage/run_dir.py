@@ -25,12 +25,12 @@ LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume
 _VERSION = re.compile(r"version_(\d+)")
 
 
-def parent(run: RunConfig) -> Path:
+def parent(run: RunConfig, search: bool = False) -> Path:
     """The folder that holds all versions of a run: ``seed_25``; ``seed_25-29`` where it trains five members from
-    seed 25; ``tune`` where it is a search."""
+    seed 25; ``tune`` for a hyperparameter ``search``."""
     last = run.seed + run.num_seeds - 1
     name = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last}"
-    name = "tune" if run.use_tune else name
+    name = "tune" if search else name
     return Path(run.logdir, *map(safe_name, (run.gamename, run.exp_name, run.implementation)), name)
 
 
@@ -64,10 +64,10 @@ def winner(where: Path) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def create(run: RunConfig) -> Path:
+def create(run: RunConfig, search: bool = False) -> Path:
     """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside; a search's is empty. Raises
     SettingError where ``logdir`` cannot be written."""
-    folder = parent(run)
+    folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = _number(last) + 1 if (last := newest(folder)) else 0
@@ -79,7 +79,7 @@ def create(run: RunConfig) -> Path:
                 break
             except FileExistsError:
                 number += 1
-        for name in () if run.use_tune else ("checkpoints", "videos"):
+        for name in () if search else ("checkpoints", "videos"):
             (path / name).mkdir()
     except OSError as error:
         if error.errno in DISK:

@@ -24,9 +24,9 @@ OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
 _NEEDED = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
 
 _network = functools.partial(setting, section="proxy")
-_search = functools.partial(setting, section="search")
+_search = functools.partial(setting, section="search", fit=False)
 _inner = functools.partial(setting, section="inner loop")
-_choice = functools.partial(setting, section="choosing the winner")
+_choice = functools.partial(setting, section="choosing the winner", fit=False)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ class SearchConfig:
     )
     population: int = _search(64, "perturbed proxies per generation; both of a mirrored pair count", minimum=1)
     generations: int | None = _search(
-        100, "largest number of generations; null, as where total_steps is given alone: any", minimum=1
+        100,
+        "largest number of generations; null, as where total_steps is given alone: any",
+        minimum=1,
+        changeable=True,
+        tunable=False,
     )
     noise_std: float = _search(0.05, "standard deviation of the perturbations", above=0)
     step_size: float = _search(
@@ -110,34 +114,40 @@ class SearchConfig:
         "final",
         f"what a search maximises. {'; '.join(f'{name}: {words}' for name, (words, _) in OBJECTIVES.items())}",
         choices=OBJECTIVES,
+        fit=False,
     )
     test_every: int | None = _inner(
         None, "steps of an agent's training between tests on the real environment; null tests at its end", minimum=1
     )
-    average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0)
+    average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0, fit=False)
     solved_bonus: float = _inner(
-        0.0, "average: what a test that reaches solved_reward counts more", minimum=0, later=True
+        0.0, "average: what a test that reaches solved_reward counts more", minimum=0, later=True, fit=False
     )
-    unsolved_weight: float = _inner(100.0, "threshold: steps that a missing point of return costs [F]", minimum=0)
+    unsolved_weight: float = _inner(
+        100.0, "threshold: steps that a missing point of return costs [F]", minimum=0, fit=False
+    )
     survival_bonus: float = _inner(
         0.0,
         "final: what the environment pays for each step without a fall. It is taken off fitness, because a search may "
         "else end with a policy that stands still. The winner is chosen by whole returns",
         minimum=0,
         later=True,
+        fit=False,
     )
     compiled: bool = _inner(
         HAS_NUMBA,
         "train and test agents in machine code where there is any for them (needs Numba, the extra `fast`); off: "
         "in torch",
+        hparam=False,
     )
-    agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1)
+    agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1, fit=False)
     agents_take_turns: str = _inner(
         "seeds",
         "of several agents (DDQN,PPO): seeds, each proxy has as many of each, and their seeds say who is who; "
         "generations, all agents of a generation are of one kind",
         choices=("seeds", "generations"),
         later=True,
+        fit=False,
     )
     inner_rule: str = _inner(
         "budget",
@@ -158,6 +168,7 @@ class SearchConfig:
         "held-out agents are tested; null: test_limit in all generations",
         minimum=1,
         later=True,
+        fit=False,
     )
     test_limit_grows: tuple[int, ...] = _inner(
         (200, 1800),
@@ -166,10 +177,15 @@ class SearchConfig:
         minimum=1,
         longest=2,
         later=True,
+        fit=False,
     )
 
-    solved_reward: float | None = _choice(None, "mean return that counts as solved; null: none does")
-    quit_when_solved: bool = _choice(False, "end the search once agents of the mean reach solved_reward [F]")
+    solved_reward: float | None = _choice(
+        None, "mean return that counts as solved; null: none does", fit=True, tunable=False
+    )
+    quit_when_solved: bool = _choice(
+        False, "end the search once agents of the mean reach solved_reward [F]", tunable=False
+    )
     choose_by: str = _choice(
         "return",
         "the winner has the best return after training, or most agents that stay solved once they are (stays)",
@@ -182,9 +198,15 @@ class SearchConfig:
     retest_drawn: bool = _choice(
         True, "sample all hyperparameters of these agents (vary_hp), so that the winner serves many kinds of agents"
     )
-    report_agents: int = _choice(64, "fresh agents of the winner's held-out evaluation", minimum=1)
+    report_agents: int = _choice(
+        64, "fresh agents of the winner's held-out evaluation", minimum=1, fit=True, tunable=False
+    )
     deploy_steps: int | None = _choice(
-        None, "steps that an agent trains for in both evaluations and in use; null is inner_steps", minimum=1
+        None,
+        "steps that an agent trains for in both evaluations and in use; null is inner_steps",
+        minimum=1,
+        fit=True,
+        tunable=False,
     )
 
     @property

@@ -10,7 +10,7 @@ Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform 
 from dataclasses import dataclass
 
 from models.family import EpisodeSchedule, Family, idle
-from models.settings import nonlinearity, setting, width
+from models.settings import names_with, nonlinearity, setting, width
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Config:
     hidden_sizes: tuple[int, ...] = width((32, 128, 128, 128), "units of each hidden layer [C]")
     activation: str = nonlinearity("relu", "C", (), ", but for tanh of those that embed observation and command")
     conv_channels: tuple[int, ...] = width(
-        (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]"
+        (32, 48, 96, 128),
+        "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]",
+        only_with="images",
     )
     reward_scale: float | None = setting(
         None, "factor on returns (or advantages) in the command; null takes it from the data", above=0
@@ -46,7 +48,9 @@ class Config:
         "latest: N(max, standard deviation) of the latest rollouts, held constant (RCP)",
         choices=("best", "latest"),
     )
-    last_few: int = setting(75, "best episodes that the exploration commands are made from [C, U]", minimum=1)
+    last_few: int = setting(
+        75, "best episodes that the exploration commands are made from [C, U]", minimum=1, perturbed=True
+    )
     desire_mu_minus_std: bool = setting(False, "lower the mean of the commanded return by one standard deviation")
     eval_command: str = setting(
         "lower_bound",
@@ -54,18 +58,27 @@ class Config:
         choices=("lower_bound", "sampled"),
     )
     advantage_command: str = setting(
-        "max", "mean of the advantage command: the largest advantage [C] or a quantile", choices=("max", "quantile")
+        "max",
+        "mean of the advantage command: the largest advantage [C] or a quantile",
+        choices=("max", "quantile"),
+        part="advantages",
     )
-    advantage_quantile: float = setting(0.9, "the quantile of advantages commanded", above=0, maximum=1)
+    advantage_quantile: float = setting(
+        0.9, "the quantile of advantages commanded", above=0, maximum=1, part="advantages", perturbed=True
+    )
     advantage_spread: float = setting(
-        1.0, "spread of the advantage command, in standard deviations of the advantages [C]", minimum=0
+        1.0,
+        "spread of the advantage command, in standard deviations of the advantages [C]",
+        minimum=0,
+        part="advantages",
+        perturbed=True,
     )
 
     # Learning
-    lr: float = setting(3.5e-4, "Adam's learning rate [C]", above=0)
-    batch_size: int = setting(768, "steps in a batch [C]", minimum=1, maximum=1_000_000)
-    num_grad_steps: int = setting(100, "gradient steps per epoch [C]", minimum=1)
-    max_grad_norm: float = setting(100.0, "largest norm of a member's gradient [C]", above=0)
+    lr: float = setting(3.5e-4, "Adam's learning rate [C]", above=0, perturbed=True)
+    batch_size: int = setting(768, "steps in a batch [C]", minimum=1, maximum=1_000_000, perturbed=True)
+    num_grad_steps: int = setting(100, "gradient steps per epoch [C]", minimum=1, perturbed=True)
+    max_grad_norm: float = setting(100.0, "largest norm of a member's gradient [C]", above=0, perturbed=True)
     sample_by: str = setting(
         "step",
         "every step equally likely [C], or an episode first and then a step of it [U]",
@@ -84,31 +97,51 @@ class Config:
     buffer_size: int = setting(100_000, "capacity of the replay buffer [C: 500 episodes of 200 steps]", minimum=1)
     num_rand_action_rollouts: int = setting(50, "random episodes before training [C]", minimum=1)
     random_action_epochs: int = setting(1, "first epochs, whose rollouts act at random [C]", minimum=0)
-    training_rollouts_per_worker: int = setting(20, "episodes per epoch, side by side [C]", minimum=1, maximum=4096)
+    training_rollouts_per_worker: int = setting(
+        20, "episodes per epoch, side by side [C]", minimum=1, maximum=4096, perturbed=True
+    )
     action_noise: float = setting(
-        1.0, "factor on the logits before sampling; continuous actions: standard deviation is 0.3 of it [C]", above=0
+        1.0,
+        "factor on the logits before sampling; continuous actions: standard deviation is 0.3 of it [C]",
+        above=0,
+        perturbed=True,
     )
     policy_floor: float = setting(
-        0.0, "share of the uniform policy in sampled actions, discrete ones only [S]", minimum=0, maximum=1
+        0.0,
+        "share of the uniform policy in sampled actions, discrete ones only [S]",
+        minimum=0,
+        maximum=1,
+        only_with="discrete actions",
     )
 
     # Reward-conditioned policies
     expo_weighting: bool = setting(False, "weight losses by min(exp(z / beta), max_weight) [R]")
-    beta: float = setting(1.0, "temperature of the exponential weights [C]", above=0)
-    max_weight: float = setting(20.0, "largest exponential weight [R]", above=0)
-    use_lambda_td: bool = setting(False, "value targets are TD(lambda) returns, not the discounted return")
-    td_lambda: float = setting(0.95, "lambda of the value targets [C]", minimum=0, maximum=1)
+    beta: float = setting(1.0, "temperature of the exponential weights [C]", above=0, perturbed=True)
+    max_weight: float = setting(20.0, "largest exponential weight [R]", above=0, perturbed=True)
+    use_lambda_td: bool = setting(
+        False, "value targets are TD(lambda) returns, not the discounted return", part="advantages"
+    )
+    td_lambda: float = setting(
+        0.95, "lambda of the value targets [C]", minimum=0, maximum=1, part="advantages", perturbed=True
+    )
     advantage_target: str = setting(
-        "return", "advantage = discounted return - V [C], or TD(lambda) return - V", choices=("return", "lambda")
+        "return",
+        "advantage = discounted return - V [C], or TD(lambda) return - V",
+        choices=("return", "lambda"),
+        part="advantages",
     )
     bootstrap_truncation: bool = setting(
-        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]"
+        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]", part="advantages"
     )
-    val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1)
-    value_hidden_sizes: tuple[int, ...] = width((128, 64), "units of the value network's hidden layers [C]")
-    value_lr: float | None = setting(None, "Adam's learning rate for the value network; null takes lr", above=0)
-    clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used")
-    max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward")
+    val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1, part="advantages")
+    value_hidden_sizes: tuple[int, ...] = width(
+        (128, 64), "units of the value network's hidden layers [C]", part="advantages"
+    )
+    value_lr: float | None = setting(
+        None, "Adam's learning rate for the value network; null takes lr", above=0, part="advantages", perturbed=True
+    )
+    clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used", part="advantages")
+    max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward", part="advantages")
 
     @property
     def schedule(self) -> EpisodeSchedule:
@@ -151,22 +184,6 @@ def validate(config: Config) -> str | None:
     return None
 
 
-_OF_ADVANTAGES = (
-    "advantage_command",
-    "advantage_quantile",
-    "advantage_spread",
-    "use_lambda_td",
-    "td_lambda",
-    "advantage_target",
-    "bootstrap_truncation",
-    "val_func_update_interval",
-    "value_hidden_sizes",
-    "value_lr",
-    "clamp_adv_to_max",
-    "max_adv_clamp_val",
-)
-
-
 def ineffective(config: Config) -> dict[str, str]:
     """Settings that do nothing beside the others, and why."""
     by_advantage, traces = config.desire_advantage, config.use_lambda_td or config.advantage_target == "lambda"
@@ -174,7 +191,7 @@ def ineffective(config: Config) -> dict[str, str]:
     embedded = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage
     return idle(
         (embedded, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
-        (not by_advantage, _OF_ADVANTAGES, "desire_advantage is off"),
+        (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
         (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),
         (not config.desire_horizon, ("horizon_scale",), "desire_horizon is off"),
@@ -202,5 +219,4 @@ FAMILY = Family(
     },
     validate=validate,
     ineffective=ineffective,
-    only_with={"conv_channels": "images", "policy_floor": "discrete actions"},
 )

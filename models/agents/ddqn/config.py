@@ -33,8 +33,8 @@ class Config(Intrinsic):
     )
 
     # Learning
-    lr: float = setting(1e-3, "Adam's learning rate [C]", above=0)
-    batch_size: int = setting(32, "transitions in a batch", minimum=1, maximum=1_000_000)
+    lr: float = setting(1e-3, "Adam's learning rate [C]", above=0, perturbed=True)
+    batch_size: int = setting(32, "transitions in a batch", minimum=1, maximum=1_000_000, perturbed=True)
     discount: float = setting(0.99, "discount of later rewards", minimum=0, maximum=1)
     tau: float = setting(
         0.01, "share of the online network mixed into the target network per update", minimum=0, maximum=1

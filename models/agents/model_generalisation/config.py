@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from models.agents.model_generalisation.presets import CELLS, GAMES, REGIMES
 from models.family import Family, StepSchedule, idle
-from models.settings import nonlinearity, setting, width
+from models.settings import names_with, nonlinearity, setting, width
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
 
@@ -36,6 +36,7 @@ class Config:
         "shipped: the environment's values for one update per step; <environment>_high: the same by name; "
         "<environment>_low: its values for ten updates per step and a tenth of the steps [Y]",
         choices=("shipped", *PRESETS),
+        chooses=True,
     )
 
     # Networks
@@ -49,7 +50,7 @@ class Config:
     activation: str = nonlinearity("elu", "Y", ("prelu", "elu", "silu"))
 
     # Values
-    lr: float = setting(_USUAL["ER"]["lr"], "Adam's learning rate for the action values [Y]", above=0)
+    lr: float = setting(_USUAL["ER"]["lr"], "Adam's learning rate for the action values [Y]", above=0, perturbed=True)
     adam_beta1: float = setting(0.9, "Adam's decay rate for the gradient's mean [Y]", minimum=0, below=1)
     adam_beta2: float = setting(0.99, "Adam's decay rate for the gradient's square [Y]", minimum=0, below=1)
     adam_eps: float = setting(1e-5, "Adam's epsilon, added outside the square root [Y]", above=0)
@@ -61,7 +62,11 @@ class Config:
     use_target: bool = setting(True, "use a target network; off: targets come from the online network [Y]")
     target_update_frequency: int = setting(100, "environment steps between copies to the target network [Y]", minimum=1)
     batch_size: int = setting(
-        320, "transitions per update; with a model, starts of imagined rollouts [Y]", minimum=1, maximum=1_000_000
+        320,
+        "transitions per update; with a model, starts of imagined rollouts [Y]",
+        minimum=1,
+        maximum=1_000_000,
+        perturbed=True,
     )
     updates_per_step: int = setting(1, "updates per environment step [Y]", minimum=1, maximum=10_000)
     buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions [Y]", minimum=1)
@@ -74,7 +79,7 @@ class Config:
         "softmax", "how actions are chosen, also in imagination [Y]", choices=("softmax", "epsilon_greedy")
     )
     softmax_temp: float = setting(
-        _USUAL["ER"]["softmax_temp"], "temperature of the softmax over action values [Y]", above=0
+        _USUAL["ER"]["softmax_temp"], "temperature of the softmax over action values [Y]", above=0, perturbed=True
     )
     epsilon: float = setting(0.1, "epsilon_greedy: probability of a random action", minimum=0, maximum=1)
 
@@ -93,32 +98,53 @@ class Config:
     )
 
     # Models that are learned
-    model_lr: float = setting(2e-4, "Adam's learning rate for the model [Y]", above=0)
-    binary_obs: bool | None = setting(None, "observations are bits, 0 or 1; null: as the environment declares [Y]")
-    reward_weight: float = setting(1.0, "weight of the reward loss [Y]", minimum=0)
-    termination_weight: float = setting(1.0, "weight of the termination loss [Y]", minimum=0)
-    obs_prediction_weight: float = setting(1.0, "weight of the observation loss [Y]", minimum=0)
+    model_lr: float = setting(
+        2e-4, "Adam's learning rate for the model [Y]", above=0, part="learned model", perturbed=True
+    )
+    binary_obs: bool | None = setting(
+        None, "observations are bits, 0 or 1; null: as the environment declares [Y]", part="learned model"
+    )
+    reward_weight: float = setting(1.0, "weight of the reward loss [Y]", minimum=0, part="learned model")
+    termination_weight: float = setting(1.0, "weight of the termination loss [Y]", minimum=0, part="learned model")
+    obs_prediction_weight: float = setting(1.0, "weight of the observation loss [Y]", minimum=0, part="learned model")
 
     # Latent models
     latent_type: str = setting(
-        "categorical", "distribution of the latent state [Y]", choices=("categorical", "gaussian", "tanh_gaussian")
+        "categorical",
+        "distribution of the latent state [Y]",
+        choices=("categorical", "gaussian", "tanh_gaussian"),
+        part="latent states",
     )
-    num_features: int = setting(32, "variables of a latent state [Y]", minimum=1, maximum=4096)
-    feature_width: int = setting(32, "classes of each categorical variable [Y]", minimum=2, maximum=4096)
-    KL_prior_weight: float = setting(0.8, "weight of KL(encoded || predicted) for the prediction [Y]", minimum=0)
-    KL_posterior_weight: float = setting(0.2, "weight of KL(encoded || predicted) for the encoder [Y]", minimum=0)
-    posterior_entropy_weight: float = setting(0.0, "weight of KL(encoded || uniform or normal) [Y]", minimum=0)
-    min_std: float = setting(0.0, "Gaussian: added to the encoder's standard deviations [Y]", minimum=0)
+    num_features: int = setting(32, "variables of a latent state [Y]", minimum=1, maximum=4096, part="latent states")
+    feature_width: int = setting(
+        32, "classes of each categorical variable [Y]", minimum=2, maximum=4096, part="latent states"
+    )
+    KL_prior_weight: float = setting(
+        0.8, "weight of KL(encoded || predicted) for the prediction [Y]", minimum=0, part="latent states"
+    )
+    KL_posterior_weight: float = setting(
+        0.2, "weight of KL(encoded || predicted) for the encoder [Y]", minimum=0, part="latent states"
+    )
+    posterior_entropy_weight: float = setting(
+        0.0, "weight of KL(encoded || uniform or normal) [Y]", minimum=0, part="latent states"
+    )
+    min_std: float = setting(
+        0.0, "Gaussian: added to the encoder's standard deviations [Y]", minimum=0, part="latent states"
+    )
     std_act: str = setting(
         "softplus",
         "Gaussian: maps raw outputs to standard deviations; sigmoid2 is 2 sigmoid(x / 2) [Y]",
         choices=("softplus", "sigmoid", "sigmoid2"),
+        part="latent states",
     )
-    learn_obs_variance: bool = setting(False, "decode standard deviations too, where observations are not bits [Y]")
+    learn_obs_variance: bool = setting(
+        False, "decode standard deviations too, where observations are not bits [Y]", part="latent states"
+    )
 
     compile: bool = setting(
         False,
         "fuse the values' update by torch.compile: needs a C++ compiler and half a minute, and rounds differently",
+        hparam=False,
     )
 
     # Steps and evaluation
@@ -184,19 +210,8 @@ _OWN: dict[str, dict[str, object]] = {
 }
 IMPLEMENTATIONS = {name: overrides | _USUAL[name] for name, overrides in _OWN.items()}
 
-# Settings that only a learned model has a use for, and only one of latent states.
-OF_LEARNED = ("model_lr", "binary_obs", "reward_weight", "termination_weight", "obs_prediction_weight")
-OF_LATENT = (
-    "latent_type",
-    "num_features",
-    "feature_width",
-    "KL_prior_weight",
-    "KL_posterior_weight",
-    "posterior_entropy_weight",
-    "min_std",
-    "std_act",
-    "learn_obs_variance",
-)
+OF_LEARNED = names_with(Config, "part", "learned model")
+OF_LATENT = names_with(Config, "part", "latent states")
 
 
 def preset_game(preset: str) -> str | None:
@@ -215,7 +230,7 @@ def ineffective(config: Config) -> dict[str, str]:
     return idle(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
         (config.model in ("none", "perfect"), (*OF_LEARNED, "rollout_batch_size"), f"{model}no model is learned"),
-        (config.model != "latent", OF_LATENT, f"{model}there are no latent states"),
+        (config.model != "latent", tuple(OF_LATENT), f"{model}there are no latent states"),
         (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
         (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
         (config.latent_type != "categorical", ("feature_width",), latents),

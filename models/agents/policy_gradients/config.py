@@ -21,6 +21,7 @@ class Config:
         "published: the notebook's values, where it prints them [N]; skeleton: those its skeleton came with [N]; "
         "aac_tuned: AAC with its improvements on",
         choices=("published", "skeleton", "aac_tuned"),
+        chooses=True,
     )
 
     # Network
@@ -31,7 +32,9 @@ class Config:
     shared_trunk: bool = setting(False, "AAC: policy and value are two heads on the policy's hidden layers")
     activation: str = nonlinearity("relu", "N", ("prelu", "elu", "silu"))
     conv_channels: tuple[int, ...] = width(
-        (32, 48, 96, 128), "channels of the 3x3 stride-2 convolutions in front of the network, images only"
+        (32, 48, 96, 128),
+        "channels of the 3x3 stride-2 convolutions in front of the network, images only",
+        only_with="images",
     )
 
     # Losses
@@ -41,14 +44,16 @@ class Config:
         "function of the state (AAC) [M]",
         choices=("none", "batch_mean", "value"),
     )
-    beta: float = setting(0.0, "weight of the entropy, as a share of the largest possible [N]; 0 is none", minimum=0)
+    beta: float = setting(
+        0.0, "weight of the entropy, as a share of the largest possible [N]; 0 is none", minimum=0, perturbed=True
+    )
     delta: float = setting(1.0, "AAC: weight of the value loss [N]", minimum=0)
     discount: float = setting(0.995, "discount of later rewards [N]", minimum=0, maximum=1)
 
     # Learning
-    lr: float = setting(1e-3, "Adam's learning rate [N]", above=0)
+    lr: float = setting(1e-3, "Adam's learning rate [N]", above=0, perturbed=True)
     value_lr: float | None = setting(
-        None, "AAC: Adam's learning rate for the separate value network; null takes lr", above=0
+        None, "AAC: Adam's learning rate for the separate value network; null takes lr", above=0, perturbed=True
     )
     adam_eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
     batch_episodes: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
@@ -79,7 +84,9 @@ class Config:
     )
     value_steps: int = setting(0, "AAC: further gradient steps of the separate value network on each batch", minimum=0)
     reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
-    max_grad_norm: float | None = setting(None, "largest norm of a network's gradient; null: any", above=0)
+    max_grad_norm: float | None = setting(
+        None, "largest norm of a network's gradient; null: any", above=0, perturbed=True
+    )
     anneal_lr: bool = setting(
         False, "lower the learning rates linearly to 0 over the run as it was begun (max_episodes, total_steps)"
     )
@@ -177,7 +184,6 @@ FAMILY = Family(
     presets=PRESETS,
     validate=validate,
     ineffective=ineffective,
-    only_with={"conv_channels": "images"},
     replaced={"epochs": "max_episodes"},
     changeable=changeable,
 )

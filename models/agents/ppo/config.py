@@ -29,6 +29,7 @@ class Config(Intrinsic):
         "standard deviation of continuous actions at first, in units of the action; it is learned [B]",
         above=0,
         maximum=1000,
+        only_with="continuous actions",
     )
 
     # Collection
@@ -42,14 +43,13 @@ class Config(Intrinsic):
     )
 
     # Learning
-    lr: float = setting(3e-4, "Adam's learning rate [B]", above=0)
+    lr: float = setting(3e-4, "Adam's learning rate [B]", above=0, perturbed=True)
     anneal_lr: bool = setting(False, "lower the learning rate linearly to 0 over the run as it was begun [H]")
     adam_eps: float = setting(1e-5, "Adam's epsilon [H]", above=0)
     ppo_epochs: int = setting(10, "passes over the steps that were collected [B]", minimum=1, maximum=10_000)
     batch_size: int = setting(
         64, "steps in a minibatch, of all environments; all of them where there are fewer [B]", minimum=1,
-        maximum=100_000_000,
-    )  # fmt: skip
+        maximum=100_000_000, perturbed=True)  # fmt: skip
     discount: float = setting(0.99, "discount of later rewards [B]", minimum=0, maximum=1)
     gae_lambda: float = setting(0.95, "lambda of generalised advantages [G]", minimum=0, maximum=1)
     clip_range: float = setting(0.2, "how far the ratio of new and old probability may leave 1 [S]", above=0)
@@ -66,7 +66,7 @@ class Config(Intrinsic):
     vf_coef: float = setting(0.5, "weight of the squared error of values [B]", minimum=0)
     ent_coef: float = setting(0.0, "weight of the policy's entropy, in nats [B]", minimum=0)
     max_grad_norm: float | None = setting(
-        0.5, "largest norm of the gradient of both networks together; null: any [B]", above=0
+        0.5, "largest norm of the gradient of both networks together; null: any [B]", above=0, perturbed=True
     )
     normalize_advantage: bool = setting(
         True, "shift and scale each minibatch's advantages to mean 0 and variance 1 [B]"
@@ -118,6 +118,5 @@ FAMILY = Family(
     environment_presets={("PPO", game): values for game, values in _PRESETS.items()},
     validate=varied.validate,
     ineffective=ineffective,
-    only_with={"action_std": "continuous actions"},
     trains_on_proxies=True,
 )

@@ -24,8 +24,8 @@ class Config(Intrinsic):
     activation: str = nonlinearity("relu", "H")
 
     # Learning
-    lr: float = setting(3e-4, "Adam's learning rate of actor and critics and temperature [H]", above=0)
-    batch_size: int = setting(256, "transitions in a batch [H]", minimum=1, maximum=1_000_000)
+    lr: float = setting(3e-4, "Adam's learning rate of actor and critics and temperature [H]", above=0, perturbed=True)
+    batch_size: int = setting(256, "transitions in a batch [H]", minimum=1, maximum=1_000_000, perturbed=True)
     discount: float = setting(0.99, "discount of later rewards [H]", minimum=0, maximum=1)
     tau: float = setting(
         0.005, "share of the critics mixed into their target networks per update [H]", minimum=0, maximum=1

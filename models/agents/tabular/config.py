@@ -28,7 +28,9 @@ class Config(Intrinsic):
         "[C]; executed, the action that is taken next [R, S]",
         choices=("max", "redrawn", "executed"),
     )
-    lr: float = setting(1.0, "alpha, the share of its error by which a value moves [F]", above=0, maximum=1)
+    lr: float = setting(
+        1.0, "alpha, the share of its error by which a value moves [F]", above=0, maximum=1, perturbed=True
+    )
     discount: float = setting(0.8, "discount of later rewards [F]", minimum=0, maximum=1)
     count_bonus: float = setting(
         0.0, "b of the bonus b / sqrt(n) on a reward, n being the visits of state and action [B]", minimum=0

@@ -26,8 +26,8 @@ class Config(Intrinsic):
     activation: str = nonlinearity("relu")
 
     # Learning
-    lr: float = setting(1e-3, "Adam's learning rate of actor and critics [T]", above=0)
-    batch_size: int = setting(256, "transitions in a batch [F]", minimum=1, maximum=1_000_000)
+    lr: float = setting(1e-3, "Adam's learning rate of actor and critics [T]", above=0, perturbed=True)
+    batch_size: int = setting(256, "transitions in a batch [F]", minimum=1, maximum=1_000_000, perturbed=True)
     discount: float = setting(0.99, "discount of later rewards [T]", minimum=0, maximum=1)
     tau: float = setting(
         0.005, "share of the networks mixed into the target networks, when the actor learns [T]", minimum=0, maximum=1

@@ -22,18 +22,22 @@ PRESETS = ("recipe", "cheap", "paper")
 class Reward:
     """Settings of a reward network phi. r is the task's reward, x and x' are the states before and after a step."""
 
-    proxy: str = _reward("reward", "the kind of proxy", choices=("reward",))
+    proxy: str = _reward("reward", "the kind of proxy", choices=("reward",), chooses=True, identity=True, tunable=False)
     mode: int = _reward(
         2,
         "the reward paid [F]. 0: r; 1: g phi(x') - phi(x), g the agent's discount; 2: r + the same; 5: phi(x'); "
         "6: r + the same; 3, 4, 7, 8: as 1, 2, 5, 6, phi also of the numbers in the step's info; 101: w * info; "
         "102: r + the same. Names such as additive_potential do too; -1 or icm trains the agent without a network",
         choices=(0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102),  # `understudy.kinds.MODES`, which is slow to import
+        chooses=True,
+        identity=True,
     )
     preset: str = _reward(
         "recipe",
         "recipe: what works here; cheap: an eighth of its steps; paper: the published loop and objective [F]",
         choices=PRESETS,
+        chooses=True,
+        tunable=False,
     )
     rn_init: str = _reward(
         "torch",

@@ -14,7 +14,7 @@ from typing import Any
 from models.family import Family, idle
 from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig
-from models.settings import SettingError, no_choice, setting, width
+from models.settings import SettingError, names_with, no_choice, setting, width
 
 _proxy = functools.partial(setting, section="synthetic environment")
 _width = functools.partial(width, section="synthetic environment")
@@ -33,6 +33,9 @@ class Synthetic:
         "mdp: three networks give next state, reward and termination [F]; bandit: episodes of one step, with an "
         "initial-state and a reward network [L]",
         choices=PROXIES,
+        chooses=True,
+        identity=True,
+        tunable=False,
     )
     preset: str = _proxy(
         "recipe",
@@ -43,6 +46,8 @@ class Synthetic:
         "distilled: a bandit of a few states and the actions that are right there, which are what is searched for; "
         "supervised: no search, an MDP fitted to transitions of the real environment, the baseline of [F]",
         choices="recipe broad paper paper_varied two_stage published clone distilled supervised".split(),
+        chooses=True,
+        tunable=False,
     )
     reward_form: str = _proxy(
         "free",
@@ -90,6 +95,7 @@ class Synthetic:
         "with reward_form free, what it thinks that each action is worth",
         choices=("actions", "values"),
         later=True,
+        fit=False,
     )
     proxy_init: str = _proxy(
         "torch",
@@ -101,7 +107,7 @@ class Synthetic:
         "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit. With "
         "preset supervised they are normal, with half the largest size met as standard deviation",
     )
-    latent_size: int | None = _width(None, "size of that noise; null is the size of an observation")
+    latent_size: int | None = _width(None, "size of that noise; null is the size of an observation", fit=False)
     max_steps: int | None = _proxy(
         None, "largest number of steps of an episode; null is the real environment's limit [F]", minimum=1
     )
@@ -110,6 +116,7 @@ class Synthetic:
         "mdp: added to the done network's output when the search begins; -5 makes episodes that only max_steps ends",
         minimum=-1000,
         maximum=1000,
+        fit=False,
     )
     raw_done: bool = _proxy(
         False,
@@ -336,22 +343,13 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     )
 
 
-# Settings of a search that a fit has no use for.
-_OF_SEARCHES = (
-    *(field.name for field in fields(SearchConfig) if field.metadata["section"] in ("search", "choosing the winner")
-      and field.name not in ("solved_reward", "report_agents", "deploy_steps")),
-    "objective", "average_from", "solved_bonus", "unsolved_weight", "survival_bonus", "agents_per_proxy",
-    "agents_take_turns", "test_limit_first", "test_limit_grows", "done_bias", "latent_size", "clone_of",
-)  # fmt: skip
-
-
 def ineffective(config: Config) -> dict[str, str]:
     """Name -> reason, of settings that do nothing beside the others."""
     fitted, reason = config.preset == "supervised", f"preset is {config.preset!r}"
     latent, bandit = config.first_states == "latent", config.proxy == "bandit"
     of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")
     return search.ineffective(config) | idle(
-        (fitted, _OF_SEARCHES, f"{reason}, which searches for nothing"),
+        (fitted, tuple(names_with(Config, "fit", False)), f"{reason}, which searches for nothing"),
         (not fitted, tuple(field.name for field in fields(Supervised)), reason),
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
