@@ -160,7 +160,9 @@ _KINDS: dict[type, dict[str, Kind]] = {}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Name -> Kind of every field, in order. Cached for each class, because it is slow."""
+    """Name -> Kind of every field, in order; empty for the class of None. Cached for each class, because it is slow."""
+    if config_class is type(None):
+        return {}
     if config_class not in _KINDS:
         hints = typing.get_type_hints(config_class)
         _KINDS[config_class] = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(config_class)}
@@ -179,11 +181,16 @@ def _kind(hint: Any) -> Kind:
 def check(config: Any) -> None:
     """Check every field of a dataclass instance against its type and range.
 
-    Raises SettingError ("lr is -1.0; allowed: number, greater than 0") at the first that fails; NaN, infinity and
-    empty text always do.
+    Raises SettingError ("lr is -1.0; allowed: number, greater than 0") for all that fail. NaN, infinity and empty text
+    always do.
     """
+    errors = []
     for field in dataclasses.fields(config):
-        check_value(field.name, getattr(config, field.name), kinds(type(config))[field.name], field.metadata)
+        try:
+            check_value(field.name, getattr(config, field.name), kinds(type(config))[field.name], field.metadata)
+        except SettingError as error:
+            errors.append(error)
+    raise_all(errors)
 
 
 def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:

@@ -156,7 +156,7 @@ def translate(
         translated[setting_name] = _renamed(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
             renamed[name] = setting_name
-    if "hidden_sizes" in setting_names and "width" not in setting_names:
+    if "hidden_sizes" in setting_names and "width" not in setting_names and {*WIDTHS, *DEPTHS} & values.keys():
         _put_together(values, setting_names, translated, renamed, default_of)
     return translated, renamed
 

@@ -1,21 +1,20 @@
 """Makes `Settings` from the command line or from Python, before torch is imported. Later sources override earlier ones:
 defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
 
-import contextlib
 import dataclasses
 import os
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
-from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml
+from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
 from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, read_value, split, unboxed, word, words_by_setting
-from models.mixture import spread
+from models.mixture import Mixture, spread
 from models.registry import default_configs, families_of, family
-from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all
+from models.settings import SettingError, SettingErrors, check_value, format_value, kinds, names_with, raise_all
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
@@ -27,80 +26,131 @@ FIRST = ("implementation", "gamename")  # which settings there are depends on th
 def parse(argv: Sequence[str] | None = None) -> Settings:
     """Parse ``argv`` (by default the process's) to settings. Raises SettingError, with a line for each wrong name and
     value, and SystemExit(0) after ``--help`` or ``--version``."""
-    typed = _of_search(split(sys.argv[1:] if argv is None else argv))
-    flag_values = dict(typed)
-    if "version" in flag_values:
+    pairs = split(sys.argv[1:] if argv is None else argv)
+    names = [name for name, _ in pairs]
+    if "version" in names:
         from control.cli.help import version
 
         print(f"understudy {version()}")
         raise SystemExit(0)
-    if [name for name, _ in typed].count("config") > 1:
+    if names.count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
-    file, written = one_word("config", flag_values["config"]) if "config" in flag_values else "", []
+    if "use_tune" in names:
+        pairs = _of_search(pairs)
+    flag_words, file_words = dict(pairs), dict[str, list[str]]()
+    file = one_word("config", flag_words["config"]) if "config" in flag_words else ""
     if file:
         from control.cli.files import read_config  # with PyYAML, which most command lines need not load
 
-        written = read_config(file)
-    modules = [word for name, words in typed if name == "import" for word in words or [""]]
+        file_words = dict(read_config(file))
+    modules = [word for name, words in pairs if name == "import" for word in words or [""]]
     _import(modules, ())
-    flag_values, _ = translate(flag_values, (), FIRST, _no_value)
-    with _naming(file, dict(written), ()):
-        in_file, _ = translate(dict(written), (), FIRST, _no_value)
-    by_flag = {name: getattr(part, name) for part in _PARTS for name in names_with(part, "by_flag")}
-    for name in sorted(in_file.keys() & by_flag.keys()):
-        value, default = " ".join(in_file[name]), by_flag[name]
-        if name not in flag_values and value != default and not (default is None and value.lower() in NULL):
-            line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
-            raise SettingError(f"{file}: {name} {line}", name)
-    in_file = {name: words for name, words in in_file.items() if name not in by_flag}
-    _import((), flag_values.get("gamename", ()))
-    in_file, flag_values = _baseline(in_file, flag_values)
-    with _naming(file, in_file, flag_values):
-        choice = _choose(in_file | flag_values, flag_values)
+    file_names, flag_names = {*file_words}, {*flag_words}  # later also by our names, for errors
+    try:
+        settings = _parse(pairs, file, file_words, file_names, flag_names)
+    except SettingError as error:
+        errors = error.errors if isinstance(error, SettingErrors) else (error,)
+        raise_all([_with_file(part, file) if part.name in file_names - flag_names else part for part in errors])
+    return dataclasses.replace(settings, imports=tuple(modules))
+
+
+def _parse(
+    pairs: list[Pair], file: str, file_words: dict[str, list[str]], file_names: set[str], flag_names: set[str]
+) -> Settings:
+    """Settings of the flags in ``pairs`` and of the words in a file, which flags override. Adds the settings' names to
+    ``file_names`` and ``flag_names``."""
+    flag_words, _ = translate(dict(pairs), (), FIRST, _no_value)
+    flag_names |= flag_words.keys()
+    if file:
+        file_words, _ = translate(file_words, (), FIRST, _no_value)
+        file_names |= file_words.keys()
+        file_words = _without_flags_only(file_words, file, flag_words)
+    _import((), flag_words.get("gamename", ()))
+    if ["-1"] in (file_words.get("mode"), flag_words.get("mode")):
+        file_words, flag_words = _baseline(file_words, flag_words)
+    choice = _choose(file_words | flag_words, flag_words)
     for name in ("implementation", "preset"):  # settings of a file apply to these names in the file
-        file_value, other = in_file.get(name), flag_values.get(name)
-        if file_value and other and file_value != other and "eval_agent" not in flag_values:
+        file_value, other = file_words.get(name), flag_words.get(name)
+        if file_value and other and file_value != other and "eval_agent" not in flag_words:
             raise SettingError(
                 f"{name} is {' '.join(other)!r}, but {file} holds the values of {' '.join(file_value)!r}; "
                 f"leave out --{name} or --config"
             )
-    if "help" in flag_values:
-        from control.cli.help import help_text
-
-        words = in_file | flag_values
-        choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
-        choices = {name: one_word(name, words[name]) for name in choosing}
-        choices |= {"implementation": choice.implementation, "gamename": choice.game}
-        command = next((name for name in COMMANDS if name in flag_values), None)
-        print(help_text(choice.valid_flags, choices, flag_values["help"], command))
-        raise SystemExit(0)
-    valid_flags = choice.valid_flags
-    with _naming(file, in_file, ()):
-        in_file, _ = _by_our_names(in_file, choice, {})
-    flag_values = {name: words for name, words in flag_values.items() if name not in FLAG_ONLY}
-    flag_values, _ = _by_our_names(flag_values, choice, in_file)
-    _tell(typed, flag_values, choice)
+    if "help" in flag_words:
+        _show_help(choice, file_words | flag_words)
+    if file:
+        file_words, _ = _by_our_names(file_words, choice, {})
+        file_names |= file_words.keys()
+    flag_words = {name: words for name, words in flag_words.items() if name not in FLAG_ONLY}
+    flag_words, _ = _by_our_names(flag_words, choice, file_words)
+    flag_names |= flag_words.keys()
+    if {*dict(pairs)} - {*flag_words, *FLAG_ONLY}:
+        _tell(pairs, flag_words, choice)
     wrong: list[SettingError] = []
-    from_flags = choice.spread_values(
-        words_by_setting(flag_values.items(), valid_flags, choice.implementation, "--", choice.game, wrong)
-    )
-    from_file = words_by_setting(in_file.items(), valid_flags, choice.implementation, f"{file}: ", choice.game, wrong)
-    words = choice.spread_values(from_file) | from_flags
+    arguments = (choice.valid_flags, choice.implementation)
+    from_flags = words_by_setting(flag_words.items(), *arguments, "--", choice.game, wrong)
+    from_file = words_by_setting(file_words.items(), *arguments, f"{file}: ", choice.game, wrong)
+    if isinstance(choice.agents, Mixture):
+        from_flags, from_file = (spread(choice.agents, words) for words in (from_flags, from_file))
+    flag_names |= from_flags.keys()
+    words = from_file | from_flags
     if choice.evaluating:
         game_flags = parameters(choice.game) if "gamename" in words else {}
-        words = {n: words[n] for n in words if n in from_flags or n in game_flags or _evaluates(valid_flags[n])}
+        words = {
+            name: words[name]
+            for name in words
+            if name in from_flags or name in game_flags or _evaluates(choice.valid_flags[name])
+        }
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         try:
-            with _naming(file, words, from_flags):
-                values[name] = read_value(valid_flags[name], value_words)
-                if not choice.evaluating or _evaluates(valid_flags[name]):  # else the checkpoint decides
-                    check_value(name, values[name], valid_flags[name].kind, valid_flags[name].meta)
+            values[name] = read_value(choice.valid_flags[name], value_words)
         except SettingError as error:
             wrong.append(error)
-    raise_all(wrong)
-    with _naming(file, words, from_flags):
-        return dataclasses.replace(_settings(values, choice, from_flags), imports=tuple(modules))
+    inactive = _inactive(values)
+    wrong += _out_of_range(values if wrong else {name: values[name] for name in inactive & values.keys()}, choice)
+    raise_all(sorted(wrong, key=lambda error: [*words].index(error.name) if error.name in words else -1))
+    return _settings(values, choice, from_flags)
+
+
+def _without_flags_only(file_words: dict[str, list[str]], file: str, flag_words: Container[str]) -> dict[str, Any]:
+    """The words of a file without settings that only flags may set. Raises SettingError if the file sets one, unless
+    to its default or beside a flag."""
+    by_flag = {name: getattr(part, name) for part in _PARTS for name in names_with(part, "by_flag")}
+    for name in sorted(file_words.keys() & by_flag.keys()):
+        value, default = " ".join(file_words[name]), by_flag[name]
+        if name not in flag_words and value != default and not (default is None and value.lower() in NULL):
+            line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
+            raise SettingError(f"{name} {line}", name)
+    return {name: words for name, words in file_words.items() if name not in by_flag}
+
+
+def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
+    """Print the help page for the choices in ``words`` and exit."""
+    from control.cli.help import help_text
+
+    choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
+    choices = {name: one_word(name, words[name]) for name in choosing}
+    choices |= {"implementation": choice.implementation, "gamename": choice.game}
+    command = next((name for name in COMMANDS if name in words), None)
+    print(help_text(choice.valid_flags, choices, words["help"], command))
+    raise SystemExit(0)
+
+
+def _with_file(error: SettingError, file: str) -> SettingError:
+    """The error with the file's name in front, if it is not there yet."""
+    return error if str(error).startswith(f"{file}: ") else SettingError(f"{file}: {error}", error.name)
+
+
+def _out_of_range(values: Mapping[str, Any], choice: "_Choice") -> Iterator[SettingError]:
+    """Errors for values out of range. With ``--eval_agent`` the checkpoint's settings decide the others."""
+    for name, value in values.items():
+        flag = choice.valid_flags[name]
+        if not choice.evaluating or _evaluates(flag):
+            try:
+                check_value(name, value, flag.kind, flag.meta)
+            except SettingError as error:
+                yield error
 
 
 def _of_search(typed: list[Pair]) -> list[Pair]:
@@ -147,7 +197,7 @@ def settings_from(**values: Any) -> Settings:
     for name in values:
         if name not in choice.valid_flags:
             raise unknown(name, choice.valid_flags, choice.implementation, "", choice.game)
-    values = choice.spread_values(values)
+    values = spread(choice.agents, values) if isinstance(choice.agents, Mixture) else values
     return _settings(values, choice, frozenset(values))
 
 
@@ -219,17 +269,6 @@ def _import(modules: Sequence[str], game: Sequence[str]) -> None:
     import_module("gamename", " ".join(game))
 
 
-@contextlib.contextmanager
-def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Iterator[None]:
-    """Errors about a setting that the file gave, and no flag, with the file's name in front."""
-    try:
-        yield
-    except SettingError as error:
-        if error.name in words and error.name not in from_flags:
-            raise SettingError(f"{file}: {error}", error.name) from error
-        raise
-
-
 class _Choice(NamedTuple):
     """The ``valid_flags`` settings with their defaults, and the choices that they depend on."""
 
@@ -239,10 +278,6 @@ class _Choice(NamedTuple):
     valid_flags: Mapping[str, Flag]
     families: Sequence[str]
     agents: Any = None
-
-    def spread_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """``values`` with those for agents of several families given to each (`models.mixture.spread`)."""
-        return dict(values) if self.agents is None else spread(self.agents, values)
 
 
 def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
@@ -278,7 +313,9 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
     """Checked settings of ``values``, some of them from flags (``flag_names``)."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
-        game = _with_parameters(values, game, flag_names)
+        parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
+        if parameter_values:
+            game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
     explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
     typed = [name for name in values if name in flag_names]
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
@@ -290,15 +327,15 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
         settings = defaults.replace(**evaluation, command=command)
     else:
-        command_class = type(subcommand_in(values))
-        settings = from_dict({n: v for n, v in values.items() if _belongs(choice.valid_flags.get(n), command_class)})
+        inactive = _inactive(values)
+        settings = with_defaults({name: value for name, value in values.items() if name not in inactive})
     check_together(settings, typed, choice.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
 
 
-def _belongs(flag: Flag | None, command_class: type) -> bool:
-    """Whether a setting is not one of another command than ``command_class``."""
-    return flag is None or not flag.command or flag.owner is command_class
+def _inactive(values: Mapping[str, Any]) -> set[str]:
+    """The settings of commands whose flag is not in ``values``."""
+    return {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
 
 
 def _evaluates(flag: Flag) -> bool:
@@ -306,16 +343,11 @@ def _evaluates(flag: Flag) -> bool:
     return flag.section == "run" or flag.command == "eval_agent"
 
 
-def _with_parameters(values: dict[str, Any], game: str, flag_names: Container[str]) -> str:
-    """``game`` with the parameters in ``values``, which are removed from there. Parameters from flags (``flag_names``)
-    override parameters in the game's name; a name given by a flag overrides other parameters."""
+def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
+    """``game`` with the parameters in ``values``. Parameters from flags (``flag_names``) override parameters in the
+    game's name. If a flag names the game, its parameters override those of a file."""
     from envs.names import taken_apart, with_parameters
 
-    parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
-    if not parameter_values:
-        return game
-    plain, of_name = taken_apart(values.get("gamename", game))
-    last = {
-        name: value for name, value in parameter_values.items() if name in flag_names or "gamename" not in flag_names
-    }
-    return with_parameters(plain, parameter_values | of_name | last).name
+    plain, of_name = taken_apart(game)
+    last = {name: value for name, value in values.items() if name in flag_names or "gamename" not in flag_names}
+    return with_parameters(plain, {**values, **of_name, **last}).name

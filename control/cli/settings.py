@@ -3,13 +3,13 @@ folder, checkpoints and ``--config``. Imports no torch."""
 
 import dataclasses
 import os
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import Family, StepSchedule, idle
-from models.mixture import shared, spread
+from models.mixture import Mixture, shared, spread
 from models.registry import by_family, config_of, default_configs, families_of, family, named_agents
 from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, setting
 from models.vocabulary import translate
@@ -20,6 +20,7 @@ RETURN_COMMANDS = {
     "advantage": setting(None, "advantage to command (RCP-A)"),
 }
 """What ``--command.<name>`` may command of an agent, each a `COMMAND`; null leaves it to the agent."""
+_FIRST = ("implementation", "gamename", "agent")  # they decide which settings there are
 COMMAND = Kind(float, is_list=False, optional=True)
 
 
@@ -90,23 +91,18 @@ class Settings:
                 raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
             check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
         command = {name: float(value) for name, value in command.items() if value is not None}
-        changes = changes if self.agent is None else spread(self.agent, changes)
-        changes = changes if self.proxy is None else _aimed(self.run, changes)
-        proxy = _with_own(self.proxy, changes)
-        agent = _with_own(self.agent, changes, names_with(RunConfig, "family_default"))
-        run = _with_own(self.run, changes)
-        subcommand = _with_own(self.subcommand, changes)
-        agent = build(agent, changes) if changes else agent
-        return dataclasses.replace(self, run=run, agent=agent, command=command, proxy=proxy, subcommand=subcommand)
+        changes = spread(self.agent, changes) if isinstance(self.agent, Mixture) else changes
+        changes = _aimed(self.run, changes) if self.proxy is not None else changes
+        by_part: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            by_part.setdefault(self._owner(name), {})[name] = value
+        parts = {part: build(getattr(self, part), values) for part, values in by_part.items()}
+        return dataclasses.replace(self, command=command, **parts)
 
-
-def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
-    """``config`` with its settings (of ``names``, if given) from ``values``, which are removed there."""
-    field_names = [
-        name for name in (kinds(type(config)) if config is not None else ()) if names is None or name in names
-    ]
-    field_values = {name: values.pop(name) for name in list(values) if name in field_names}
-    return build(config, field_values) if field_values else config
+    def _owner(self, name: str) -> str:
+        """The attribute whose config has the setting ``name``; "agent" for an unknown name."""
+        having = [part for part in ("proxy", "agent", "run", "subcommand") if name in kinds(type(getattr(self, part)))]
+        return having[0] if having else "agent"
 
 
 def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
@@ -138,25 +134,36 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Settings from the written form, with defaults for missing ones; the flag of a command adds its settings. Raises
-    SettingError."""
-    first = ("implementation", "gamename", "agent")  # they say which settings there are
-    values, _ = translate(values, (), first, lambda name: None)
-    command = values.pop("command", None) or {}
-    run = build(RunConfig(), {name: values[name] for name in first if name in values})
+    """Settings from the written form, with defaults for missing ones; the flag of a command adds its settings.
+    Alternative names are allowed. Raises SettingError."""
+    values, _ = translate(values, (), _FIRST, lambda name: None)
+    defaults = _defaults(values)
+    setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared(defaults.agent).keys()
+    families = families_of(defaults.run.implementation, defaults.run.agent)
+    values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
+    return with_defaults(values)
+
+
+def _defaults(values: Mapping[str, Any]) -> Settings:
+    """The default settings for the implementation, game, agents, preset and command in ``values``."""
+    run = build(RunConfig(), {name: values[name] for name in _FIRST if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
-    defaults = Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
-    setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared(agent).keys()
-    families = families_of(run.implementation, run.agent)
-    values, _ = translate(values, families, setting_names, lambda name: getattr(agent, name, None))
-    end = end_of(run.implementation)
+    return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
+
+
+def with_defaults(values: Mapping[str, Any]) -> Settings:
+    """`from_dict` for settings that have our names. Raises SettingError."""
+    defaults, end = _defaults(values), end_of(values.get("implementation", RunConfig.implementation))
+    values = {name: value for name, value in values.items() if name != "command"} | {
+        "command": values.get("command") or {}
+    }
     if values.get("total_steps") is not None and end != "total_steps":
-        values.setdefault(end, None)  # the default of another end is not asked for
-    settings = defaults.replace(**values, command=command)
+        values.setdefault(end, None)  # the default of another end does not apply
+    settings, run = defaults.replace(**values), defaults.run
     if settings.epochs is None and settings.total_steps is None:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
-    if proxy is not None:
+    if settings.proxy is not None:
         validate(run.implementation, settings.proxy)
         for name, _, agent_config in by_family(settings.agent, named_agents(run.agent)):
             validate(name, agent_config)

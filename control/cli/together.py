@@ -75,7 +75,7 @@ def _idle(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, 
                 yield name, f" with --eval_agent{'' if flag.section == 'run' else hint}"
             else:
                 yield name, f" with --{command}"
-        elif not _has_needed(settings, flag):
+        elif flag.meta["needs"] and not _has_needed(settings, flag):
             yield name, f" without {' or '.join(f'--{needed}' for needed in flag.meta['needs'])}"
         elif name in replacements:
             hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
@@ -96,7 +96,7 @@ def _used_by(command: str, flag: Flag) -> bool:
 
 
 def _has_needed(settings: Settings, flag: Flag) -> bool:
-    """Whether one of the settings that a setting needs differs from its default, if it needs any."""
+    """Whether one of the settings that a setting needs differs from its default."""
     parts = [part for part in (settings.run, settings.subcommand) if part is not None]
     changed = {name for part in parts for name in kinds(type(part)) if getattr(part, name) != getattr(type(part), name)}
-    return not flag.meta["needs"] or bool(changed & {*flag.meta["needs"]})
+    return bool(changed & {*flag.meta["needs"]})

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from control.cli.settings import Settings
 from control.films.recording import film_seconds
 from control.lightning.module import RunModule
-from control.loops.build import build_loop, in_spaces, take_weights
+from control.loops.build import aware_of, build_loop, take_weights
 from control.loops.loop import Loop, as_observations, first_acts
 from control.reports.tags import (
     GREEDY,
@@ -40,7 +40,7 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings, training: bool = True):
         loop = build_loop(settings, training)
-        super().__init__(in_spaces(settings, loop.agents[0].spaces), loop.seeds)
+        super().__init__(aware_of(settings, loop.agents[0].spaces), loop.seeds)
         self.loop = loop
         self.validate_every = settings.schedule.eval_every
         self.agents = nn.ModuleList(loop.agents)

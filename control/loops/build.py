@@ -30,7 +30,7 @@ def build_loop(settings: Settings, training: bool = True) -> Loop:
     run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
-    in_spaces(settings, spaces)
+    settings = in_spaces(settings, spaces)
     loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
     followed = loop.agents[0].commands_now()
     if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in followed):
@@ -99,9 +99,10 @@ def in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | N
     """The result of `aware_of`. Raises SettingError if an explicit setting, other than its default, has no effect in
     this environment, or is in ``reasons`` (name -> reason)."""
     resolved = aware_of(settings, spaces)
-    idle, values, defaults = ineffective(resolved) | dict(reasons or {}), as_dict(settings), default_settings(settings)
-    for name in sorted(settings.explicit_names & idle.keys() - ineffective(settings).keys()):
-        if values[name] != defaults[name]:
+    idle = ineffective(resolved) | dict(reasons or {})
+    candidates = settings.explicit_names & idle.keys()
+    for name in sorted(candidates - ineffective(settings).keys() if candidates else ()):
+        if as_dict(settings)[name] != default_settings(settings)[name]:
             raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {idle[name]}", name)
     return resolved
 
