@@ -1,5 +1,5 @@
-"""Makes `Settings` from the command line or from Python, before torch is imported. Later sources override earlier ones:
-defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
+"""Parse the command line, or keywords in Python, to `Settings`, before torch is imported. Later sources override
+earlier ones: defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
 
 import contextlib
 import dataclasses
@@ -20,12 +20,12 @@ from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
 RESUMED = ("num_samples", "max_concurrent_trials", "ray_address")  # settings that a resumed search may change
-FIRST = ("implementation", "gamename")  # which settings there are depends on them
+FIRST = ("implementation", "gamename")  # the set of valid settings depends on them
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """Parse ``argv`` (by default the process's) to settings. Raises SettingError, with a line for each wrong name and
-    value, and SystemExit(0) after ``--help`` or ``--version``."""
+    """Parse ``argv`` (by default ``sys.argv[1:]``) to settings. Raises SettingError, with a line for each wrong name
+    and value, and SystemExit(0) after ``--help`` or ``--version``."""
     typed = _of_search(split(sys.argv[1:] if argv is None else argv))
     flag_values = dict(typed)
     if "version" in flag_values:
@@ -37,7 +37,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         raise SettingError("--config is given twice; allowed: one file")
     file, written = one_word("config", flag_values["config"]) if "config" in flag_values else "", []
     if file:
-        from control.cli.files import read_config  # with PyYAML, which most command lines need not load
+        from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
         written = read_config(file)
     modules = [word for name, words in typed if name == "import" for word in words or [""]]
@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     in_file, flag_values = _baseline(in_file, flag_values)
     with _naming(file, in_file, flag_values):
         choice = _choose(in_file | flag_values, flag_values)
-    for name in ("implementation", "preset"):  # settings of a file apply to these names in the file
+    for name in ("implementation", "preset"):  # other settings in the file are meant for the file's choice of these
         file_value, other = in_file.get(name), flag_values.get(name)
         if file_value and other and file_value != other and "eval_agent" not in flag_values:
             raise SettingError(
@@ -125,7 +125,7 @@ def _of_search(typed: list[Pair]) -> list[Pair]:
 
 
 def about_the_bare_command() -> str:
-    """A hint about the default command, for calls without flags."""
+    """Return a hint about the default training run, for calls without flags."""
     run = RunConfig()
     return (
         f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about half an hour; "
@@ -134,8 +134,8 @@ def about_the_bare_command() -> str:
 
 
 def settings_from(**values: Any) -> Settings:
-    """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
-    text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
+    """Return settings from keywords with the names of flags. Values are numbers, text or paths, None, lists or tuples;
+    commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
     values = {name: unboxed(value) for name, value in values.items()}
     values |= {f"command.{name}": unboxed(value) for name, value in (values.pop("command", None) or {}).items()}
     values, _ = translate(values, (), FIRST, _no_value)
@@ -152,7 +152,7 @@ def settings_from(**values: Any) -> Settings:
 
 
 def training_from(**values: Any) -> Settings:
-    """`settings_from` for a training run. Raises SettingError for settings of other commands."""
+    """Return `settings_from` for a training run. Raises SettingError if a setting selects another command."""
     settings = settings_from(**values)
     for mode in MODES:
         if getattr(settings.run, mode):
@@ -162,8 +162,9 @@ def training_from(**values: Any) -> Settings:
 
 
 def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate ``--implementation RN --mode -1``, the baseline of Ferreira et al. 2022: the agent on the task's reward
-    with ICM or, for tables, with a bonus for rare actions. Other settings are not changed."""
+    """Translate ``--implementation RN --mode -1`` to a run of the agent alone, and print the translation. It is a
+    baseline of Ferreira et al. 2022: the environment's reward plus ICM or, for tabular agents, a count-based bonus.
+    Returns the settings of the file and of the flags, unchanged if they are for another run."""
     texts = {name: word(value) for name, value in (in_file | flag_values).items()}
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return in_file, flag_values
@@ -181,8 +182,11 @@ def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dic
 def _by_our_names(
     values: Mapping[str, Any], choice: "_Choice", previous_words: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate alternative names in ``given`` to settings. Also returns the translations. A part of a setting (such as
-    the width of hidden_sizes) changes the value given ``previous_words``, or else the default."""
+    """Translate aliases in ``values`` to names of settings. Returns the values, and alias -> name.
+
+    A part of a setting, such as the width of ``hidden_sizes``, changes the value in ``previous_words`` or else the
+    default.
+    """
 
     def current_value(name: str) -> Any:
         flag = choice.valid_flags[name]
@@ -192,7 +196,7 @@ def _by_our_names(
 
 
 def _tell(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
-    """Print the translation of flags with alternative names, one line for each setting."""
+    """Print the translation of flags that are aliases, one line for each setting."""
     words = vocabulary(choice.families, {*choice.valid_flags, *FIRST})
     parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.valid_flags]
     flag_texts: dict[str, list[str]] = {}
@@ -211,7 +215,8 @@ def _no_value(name: str) -> None:
 
 
 def _import(modules: Sequence[str], game: Sequence[str]) -> None:
-    """Import modules named by flags or keywords. Files cannot name any, so a foreign file runs no code."""
+    """Import ``modules`` and the module in a name ``module:Name`` of ``game``. Both are words of flags or keywords,
+    never from a file, so a file from elsewhere cannot run code."""
     from envs.names import import_module
 
     for module in ",".join(modules).split(",") if modules else ():
@@ -221,7 +226,7 @@ def _import(modules: Sequence[str], game: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Iterator[None]:
-    """Errors about a setting that the file gave, and no flag, with the file's name in front."""
+    """Put the name of ``file`` before errors about a setting that is in ``words`` but not ``from_flags``."""
     try:
         yield
     except SettingError as error:
@@ -231,7 +236,8 @@ def _naming(file: str, words: Container[str], from_flags: Container[str]) -> Ite
 
 
 class _Choice(NamedTuple):
-    """The ``valid_flags`` settings with their defaults, and the choices that they depend on."""
+    """The valid settings with their defaults, and the choices that they depend on. ``agents`` is the default config of
+    the agent or agents; None if ``evaluating``."""
 
     implementation: str
     game: str
@@ -241,13 +247,14 @@ class _Choice(NamedTuple):
     agents: Any = None
 
     def spread_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """``values`` with those for agents of several families given to each (`models.mixture.spread`)."""
+        """Return ``values`` with values for several families copied to the setting of each
+        (`models.mixture.spread`)."""
         return dict(values) if self.agents is None else spread(self.agents, values)
 
 
 def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
-    """The choices in ``words``, some of them from flags (``flag_names``). Aliases of games are resolved, and a preset
-    of one game chooses this game."""
+    """Return the choices in ``words``; ``flag_names`` are the settings that flags set. Aliases of games are resolved. A
+    preset for one game is the default for ``gamename``. Raises SettingError if they conflict."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -272,7 +279,8 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
 
 
 def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str]) -> Settings:
-    """Checked settings of ``values``, some of them from flags (``flag_names``)."""
+    """Build settings from ``values`` and check them; ``flag_names`` are the settings that flags set. Raises
+    SettingError."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
         game = _with_parameters(values, game, flag_names)
@@ -292,8 +300,11 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
 
 
 def _with_parameters(values: dict[str, Any], game: str, flag_names: Container[str]) -> str:
-    """``game`` with the parameters in ``values``, which are removed from there. Parameters from flags (``flag_names``)
-    override parameters in the game's name; a name given by a flag overrides other parameters."""
+    """Return the name ``game`` with the parameters of the environment in ``values``, which are removed from there.
+
+    Parameters from flags (``flag_names``) override parameters in the game's name. Parameters from a file override them
+    only if the name is from the file too.
+    """
     from envs.names import taken_apart, with_parameters
 
     parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}

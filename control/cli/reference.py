@@ -1,4 +1,4 @@
-"""The page of all settings, made from their declarations.
+"""Generate the documentation page of all settings from their declarations.
 
 python -m control.cli.reference     # writes docs/settings.md
 """
@@ -51,7 +51,7 @@ TITLES = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
     return (
         "\n".join(
@@ -119,9 +119,9 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """The settings of a config below their headings."""
+    """Yield the settings of ``config`` below the headings of their sections, except ``without``."""
     flags = [flag for flag in _flags(config) if flag.name not in without]
-    for section in sorted({flag.section: 0 for flag in flags}, key=bool):  # those without a heading come first
+    for section in sorted({flag.section: 0 for flag in flags}, key=bool):  # "" first
         if section:
             yield f"### {section}\n"
         yield from _lines([flag for flag in flags if flag.section == section], families)
@@ -142,7 +142,7 @@ def _flags(config: Any) -> list[Flag]:
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
-    """A list item a setting, and an empty line."""
+    """Yield a list item for every setting, then an empty line. ``families`` determine the aliases."""
     for flag in flags:
         may = ("one of " if flag.meta.get("choices") and not flag.kind.is_list else "") + allowed(flag.kind, flag.meta)
         plain = not flag.kind.is_list and may.split(";")[0] in OBVIOUS and flag.kind.item is not bool

@@ -1,4 +1,4 @@
-"""The settings of every run, whatever learns in it: the only home of their defaults. Imports no torch."""
+"""The settings that every run has, independent of the agent, with their defaults. Imports no torch."""
 
 import functools
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _figure_style = functools.partial(setting, section="how figures look")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything about a run that is not a hyperparameter of the agent. This is the only home of its defaults."""
+    """Everything about a run that is not a hyperparameter of the agent. No other place defines these defaults."""
 
     implementation: str = _run("UDRL", "the learning algorithm, SE to learn a synthetic environment, or RN a reward")
     agent: str = _run(
@@ -181,7 +181,7 @@ BY_FLAG = {
 }
 """What is written, and whom this machine joins: flags and keywords say so. A file may come from elsewhere."""
 
-# Settings of a run that other loops do not use, and the settings that replace them.
+# Loop (`Family.learns_from`) -> setting of a run that it does not use -> the setting that replaces it, or "".
 REPLACED: dict[str, dict[str, str]] = {
     "evolution": {
         "epochs": "generations",

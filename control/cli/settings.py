@@ -1,5 +1,5 @@
-"""The settings of a run, and their written form: one flat mapping of names to plain values, for `config.yaml` in a run
-folder, checkpoints and ``--config``. Imports no torch."""
+"""`Settings`, all settings of a run, and their written form: a flat mapping of names to plain values, for
+``config.yaml`` in a run folder, checkpoints and ``--config``. Imports no torch."""
 
 import dataclasses
 import os
@@ -27,14 +27,17 @@ CHOOSING = ("preset", "proxy", "agent", "mode")
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one invocation.
+    """All settings of one call of the command.
 
-    ``agent`` is the ``config`` of the agent's family, None with ``--eval_agent``, because the checkpoint has it.
-    ``proxy`` is the ``config`` of the proxy to learn, else None; ``agent`` then belongs to the inner agent, or to
-    agents of several families (`models.mixture`). With ``--eval_agent``, ``changed`` holds hyperparameters of agents
-    that train on a proxy, and parameters of the environment. ``command`` holds overrides only, such as ``{"return":
-    250.0}``. ``given`` has the names that a flag or file set (``"command"`` for any command). ``lacks`` has properties
-    that a known environment lacks (`models.family.PARTS`). ``imports`` are the modules of ``--import``.
+    - ``agent``: the ``config`` of the agent's family; None with ``--eval_agent``, because the checkpoint has it.
+    - ``command``: overrides of the command, such as ``{"return": 250.0}``.
+    - ``explicit_names``: the settings that a flag or file set (``"command"`` for any command).
+    - ``proxy``: the ``config`` of the proxy to learn, None for other runs. ``agent`` then belongs to the inner agent,
+      or to agents of several families (`models.mixture`).
+    - ``changed``: with ``--eval_agent``, hyperparameters of agents that train on a proxy and parameters of the
+      environment.
+    - ``lacks``: properties that the environment definitely lacks (`models.family.PARTS`).
+    - ``imports``: the modules of ``--import``.
     """
 
     run: RunConfig
@@ -47,12 +50,12 @@ class Settings:
     imports: tuple[str, ...] = ()
 
     def value(self, name: str) -> Any:
-        """The setting of that name that counts: the proxy's, the agent's or the run's."""
+        """Return the value of setting ``name``: the proxy's if it has one, else the agent's, else the run's."""
         return next(getattr(part, name) for part in (self.proxy, self.agent, self.run) if hasattr(part, name))
 
     @property
     def total_steps(self) -> int | None:
-        """Environment steps of a seed that end the run."""
+        """Environment steps of each seed (with a proxy: of all agents on proxies) that end the run, or None."""
         return self.value("total_steps")
 
     @property
@@ -70,15 +73,15 @@ class Settings:
 
     @property
     def schedule(self) -> StepSchedule:
-        """Lengths of epochs and evaluations: the agent's if its settings count steps, else the run's."""
+        """Lengths of epochs and evaluations: the agent's if its config has a `StepSchedule`, else the run's."""
         agent_schedule = getattr(self.agent, "schedule", None)
         if isinstance(agent_schedule, StepSchedule):
             return agent_schedule
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """A copy with fields of run, proxy or agent, or ``command``, changed by name. Raises SettingError. Defaults are
-        not chosen anew: for another implementation or environment use `from_dict`."""
+        """Return a copy with changed fields of run, proxy or agent, or another ``command``. Raises SettingError.
+        Defaults are not chosen anew: for another implementation or environment use `from_dict`."""
         command = changes.pop("command", self.command)
         for name, value in command.items():
             if name not in COMMANDS:
@@ -95,7 +98,8 @@ class Settings:
 
 
 def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None = None) -> Any:
-    """``config`` with its settings (of ``names``, if given) from ``values``, which are removed there."""
+    """Return ``config`` with its settings (only ``names``, if given) from ``values``, and remove them from
+    ``values``."""
     field_names = [
         name for name in (kinds(type(config)) if config is not None else ()) if names is None or name in names
     ]
@@ -104,8 +108,8 @@ def _with_own(config: Any, values: dict[str, Any], names: Collection[str] | None
 
 
 def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` of a search, with ``target_return`` as solved_reward, which ends it unless quit_when_solved is
-    given."""
+    """Return ``changes`` of a search in which ``target_return`` becomes ``solved_reward``. It also ends the search once
+    solved, unless ``changes`` set ``quit_when_solved``. Raises SettingError if the two rewards differ."""
     if changes.get("target_return") is None:
         return changes
     target, solved = build(run, {"target_return": changes["target_return"]}).target_return, changes.get("solved_reward")
@@ -115,7 +119,7 @@ def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
+    """Return the written form: a flat mapping of plain types, with tuples as lists and ``command`` as a mapping."""
     configs = [config for config in (settings.run, settings.proxy, settings.agent) if config is not None]
     values = {field.name: getattr(config, field.name) for config in configs for field in dataclasses.fields(config)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -123,7 +127,8 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """The written form of the defaults of these agents in this environment, which depend on `CHOOSING`."""
+    """Return the written form of the defaults for the implementation, environment and agents of ``settings``, and its
+    choices of `CHOOSING`."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for name in CHOOSING if name in values}
     agent, proxy = default_configs(run.implementation, run.gamename, choices, run.agent)
@@ -131,8 +136,8 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Settings from the written form, with defaults for missing ones. Raises SettingError."""
-    first = ("implementation", "gamename", "agent")  # they say which settings there are
+    """Build settings from the written form, with defaults for missing ones. Raises SettingError."""
+    first = ("implementation", "gamename", "agent")  # the set of valid settings depends on them
     values, _ = translate(values, (), first, lambda name: None)
     command = values.pop("command", None) or {}
     run = build(RunConfig(), {name: values[name] for name in first if name in values})
@@ -144,7 +149,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     values, _ = translate(values, families, setting_names, lambda name: getattr(agent, name, None))
     end = end_of(run.implementation)
     if values.get("total_steps") is not None and end != "total_steps":
-        values.setdefault(end, None)  # the default of another end is not asked for
+        values.setdefault(end, None)  # else the default could end the run earlier
     settings = Settings(run, agent, proxy=proxy).replace(**values, command=command)
     if settings.epochs is None and settings.total_steps is None:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
@@ -158,7 +163,8 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """The agents that train on a proxy: those ``given``, else the usual ones of a preset that may be, and of a game."""
+    """Return the names of the agents that train on a proxy: ``choices["agent"]``, else the defaults for the preset in
+    ``choices`` and the game."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -168,7 +174,7 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
 
 
 def end_of(implementation: str) -> str:
-    """The setting that ends a run of this implementation without ``total_steps``."""
+    """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
     return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
 
@@ -180,8 +186,8 @@ def validate(implementation: str, config: Any) -> None:
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """``config`` with ``values``, validated. Lists, paths and integers are converted to tuples, text and floats as the
-    fields demand."""
+    """Return a copy of ``config`` with ``values``. Lists, paths and integers are converted to tuples, text and floats
+    if the fields have these types. Raises SettingError for an unknown name or a value out of range."""
     field_kinds = kinds(type(config))
     for name in values:
         if name not in field_kinds:
@@ -198,23 +204,24 @@ def _typed(item: type, value: Any) -> Any:
         return tuple(_typed(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    # An integer that no float holds is left to be refused.
+    # `check` refuses integers that are too large for a float.
     return float(value) if item is float and type(value) is int and abs(value) < 2**1000 else value
 
 
 def replaced_in(implementation: str) -> dict[str, str]:
-    """Settings of a run that this implementation does not use, and their replacements, or ""."""
+    """Return setting of a run that this implementation does not use -> its replacement, or ""."""
     family_spec = family(implementation)
     return {**REPLACED[family_spec.learns_from], **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
+    """Return name -> reason, for settings of the family and the inner agents that have no effect in combination with
+    the others."""
     run, family_spec = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
-    # A search may vary these settings when it evaluates its winner, if not before.
+    # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
     agents, sample_all = named_agents(run.agent), settings.proxy.retest_drawn
     for first, called, _ in by_family(settings.agent, agents):
         kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
@@ -234,8 +241,8 @@ def _ineffective(of: Family, config: Any, lacks: Container[str], sample_all: boo
 
 
 def acting(settings: Settings) -> dict[str, Any]:
-    """The written form of a training run: without `BY_FLAG`, without settings of other commands, and without settings
-    that have no effect. `from_dict` restores the same run."""
+    """Return the written form of a training run, without `BY_FLAG`, settings of other commands and settings that have
+    no effect. `from_dict` restores the same run."""
     run, names = settings.run, {*BY_FLAG, "resume", "display", *replaced_in(settings.run.implementation)}
     names |= {field.name for field in dataclasses.fields(run) if field.metadata["section"] in WITHOUT_EFFECT}
     names |= ineffective(settings).keys()
@@ -252,7 +259,7 @@ def acting(settings: Settings) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """The settings of a run (`acting`) as YAML, from which ``--config`` makes the same run."""
+    """Return the settings of a run (`acting`) as YAML. ``--config`` with this YAML repeats the run."""
     import yaml
 
     values = acting(settings)

@@ -1,4 +1,4 @@
-"""Checks of combinations: settings that exclude each other, flags without effect, missing files. Imports no torch."""
+"""Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -17,24 +17,25 @@ CONFLICTS = [
     ("use_tune", "output"),
     *product(("eval_agent", "use_tune", "film", "report"), ("resume", "reload")),
 ]
-# A flag of these sections has no effect without the flag here.
+# Section -> the flag without which flags of this section have no effect.
 SWITCHES = {"evaluation": "eval_agent", "tuning": "use_tune", "figures": "plot", "films": "film", "reports": "report"}
-# All that is heard beside such a flag.
+# Command -> the only flags that have an effect with it.
 HEARD = {
     "film": ("film_out", "agent", "record_episodes", "seed", "time_limit", "logdir", "num_threads"),
     "report": ("report_out",),
     "import_proxy": ("gamename", "logdir"),
     "plot": ("plot_out", "plot_format", "plot_theme", "plot_log"),
 }
-# Settings of a run without effect on --eval_agent, which writes beside the run.
+# Settings of a run that have no effect with --eval_agent, which writes into the run's folder.
 UNHEARD = ("exp_name", "logdir", "output", "logger", "num_seeds")
 FOR_EVALUATION = ("run", "evaluation")
-PER_CORE = 4  # threads or trials; more only get in each other's way
+PER_CORE = 4  # most threads or trials; more only slow each other down
 MUST_EXIST = ("eval_agent", "reload", "search_space", "plot", "film", "report", "import_proxy")
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> None:
-    """Raise SettingError if settings, of which some are ``typed`` as flags, conflict."""
+    """Raise SettingError if settings conflict, if a flag has no effect, or if a file does not exist. ``typed`` are the
+    settings from flags or keywords."""
     run = settings.run
     if run.seed + run.num_seeds > 2**63:
         raise SettingError(
@@ -60,7 +61,7 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
                 continue
             shipped: Collection[str] = ()
             if name in ("eval_agent", "film"):
-                from understudy import pretrained  # with Gymnasium, which most command lines need not load
+                from understudy import pretrained  # loads Gymnasium, which most command lines do not need
 
                 shipped = [*pretrained(), *(WORDS if name == "film" else ())]
             if path not in shipped:
@@ -68,10 +69,11 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
 
 
 def _idle(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
-    """Those of the ``typed`` flags that do nothing beside the other settings, and why."""
+    """Yield name and reason for every flag in ``typed`` that has no effect in combination with the other settings. The
+    reason is text to append to "--name has no effect"."""
     run, evaluation_settings = settings.run, for_evaluation()
     modes = [mode for mode in HEARD if getattr(run, mode)]
-    trains = not run.eval_agent and not modes  # else the settings are of another run, or of none
+    trains = not run.eval_agent and not modes  # else these settings are not used
     replacements = replaced_in(run.implementation) if trains else {}
     idle = ineffective(settings) if trains else {}
     for name in typed:

@@ -184,7 +184,7 @@ _OWN: dict[str, dict[str, object]] = {
 }
 IMPLEMENTATIONS = {name: overrides | _USUAL[name] for name, overrides in _OWN.items()}
 
-# Settings that only a learned model has a use for, and only one of latent states.
+# Settings that only learned models use, and settings that only latent models use.
 OF_LEARNED = ("model_lr", "binary_obs", "reward_weight", "termination_weight", "obs_prediction_weight")
 OF_LATENT = (
     "latent_type",
@@ -204,12 +204,12 @@ def preset_game(preset: str) -> str | None:
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """Settings that a resumed run may change. The device is one, because random numbers are drawn on the CPU."""
+    """Return the settings that a resumed run may change: the device, because the CPU draws all random numbers."""
     return ("accelerator",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others -> why."""
+    """Return the settings that have no effect in this combination, each with the reason."""
     model = f"model is {config.model!r}, so "
     latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
     return idle(
