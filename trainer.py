@@ -6,7 +6,7 @@
     run = trainer.train(implementation="CPG", gamename="cartpole", max_episodes=640)
     print(run.metrics["eval/return_greedy"][-1], run.evaluate(episodes=20).mean)
 
-Keywords are the flags of the command. What is wrong with them is a `models.settings.SettingError`.
+Keyword arguments are the flags of the command. A wrong one raises `models.settings.SettingError`.
 """
 
 import gc
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 # Two OpenMP threads on busy cores were up to 20 times slower; torch reads this when it is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Else matrix products round by where memory happens to lie, and a seed differs alone and in company.
+# Otherwise rounding in matrix products depends on memory addresses, and a seed trained alone differs from the same seed
+# among others.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from control.cli import errors
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
-    """Train as the command does, with its folder, metrics and checkpoints, and give back the run. ``verbose`` is the
-    line per evaluation and the summary. ``callbacks`` are Lightning's."""
+    """Train as the command does, with run folder, metrics and checkpoints, and return the run. ``verbose`` prints a
+    line per evaluation and a summary. ``callbacks`` are Lightning callbacks."""
     training_settings = config.training_from(**settings)
     from control.commands.run import Run
     from control.commands.train import train as train_here
@@ -48,19 +49,21 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 
 
 def load(path: str | Path) -> "Run":
-    """The run in a folder, or of a checkpoint."""
+    """Return the run in a run folder, or the run of a checkpoint file."""
     from control.commands.run import Run
 
     return Run(path)
 
 
 def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
-    """Play ``episodes`` with every seed of the best checkpoint in a folder, or of a checkpoint; see `Run.evaluate`."""
+    """Play ``episodes`` episodes with every seed's agent. ``path`` is a run folder, of which the best checkpoint plays,
+    or a checkpoint file. ``options`` are arguments of `Run.evaluate`."""
     return load(path).evaluate(episodes, **options)
 
 
 def module(**settings: Any) -> "RunModule":
-    """The LightningModule of a run, untrained, for a ``pytorch_lightning.Trainer`` of your own."""
+    """Return the untrained LightningModule of a run, for your ``pytorch_lightning.Trainer``. Also set torch's number of
+    threads and matmul precision."""
     training_settings = config.training_from(**settings)
     from control.commands.train import build_module
     from control.loops.process import configure_torch
@@ -70,8 +73,8 @@ def module(**settings: Any) -> "RunModule":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the flags ask and return the exit status: 0; 2 for what the user can put right; 1 for a helper process
-    that died; 130 after Ctrl-C, SIGTERM or SIGHUP."""
+    """Run the command with the flags ``argv`` (default: ``sys.argv[1:]``) and return its exit status: 0 for success, 2
+    for an error that the user can correct, 1 if a helper process died, 130 after Ctrl-C, SIGTERM or SIGHUP."""
     ending.reset()
     if not (sys.argv[1:] if argv is None else argv):
         print(config.about_the_bare_command(), flush=True)
@@ -81,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ending.say()
     except Exception as error:
         lines = errors.lines(error)
-        if ending.stop_requested:  # an import that was cut short raises whatever it likes
+        if ending.stop_requested:  # an interrupted import may raise any error
             ending.say()
         elif lines is None:
             raise
@@ -93,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(settings: config.Settings) -> int:
-    """Hand over to the part of ``control`` that does it."""
-    # Millions of objects come with the imports, and stay: looking for garbage among them takes a fifth of the start.
+    """Run the part of ``control`` that the settings ask for, and return the exit status."""
+    # The imports create millions of permanent objects. Searching them for garbage takes a fifth of the starting time.
     gc.disable()
     try:
         work = _work(settings)

@@ -1,11 +1,11 @@
 """Acrobot as a tensor program: the equations of Gymnasium 1.4.0's Acrobot-v1 in float64, within rounding.
 
 Two links of 1 m and 1 kg hang from a fixed joint; actions 0, 1, 2 apply -1, 0, +1 N m between them for 0.2 s, one step
-of the classical Runge-Kutta method. Equations as in Sutton & Barto, "Reinforcement Learning" (section 11.3 of the first
-edition, Gymnasium's ``book``), no noise. A step pays -1, the one that brings the tip 1 m above the joint 0, which
-terminates. Initial states are uniform as Gymnasium's but from `envs.seeded`, not from NumPy's stream, and not rounded
-to float32: the same seed starts another episode there. Swings are chaotic, so rounding parts the two in time: the
-same states give the same step, not the same hundredth step.
+of the classical Runge-Kutta method. Equations are from Sutton & Barto, "Reinforcement Learning" (section 11.3 of the
+first edition, Gymnasium's ``book``), without noise. A step pays -1. If it brings the tip 1 m above the joint, it pays 0
+and terminates. Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, and not rounded
+to float32, so a seed starts another episode than in Gymnasium. Swings are chaotic: the same state gives the same next
+step as Gymnasium up to rounding, but after a hundred steps the two differ.
 """
 
 import math
@@ -19,7 +19,7 @@ from models.spaces import Discrete, Spaces
 
 _GRAVITY, _SECONDS = 9.8, 0.2
 _TORQUES = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-# Angles wrap into [-pi, pi], speeds stop at these bounds (rad/s): one table for both, so that neither slices the state.
+# Angles wrap into [-pi, pi], speeds are clipped to these bounds (rad/s). One table for both avoids slicing the state.
 _TURN = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
 _TURN_BACK = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
 _FASTEST = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
@@ -60,10 +60,10 @@ class Acrobot(Dynamics):
 
 
 def _rates(state: Tensor, torque: Tensor) -> Tensor:
-    """Time derivatives ``[..., 4]`` of the state under the torque ``[...]``.
+    """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``.
 
-    The book's d1, d2, phi1, phi2 with its masses and lengths of 1, centres of mass at 0.5, moments of inertia 1 put in,
-    and cos(x - pi/2) = sin(x).
+    d1, d2, phi1 and phi2 are the book's, with masses and lengths of 1, centres of mass at 0.5 and moments of inertia of
+    1 inserted, and with cos(x - pi/2) = sin(x).
     """
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5

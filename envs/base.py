@@ -17,15 +17,15 @@ class EnvironmentFault(UserError, RuntimeError):
 
 @dataclass
 class Step:
-    """What one step of all environments gives. Rows of inactive environments hold their last values and zeros.
+    """Result of one step of all environments. Rows of inactive environments hold the last observation and zeros.
 
-    ``obs [M, E, *O]`` is the observation *after* the step, the final one of the episode where it ended;
-    ``reward [M, E]`` float32; ``terminated`` and ``truncated`` ``[M, E]`` bool, apart from each other.
-    ``discount [M, E]`` float32 is the factor the environment itself gives for bootstrapping from the value of the next
-    state (dm_env's word), 0 where nothing is to come; None means 0 where terminated, else 1. Rows of inactive
-    environments hold anything there.
-    ``info [M, E, I]`` float32 are further numbers that the environment tells of the step, such as the parts of a
-    reward; None where it tells none.
+    ``obs [M, E, *O]`` is the observation *after* the step; if an episode ended, it is the final one.
+    ``reward [M, E]`` is float32; ``terminated`` and ``truncated`` ``[M, E]`` are separate bools.
+    ``discount [M, E]`` float32 is the environment's factor for bootstrapping from the value of the next state, as in
+    dm_env, and 0 if there is no next state. None means 0 after termination and 1 otherwise. Rows of inactive
+    environments have arbitrary discounts.
+    ``info [M, E, I]`` float32 are further numbers about the step, such as the parts of a reward; None if the
+    environment has none.
     """
 
     obs: Tensor
@@ -43,9 +43,9 @@ class Step:
 class Environment(Protocol):
     """M members with E environments each.
 
-    Resets are explicit: an environment whose episode ended stays as it is until `reset` names it, so the
-    final observation is never lost and no step is a hidden reset. Every episode starts from a seed the caller
-    draws from the member's own stream; an episode is a function of its seed and its actions alone.
+    Resets are explicit: after the end of an episode, only `reset` starts the next one. So the final observation is
+    never lost, and no step hides a reset. Every episode starts from a seed that the caller samples from the member's
+    random stream; an episode is a function of its seed and its actions alone.
     """
 
     spaces: Spaces
@@ -54,43 +54,43 @@ class Environment(Protocol):
 
     @property
     def state(self) -> Tensor | None:
-        """Of tensor programs all that the next step depends on, ``[M, E, K]``; None where that is out of reach."""
+        """Complete state ``[M, E, K]`` of a tensor program; None for other environments."""
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes. ``seeds [M, E]`` int64 >= 0; ``where [M, E]`` bool chooses which (all by default).
-        Returns the observations ``[M, E, *O]`` of all environments, those not reset unchanged."""
+        """Start episodes from ``seeds [M, E]`` int64 >= 0, in the environments selected by ``where [M, E]`` bool (all
+        by default). Return the observations ``[M, E, *O]`` of all environments; the others' do not change."""
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
     def select(self, members: Tensor) -> "Environment | None":
-        """A new environment of ``members [M']`` int64 alone, their episodes where they are; this one is left. None for
-        those that cannot."""
+        """Return a new environment with ``members [M']`` int64 only, which continues their current episodes. This one
+        does not change. Return None if the environment does not support that."""
 
     def starts(self, seeds: Tensor) -> Tensor:
-        """A block of B resets prepared at once: ``seeds [B, M, E]`` to what `start` takes a row ``[M, E, ...]`` of."""
+        """Prepare B resets at once from ``seeds [B, M, E]``. Return ``[B, M, E, ...]``; `start` takes one row of it."""
 
     def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        """`reset` by a row of `starts`."""
+        """Reset environments like `reset`, from one row of `starts` instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
-        """The episodes under way, as plain values and tensors."""
+        """Return the current episodes, as plain values and tensors."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `snapshot` as if nothing had been. The environment must be a new one."""
+        """Continue from a `snapshot` as if there had been no interruption. The environment must be a new one."""
 
     def close(self) -> None: ...
 
 
 class Replayed(Environment):
-    """For environments whose state is out of reach: a snapshot is the seeds of the episodes under way and the actions
-    since, and to restore it is to take these actions again. A subclass calls
-    `_note_reset` and `_note_step` when it does either."""
+    """Base of environments with an inaccessible state. A snapshot holds the seeds and the actions of the current
+    episodes, and `restore` replays these actions. A subclass calls `_note_reset` in `reset` and `_note_step` in
+    `step`."""
 
     state = None
-    _seeds: Tensor | None = None  # [M, E] of the episodes under way
-    _began: Tensor  # [M, E], how many of the actions below came before each of them
-    _actions: list[tuple[Tensor, Tensor | None]]  # with which environments took them (None: all)
+    _seeds: Tensor | None = None  # [M, E], of the current episodes
+    _began: Tensor  # [M, E], number of entries in `_actions` that precede each episode
+    _actions: list[tuple[Tensor, Tensor | None]]  # actions of a step, and the active environments (None: all)
 
     def _note_reset(self, seeds: Tensor, where: Tensor | None) -> None:
         if where is None or self._seeds is None:
@@ -98,7 +98,7 @@ class Replayed(Environment):
             return
         self._seeds = torch.where(where, seeds, self._seeds)
         self._began = torch.where(where, len(self._actions), self._began)
-        num_stale = int(self._began.min())  # actions of episodes that are all over
+        num_stale = int(self._began.min())  # steps before every current episode
         self._actions, self._began = self._actions[num_stale:], self._began - num_stale
 
     def _note_step(self, actions: Tensor, active: Tensor | None) -> None:
@@ -134,5 +134,5 @@ class Replayed(Environment):
         active = state.get("active", at[:0])
         for i, action in enumerate(actions):
             self.step(action, active[i] & (state["began"] <= i))
-        # The record before the snapshot: the next snapshot then equals that of an uninterrupted run.
+        # Replay recorded the steps again. With the snapshot's record, the next snapshot equals an uninterrupted run's.
         self._began, self._actions = state["began"], list(zip(actions, active, strict=True))

@@ -2,8 +2,8 @@
 
 The player moves on a grid with buttons on some of its cells; stepping onto a button's cell toggles it. The step after
 all buttons are on pays 1 and starts a new arrangement. Rare events switch all buttons on, so that even an agent that
-never earns a reward sees one. A task of model-based generalisation: the arrangement is another every time. Arrangements
-within an episode follow from its seed too.
+never earns a reward sees one. The task tests model-based generalisation, because every arrangement is new. Arrangements
+within an episode are functions of its seed too.
 """
 
 import torch
@@ -20,9 +20,9 @@ class ButtonGrid(ChanceDynamics):
     column, all different), the K buttons' states (1 on).
 
     Observation ``[..., 3 * size**2]`` of zeros and ones: for each cell in row-major order, whether it holds the player,
-    a button that is on, a button that is off. Never terminates; there is no time limit unless ``max_episode_steps``.
-    With ``spontaneous_reset`` an event comes with probability 1 / (10 size**2) at each step; it switches all buttons
-    on, or, without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
+    a button that is on, a button that is off. Never terminates; there is no time limit without ``max_episode_steps``.
+    With ``spontaneous_reset`` each step has an event with probability 1 / (10 size**2). It switches all buttons on or,
+    without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
     """
 
     def __init__(
@@ -38,17 +38,18 @@ class ButtonGrid(ChanceDynamics):
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
         self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0
-        # Numbers drawn at every step, whether used or not: of the event, the row, the column, each button's cell.
+        # Random numbers of every step, used or not: for the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
         self.state_size = 4 + 2 * num_buttons
         self._columns = torch.arange(1, 1 + self.chances)
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
-        self._one_step = torch.tensor([0, 1])  # to seed and steps
+        self._one_step = torch.tensor([0, 1])  # added to seed and steps
         self._next_cell = clipped_moves(grid_size)
         self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """A cell for the player, uniform; cells for the buttons, uniform without replacement; all buttons off."""
+        """Return states with a uniform cell for the player, uniform cells without replacement for the buttons, and all
+        buttons off."""
         seeds = seeds.to(torch.int64)
         head = torch.stack((seeds, torch.zeros_like(seeds)), -1)
         return self._fresh(head, self._draws(head[..., :1], head[..., 1:]))
@@ -63,7 +64,7 @@ class ButtonGrid(ChanceDynamics):
         return self._draws(seed, time + 1)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 3 + K]``: of the event, row, column, cells."""
+        """See `envs.tensor.ChanceDynamics.advance`. ``chance [..., 3 + K]`` is for the event, row, column, cells."""
         head, row, col, cells, on = self._parts(state)
         head = head + self._one_step
         old = torch.add(col, row, alpha=self._size)
@@ -83,7 +84,7 @@ class ButtonGrid(ChanceDynamics):
         return state, success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
-        """A state ``[4 + 2 K]`` as lines: ``@`` the player, ``*`` on a button, ``o`` a button that is off, ``O`` on."""
+        """Return a state ``[4 + 2 K]`` as lines: ``@`` player, ``*`` player on a button, ``o`` button off, ``O`` on."""
         _, row, col, cells, on = self._parts(state)
         characters = ["."] * self._size**2
         for cell, lit in zip(cells.tolist(), on.tolist(), strict=True):
@@ -93,18 +94,20 @@ class ButtonGrid(ChanceDynamics):
         return as_lines(characters, self._size)
 
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
-        """Seed and steps ``[..., 2]``, row and column ``[..., 1]``, cells and states of the buttons ``[..., K]``."""
+        """Split a state into seed and steps ``[..., 2]``, row and column ``[..., 1]``, buttons' cells and states
+        ``[..., K]``."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
     def _draws(self, seed: Tensor, number: Tensor) -> Tensor:
-        """The numbers ``[..., 3 + K]`` of the step with a ``number [..., 1]``; step 0 is the reset."""
+        """Return the random numbers ``[..., 3 + K]`` of step ``number [..., 1]``; step 0 is the reset."""
         return uniform_at(seed, number * self.chances + self._columns)
 
     def _fresh(self, head: Tensor, draws: Tensor) -> Tensor:
-        """The state of a new arrangement from the numbers of a step, its seed and its number ``[..., 2]``."""
+        """Return the state of a new arrangement, from a step's random numbers ``draws`` and its seed and time ``head
+        [..., 2]``."""
         numbers = (draws[..., 1:] * self._ranges).long()
-        # Floyd's sample without replacement (Bentley & Floyd 1987): a number taken already stands for the last of
-        # its range, which no earlier one could be. The set is uniform; its order is not, and does not matter.
+        # Floyd's sample without replacement (Bentley & Floyd 1987): a repeated number is replaced by the last number of
+        # its range, which is outside all earlier ranges. The set is uniform. Its order is not, but does not matter.
         cells = numbers[..., 2:]
         for k in range(1, self._buttons):
             duplicate = (cells[..., :k] == cells[..., k : k + 1]).any(-1)

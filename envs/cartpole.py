@@ -1,10 +1,10 @@
 """CartPole as a tensor program: the equations of Gymnasium 1.4.0's CartPole-v0 and -v1 in float64, within rounding.
 
-A cart of 1 kg on a track carries a pole of 0.1 kg and half length 0.5 m, unless told otherwise (Barto, Sutton &
-Anderson 1983, with Florian 2007's corrected equations and no friction). Actions push it with 10 N to the left (0) or
-right (1) for 0.02 s, explicit Euler. Every step pays 1, the one that ends the episode too. It terminates when the cart
-is beyond 2.4 m or the pole beyond 12 degrees. Initial states are uniform as Gymnasium's but from `envs.seeded`, not
-from NumPy's stream: the same seed starts another episode there.
+By default, a cart of 1 kg on a track carries a pole of 0.1 kg and half length 0.5 m (Barto, Sutton & Anderson 1983,
+with Florian 2007's corrected equations and no friction). Actions push it with 10 N to the left (0) or right (1) for
+0.02 s, explicit Euler. Every step pays 1, including the last one. It terminates if the cart is beyond 2.4 m or the pole
+beyond 12 degrees. Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, so a seed
+starts another episode than in Gymnasium.
 """
 
 import math
@@ -18,18 +18,20 @@ from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
 _SECONDS = 0.02
-# The largest |state| of an episode that goes on; no speed is too large. `math.radians(12)` is an ulp off Gymnasium's.
+# The largest |state| that does not terminate; speeds have no bound. `math.radians(12)` differs from Gymnasium's by an
+# ulp.
 _BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=torch.float64)
 _START = 0.05
-_SPREAD = ("gravity", "cart_mass", "pole_mass", "half_length")  # what an episode may draw, in columns 4 to 7
+_SPREAD = ("gravity", "cart_mass", "pole_mass", "half_length")  # sampled per episode with a spread, columns 4 to 7
 
 
 class CartPole(Dynamics):
     """State ``[..., 4]`` float64: position (m), speed (m/s), angle from upright (rad), angular speed (rad/s); the
     observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0.
 
-    ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` the state is ``[..., 8]``: an episode's
-    own gravity, masses and half length are behind the four numbers, and are not observed. Raises SettingError."""
+    ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` above 1 the state is ``[..., 8]``: the
+    last four numbers are gravity, masses and half length, which differ per episode and are not observed. Raises
+    SettingError."""
 
     def __init__(self, max_episode_steps: int = 500, **physics: float) -> None:
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
@@ -40,7 +42,7 @@ class CartPole(Dynamics):
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Uniform on [-0.05, 0.05) in each of the four numbers; what an episode draws is log-uniform."""
+        """Return states with the first four numbers uniform on [-0.05, 0.05). Sampled physics are log-uniform."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
         first, chance = (uniform(seeds, 4 + len(_SPREAD)) * 2 - 1).split([4, len(_SPREAD)], -1)

@@ -1,7 +1,7 @@
 """Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
 
-A `World` describes one for all members. Each block names the class whose formulas it mirrors; tests/test_compiled.py
-holds the two together. Importing this takes Numba.
+A `World` describes an environment for all members. Each block names the class that it mirrors; tests/test_compiled.py
+compares the two. Importing this requires Numba.
 """
 
 import math
@@ -40,15 +40,15 @@ TAU = 2 * math.pi
 
 
 class World(NamedTuple):
-    """All of an environment but its episodes. Arrays that a kind has no use for are empty."""
+    """An environment without its episodes, for compiled functions. Arrays that a kind does not use are empty."""
 
     kind: int
     obs_size: int
-    limit: int  # of steps; a huge number where there is none
+    limit: int  # time limit in steps; a huge number without a limit
     physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
     # RepeatedDynamics
     repeat: int
-    last: int  # 0 where no limit cuts a step short
+    last: int  # time limit in repetitions if it cuts a step short, else 0
     # CellTable
     moves: int
     next_cell: Array
@@ -63,12 +63,12 @@ class World(NamedTuple):
     bandit: bool
     raw_done: bool
     one_hot: bool
-    form: int  # 0, or that of a bandit whose reward goes by a target: then this is the network `reward`
-    fixed: int  # where its centre and spread begin in ``flat``
-    middle: Array  # [A], of the range of actions
-    half: Array
+    form: int  # index in `FORMS` if a target decides the reward (`reward` is then the target network), else 0
+    fixed: int  # position of the target's centre and spread in ``flat``
+    middle: Array  # [A], middle of the range of actions
+    half: Array  # [A], half of the range
     # RewardedEnvironment
-    learned_reward: bool  # a learned reward
+    learned_reward: bool
     phi: Net
     weights: Array  # [M, D]
     table: Array  # [M, S], phi of every cell
@@ -77,15 +77,15 @@ class World(NamedTuple):
     spread: Array
     additive: bool
     potential: bool
-    blind: bool  # phi is 0
+    blind: bool  # phi is always 0
     zero_at_end: bool
     discounts: Array  # [M]
     weight: np.float32
 
 
 class Map(World):
-    """That of cells whose numbers are all that agents need. It is a type of its own, by which compiled functions leave
-    out the rest (`on_map`)."""
+    """The `World` of a map whose agents need only the numbers of cells. It is a separate type, so that compiled
+    functions leave out all other code (`on_map`)."""
 
 
 on_map = type_predicate(Map)
@@ -96,7 +96,7 @@ def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
 
 
 def _kind(real: Environment) -> int | None:
-    """Which of the compiled kinds it is."""
+    """Return the kind of an environment, from `CARTPOLE` to `LEARNED`; None if it has no compiled version."""
     if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
         return None
     dynamics = real.dynamics
@@ -106,13 +106,13 @@ def _kind(real: Environment) -> int | None:
 
 
 def _is_bent(phi: object) -> bool:
-    """Whether it is a potential that compiled steps do not compute."""
+    """Return whether ``phi`` applies symexp and has no table of cells. Compiled steps do not compute this."""
     return isinstance(phi, Phi) and phi.bent and phi.table is None
 
 
 def world(environment: Environment, cells_only: bool = False) -> World | None:
-    """The environment for compiled functions; None where there are none for it. With ``cells_only`` a map is not seen,
-    for its states already are what agents need."""
+    """Return the environment for compiled functions, None if it has no compiled version. With ``cells_only`` a map has
+    no observations, for agents that need only the state. If rewards are learned, check `can_compile` first."""
     rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
     kind, phi = _kind(real), getattr(rewarded, "phi", None)
     if kind is None or _is_bent(phi):
@@ -174,7 +174,7 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
 
 
 def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
-    """What a learned reward adds. ValueError where it needs what the compiled steps do not tell."""
+    """Return the fields of `World` about a learned reward; without one, placeholders."""
     defaults: dict[str, Any] = {
         "learned_reward": False,
         "phi": NOTHING,
@@ -216,12 +216,12 @@ def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
 
 
 def beneath(environment: Environment) -> Environment:
-    """The environment that keeps the states, which a learned reward does not."""
+    """Return the environment that holds the states: below a learned reward, the real one."""
     return environment.real if isinstance(environment, RewardedEnvironment) else environment
 
 
 def moved(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
-    """Episodes are in ``state [M, E, K]`` now, ``age [M, E]`` steps old, and show ``obs``."""
+    """Set an environment's episodes to ``state [M, E, K]``, ``age [M, E]`` in steps, and their observations ``obs``."""
     real = beneath(environment)
     assert isinstance(real, TensorEnvironment)
     real.state, real.age = state.to(real.state.dtype), age
@@ -230,7 +230,7 @@ def moved(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> 
 
 
 def can_compile(environment: Environment) -> bool:
-    """Whether `world` describes it."""
+    """Return whether compiled functions can compute the environment's steps and rewards."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
         if mode.info or (mode.state and not isinstance(phi, Phi)) or _is_bent(phi):
@@ -239,14 +239,14 @@ def can_compile(environment: Environment) -> bool:
 
 
 def memory(world: World) -> Array:
-    """Rows that `advance` works in, and what is seen next."""
+    """Return uninitialised memory for `advance`: two scratch rows, and a row for the next observation."""
     size = max(world.phi.widest, world.state.widest, world.reward.widest, world.done.widest, world.obs_size)
     return np.empty((3, size), np.float32)
 
 
 @within
 def observe(world, state, obs):
-    """What is seen of ``state [K]``, into ``obs [O]`` (`Dynamics.observe`)."""
+    """Write the observation of ``state [K]`` into ``obs [O]`` (`Dynamics.observe`)."""
     if on_map(world):
         return
     kind = world.kind
@@ -273,7 +273,7 @@ def observe(world, state, obs):
 
 @exact
 def _cartpole(physics, state, action):
-    """`CartPole.step`."""
+    """Advance ``state`` in place and return terminated (`CartPole.step`)."""
     gravity, cart, pole, half, force = physics
     if len(state) > 4:
         gravity, cart, pole, half = state[4], state[5], state[6], state[7]
@@ -292,7 +292,7 @@ def _cartpole(physics, state, action):
 
 @exact
 def _swing(a, b, speed1, speed2, torque):
-    """`acrobot._rates` of the speeds."""
+    """Return the time derivatives of both speeds (`acrobot._rates`)."""
     cos, half_sin = math.cos(b), math.sin(b) * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
     phi2 = math.sin(a + b) * (0.5 * 9.8)
@@ -304,7 +304,7 @@ def _swing(a, b, speed1, speed2, torque):
 
 @exact
 def _acrobot(state, action):
-    """`Acrobot.step`."""
+    """Advance ``state`` in place and return terminated (`Acrobot.step`)."""
     torque, h = action - 1.0, 0.2
     a, b, v, w = state[0], state[1], state[2], state[3]
     v1, w1 = _swing(a, b, v, w, torque)
@@ -326,7 +326,7 @@ def _acrobot(state, action):
 
 @exact
 def _driven(position, speed, goal, fastest, left_end, right_end):
-    """`mountaincar.driven`, in the precision of its numbers."""
+    """Return the next position and speed, and terminated, in the arguments' precision (`mountaincar.driven`)."""
     speed = min(max(speed, -fastest), fastest)
     position = min(max(position + speed, left_end), right_end)
     if position == left_end and speed < 0:
@@ -336,7 +336,7 @@ def _driven(position, speed, goal, fastest, left_end, right_end):
 
 @exact
 def _single_step(kind, state, action, vector):
-    """Reward and terminated of one repetition (`RepeatedDynamics.single_step`), ``state`` moved on."""
+    """Advance ``state`` in place by one repetition. Return reward and terminated (`RepeatedDynamics.single_step`)."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
         state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
@@ -366,7 +366,7 @@ def _single_step(kind, state, action, vector):
 
 @within
 def _repeated(world, state, action, vector):
-    """`RepeatedDynamics.step`."""
+    """Advance ``state`` in place by one step. Return reward and terminated (`RepeatedDynamics.step`)."""
     total, ends = _single_step(world.kind, state, action, vector)
     for count in range(1, world.repeat):
         if ends or world.last and state[len(state) - 1] + count >= world.last:
@@ -380,7 +380,7 @@ def _repeated(world, state, action, vector):
 
 @within
 def value(world, m, state, obs, rows):
-    """phi of ``state``, which is seen as ``obs`` (`Phi`)."""
+    """Return member m's phi of ``state`` and its observation ``obs`` (`Phi`). ``rows`` is from `memory`."""
     if world.blind:
         return np.float32(0)
     if on_map(world) or world.kind == CELLS:
@@ -399,8 +399,9 @@ def value(world, m, state, obs, rows):
 
 @within
 def advance(world, m, state, action, vector, obs, rows, potential):
-    """One step of member m: ``state`` and ``obs`` move on. Reward, terminated, discount, and phi of what is seen next;
-    ``potential`` is phi of what was seen (`RewardedEnvironment.step`)."""
+    """Advance member m by one step, with ``state`` and ``obs`` replaced in place. Return reward, terminated, discount,
+    and phi of the next observation. ``potential`` is phi of the previous one (`RewardedEnvironment.step`). ``action``
+    is a discrete action, ``vector`` a continuous one, empty if actions are discrete."""
     f32 = np.float32
     reward, ends, discount = f32(1), False, f32(1)
     if on_map(world) or world.kind == CELLS:

@@ -1,7 +1,7 @@
 """Small maps as tensor programs: the grids of Ferreira et al. 2022, and Gymnasium's CliffWalking.
 
-Nothing in them is random and every episode starts in the same cell, so all that can happen is two tables ``[S, A]`` of
-S cells and A actions. Cells are numbered row by row, ``row * columns + column``, and are what is seen, one-hot.
+They are deterministic, and every episode starts in the same cell. So tables for S cells and A actions define them
+completely. Cells are numbered row by row, ``row * columns + column``. Observations are one-hot cells ``[S]``.
 """
 
 import torch
@@ -12,8 +12,8 @@ from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 
 START, GOAL, HOLE, WALL = "SGO#"
-# Of Ferreira, Nierhoff, Saelinger & Hutter 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement
-# Learning", as their code has them.
+# From the code of Ferreira, Nierhoff, Saelinger & Hutter 2022, "Learning Synthetic Environments and Reward Networks for
+# Reinforcement Learning".
 MAPS = {
     "cliff": ("............", "............", "............", "SOOOOOOOOOOG"),
     "emptyroom22": ("S.", ".G"),
@@ -24,7 +24,7 @@ MAPS = {
     "holeroomlarge": ("S.O.O..", "..O.O..", ".......", "..O.O..", "..O.O.G"),
     "holeroomlargeshifted": ("S.O....", "..O.O..", "..O.O..", "..O.O..", "....O.G"),
 }
-# What a step pays that enters an ordinary cell, the goal, or a hole; and what no return exceeds.
+# Rewards for entering an ordinary cell, the goal, and a hole. `_BEST` and `_ROOMS_BEST` are upper bounds on returns.
 _PAYS = {"cliff": (-1.0, 0.0, -100.0)}
 _ROOMS_PAY = (-0.01, 1.0, -1.0)
 _BEST = {"cliff": -12.0}
@@ -33,8 +33,9 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Moves on a map; state ``[..., 1]`` int64, the cell. A subclass says by `entered` what its cells do. The tables
-    ``next_cell``, ``reward`` and ``terminated`` ``[S * A]`` have action a in cell s at ``s * A + a``."""
+    """Base of dynamics on a map. The state ``[..., 1]`` int64 is the cell. A subclass defines the effect of cells in
+    `entered`. The tables ``next_cell``, ``reward`` and ``terminated`` ``[S * A]`` hold action a in cell s at index
+    ``s * A + a``."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -48,7 +49,8 @@ class CellTable(Dynamics):
         self.terminated, self._one_hot = torch.tensor(terminated), torch.eye(size)
 
     def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
-        """The next cell, the reward, and terminated, of a move from ``cell`` that the border has let pass."""
+        """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``towards``, a neighbour or, at
+        the border, ``cell`` itself."""
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -63,13 +65,13 @@ class CellTable(Dynamics):
         return next_state, torch.take(self.reward, place), torch.take(self.terminated, place), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Return and length ``[M]`` of an episode of ``limit`` steps at most in which member m takes action
-        ``moves[m, s]`` in cell s. Both are what stepping gives, up to rounding. A table says where k steps lead from
-        each cell and what they pay; applied to itself it says so of 2 k steps."""
+        """Play one episode of at most ``limit`` steps, in which member m takes action ``moves[m, s]`` in cell s. Return
+        the episodes' returns and lengths ``[M]``. Both equal the result of stepping, up to rounding. Tables are
+        doubled: next cells and rewards of k steps, applied twice, give next cells and rewards of 2 k steps."""
         members, cells = moves.shape
         place = moves + torch.arange(cells) * len(self.actions)
         first = torch.arange(members).unsqueeze(1) * (cells + 1)
-        # One cell more, to which episodes go that are over, and where nothing is paid.
+        # One additional cell per member for finished episodes. It pays nothing.
         next_cells = torch.where(self.terminated[place], cells, self.next_cell[place])
         next_cells = (torch.nn.functional.pad(next_cells, (0, 1), value=cells) + first).flatten()
         payoffs = torch.stack((self.reward[place], torch.ones(members, cells)), -1)
@@ -86,8 +88,8 @@ class CellTable(Dynamics):
         return total[:, 0], total[:, 1].long()
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """The best values ``[S]`` of cells and ``[S, A]`` of moves where these pay ``reward [S, A]``, in its dtype, by
-        value iteration."""
+        """Compute optimal values by value iteration: ``[S]`` of cells and ``[S, A]`` of moves, if the moves pay
+        ``reward [S, A]``. The results have its dtype."""
         shape = reward.shape
         next_cells, going = self.next_cell.view(shape), (~self.terminated.view(shape)).to(reward.dtype) * discount
         value = reward.new_zeros(shape[0])
@@ -96,7 +98,7 @@ class CellTable(Dynamics):
         return value, reward + going * value[next_cells]
 
     def text(self, state: Tensor) -> str:
-        """A state ``[1]`` as lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall, ``O`` hole."""
+        """Return a state ``[1]`` as lines: ``@`` player, ``G`` goal, ``*`` both, ``#`` wall, ``O`` hole."""
         cells, at = list(self._cells.replace(START, ".")), int(state[0])
         cells[at] = "*" if cells[at] == GOAL else "@"
         columns = len(self.rows[0])
@@ -109,9 +111,9 @@ class CellTable(Dynamics):
 
 
 class GridMap(CellTable):
-    """The map of `MAPS` of that name; actions right, left, down, up. The border and walls stop a move. Goals and holes
-    terminate. A step pays by the cell that it enters or stays in: -0.01, 1 for the goal, -1 for a hole; on the cliff
-    -1, 0 and -100. Raises SettingError for an unknown name."""
+    """A map of `MAPS` by its name, with the actions right, left, down, up. The border and walls stop a move. Goals and
+    holes terminate. The reward depends on the cell after the step: 1 for the goal, -1 for a hole, else -0.01. On the
+    map ``cliff`` it is 0, -100 and -1. Raises SettingError for an unknown name."""
 
     actions = ("right", "left", "down", "up")
 
@@ -129,9 +131,9 @@ class GridMap(CellTable):
 
 
 class CliffWalking(CellTable):
-    """Gymnasium's CliffWalking-v1, not slippery (Sutton & Barto, "Reinforcement Learning", example 6.6): the map of
-    ``cliff``, where a fall costs 100 and goes on from the start, and the goal pays -1 as every step does. Actions up,
-    right, down, left."""
+    """Gymnasium's CliffWalking-v1, not slippery (Sutton & Barto, "Reinforcement Learning", example 6.6), on the map
+    ``cliff``. A fall pays -100 and moves the player to the start; all other steps pay -1, including the step to the
+    goal, which terminates. Actions are up, right, down, left."""
 
     actions = ("up", "right", "down", "left")
 

@@ -1,9 +1,9 @@
-"""OpenGrid as a tensor program, and what grids share: five moves that the border stops, a goal, and a rare event that
-ends the search for it.
+"""OpenGrid as a tensor program, and the parts that grids share: five moves that the border stops, a goal, and a rare
+event that ends the search for it.
 
 From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
-Learning". Cells are numbered row by row, ``row * grid_size + column``. Starts and events come from `envs.seeded`, not
-from JAX's stream: the same seed starts elsewhere there.
+Learning". Cells are numbered row by row, ``row * grid_size + column``. Starts and events are sampled by `envs.seeded`,
+not by JAX, so a seed starts in another cell than in that code.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
 
 
 def as_lines(cells: Sequence[str], grid_size: int) -> str:
-    """Characters of cells, row by row, as lines."""
+    """Join the characters of cells, in row-major order, into lines."""
     return "\n".join("".join(cells[i : i + grid_size]) for i in range(0, len(cells), grid_size))
 
 
 def clipped_moves(grid_size: int) -> Tensor:
-    """The cell that each move leads to from each cell of a grid without walls: ``[grid_size ** 2, 5]`` int64."""
+    """Return the next cell for each cell and move in a grid without walls, ``[grid_size ** 2, 5]`` int64."""
     cells = torch.arange(grid_size * grid_size)
     places = torch.stack((cells // grid_size, cells % grid_size), -1)[:, None] + torch.tensor(MOVES)
     row, col = places.clamp(0, grid_size - 1).unbind(-1)
@@ -37,17 +37,17 @@ def clipped_moves(grid_size: int) -> Tensor:
 class OpenGrid(ChanceDynamics):
     """A grid without walls. Episodes start at a uniform cell, possibly the goal, which is the bottom right cell.
 
-    States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; those of a subclass may
-    follow. The observation is ``[grid_size, grid_size]`` flattened, 1 where the player is and 0 elsewhere.
+    States ``[..., K]`` int64 start with the columns `SEED`, `TIME`, `POSITION` and `GOAL`; a subclass may add columns.
+    The observation is ``[grid_size, grid_size]`` flattened, 1 for the player's cell and 0 for all others.
 
-    Every step pays -1. A step terminates where the player was on the goal *before* it moved, so the player is seen
-    there once and a way of d moves returns -(d + 1). After the move comes the event, with probability `event_chance`,
-    without ``spontaneous_termination`` 0: it moves the player to the goal, or, without ``teleport_on_termination``,
+    Every step pays -1. A step terminates if the player was on the goal *before* it moved. So one observation shows the
+    player on the goal, and a path of d moves returns -(d + 1). With ``spontaneous_termination``, an event may follow
+    the move, with probability `event_chance`. It moves the player to the goal or, without ``teleport_on_termination``,
     ends the episode. Raises SettingError.
     """
 
-    channels = 1  # numbers that are seen of each cell
-    remembers_cells = False  # whether a state has a column for each cell after those of every grid
+    channels = 1  # numbers per cell in the observation
+    remembers_cells = False  # whether states have one more column per cell, after the columns of all grids
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class OpenGrid(ChanceDynamics):
         self.chances = int(spontaneous_termination)
         self.cells = grid_size * grid_size
         self.state_size = OWN + (self.cells if self.remembers_cells else 0)
-        self.player_and_goal = torch.arange(2)  # their channels, where both are seen
+        self.player_and_goal = torch.arange(2)  # their channels, if observations show both
         self._next_cell = clipped_moves(grid_size)
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
-        """The probability of an event in a step: 0.1 over the grid's side."""
+        """Return the probability of an event in a step: 0.1 divided by the grid's side."""
         return 0.1 / grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -81,23 +81,23 @@ class OpenGrid(ChanceDynamics):
         return obs.scatter_(-1, state[..., POSITION:GOAL], 1.0)
 
     def entered(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Where a player ends up that moves from ``position [..., 1]`` towards ``cell [..., 1]``; ``extra_columns [...,
-        K - 4]`` are a subclass's columns."""
+        """Return the player's cell after a move from ``position [..., 1]`` towards ``cell [..., 1]``. ``extra_columns
+        [..., K - 4]`` are a subclass's columns."""
         return cell
 
     def text(self, state: Tensor) -> str:
-        """A state ``[K]`` as ``grid_size`` lines: ``@`` the player, ``G`` the goal, ``*`` both, ``#`` wall."""
+        """Return a state ``[K]`` as ``grid_size`` lines: ``@`` player, ``G`` goal, ``*`` both, ``#`` wall."""
         cells = list(self.ground(state))
         player, goal = int(state[POSITION]), int(state[GOAL])
         cells[goal], cells[player] = "G", "*" if player == goal else "@"
         return as_lines(cells, self.grid_size)
 
     def ground(self, state: Tensor) -> str:
-        """What the cells of a state ``[K]`` are without player and goal, a character each."""
+        """Return one character for each cell of a state ``[K]``, without player and goal."""
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""
+        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         seed, time, old, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - OWN), -1)
         terminated = (old == goal)[..., 0]
         towards = torch.take(self._next_cell, torch.add(actions[..., None], old, alpha=len(MOVES)))

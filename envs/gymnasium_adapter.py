@@ -1,4 +1,4 @@
-"""Any Gymnasium environment as tensors ``[M, E]``, stepped in this process one after another."""
+"""Gymnasium environments as tensors ``[M, E, ...]``, stepped one after another in this process."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-import envs.registration  # noqa: F401  # our own ids
+import envs.registration  # noqa: F401  # ids of this project
 from envs import promises, wrappers
 from envs.base import EnvironmentFault, Replayed, Step
 from envs.names import CartPoleParameters, Game, first_line
@@ -20,9 +20,9 @@ from envs.promises import Broken
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 
-# NumPy's own words on a number too large for float32, which is told in ours.
+# A number too large for float32 raises EnvironmentFault, so NumPy's warning is redundant.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
-# What an ImportError mentions -> the extra of this project that brings it.
+# Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
 
@@ -31,9 +31,9 @@ class GymnasiumEnvironment(Replayed):
 
     Observations: 1-D Box as float32; images (uint8, or a Dict with one under "screen") as grey stacked frames,
     see `ImageObservation`; all others flattened, discrete parts one-hot, float32. Actions: Discrete, or Box with
-    finite bounds, flattened. Instances are made when first reset. Raises SettingError where the environment
-    cannot be made, and EnvironmentFault where it raises, exits, or gives anything that it has not promised
-    (`envs.promises`) or that is not finite.
+    finite bounds, flattened. The constructor makes one instance; the others follow when first reset. Raises
+    SettingError if the environment cannot be made. Raises EnvironmentFault if it raises an error, exits, or returns
+    results that are not finite or do not match its spaces (`envs.promises`).
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:
@@ -43,7 +43,7 @@ class GymnasiumEnvironment(Replayed):
         self._envs: list[gym.Env | None] = [None] * rows
         self._steps: list[Any] = [_not_reset] * rows
         self._promised: list[Any] = [None] * rows  # spaces of observations and actions
-        self._row: int | None = None  # of the call under way
+        self._row: int | None = None  # of the current or last call
         first = self._envs[0] = _open(game, render)
         self.spaces = _spaces(first, game)
         self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
@@ -53,7 +53,8 @@ class GymnasiumEnvironment(Replayed):
         self._ages = np.zeros(rows, np.int64)
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Lowest and highest numbers of an observation ``[O]``; None where they are not known."""
+        """Return the bounds ``[O]`` of observations, low and high. None if observations are no vectors, or if a bound
+        is above 1e6 in size."""
         space = self._space
         if not isinstance(space, Box) or len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
@@ -122,7 +123,8 @@ class GymnasiumEnvironment(Replayed):
 
     @property
     def frames_per_second(self) -> float:
-        """How many of its pictures show a second, between 1 and 240; 30 where the environment does not say."""
+        """Number of pictures that show one second: the environment's ``render_fps`` (30 if missing), divided by the
+        action repeat and clipped to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         try:
             per_second = float(metadata.get("render_fps") or 30)
@@ -132,7 +134,8 @@ class GymnasiumEnvironment(Replayed):
         return min(max(per_second, 1.0), 240.0) if per_second == per_second else 30.0
 
     def frame(self, member: int, env: int) -> np.ndarray:
-        """The picture of one environment, ``[H, W, 3]`` uint8. Needs ``render=True`` and an episode begun."""
+        """Return the picture of one environment, ``[H, W, 3]`` uint8. Raises EnvironmentFault if there is none, for
+        example without ``render=True`` or before the first reset."""
         instance = self._envs[member * self.envs + env]
         try:
             picture: Any = None if instance is None else instance.render()
@@ -145,7 +148,7 @@ class GymnasiumEnvironment(Replayed):
         return picture
 
     def close(self) -> None:
-        """Close all that were made. One that fails at that has given everything it had to give, so it is a warning."""
+        """Close all instances. A failure prints a warning, because the environment is not needed any more."""
         environments, self._envs = self._envs, [None] * len(self._envs)
         self._steps = [_not_reset] * len(self._envs)
         failed = ""
@@ -161,10 +164,10 @@ class GymnasiumEnvironment(Replayed):
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native(self, actions: Tensor) -> Any:
-        """Actions as the environment's own space has them, one item a row; never a view of the caller's tensor."""
+        """Return actions in the format of the environment's space, one item per row, never a view of ``actions``."""
         space, numbers = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
-            return (numbers.reshape(-1) + space.start).tolist()  # a Discrete space is slow with NumPy's integers
+            return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
         assert isinstance(space, Box)
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
@@ -172,7 +175,7 @@ class GymnasiumEnvironment(Replayed):
         return torch.from_numpy(self._obs.copy()).view(self.members, self.envs, *self.spaces.obs_shape)
 
     def _keeps_spaces(self, row: int, env: gym.Env) -> None:
-        """Raises `Broken` where an environment changes its spaces from reset to reset or has others than the first."""
+        """Raise `Broken` if an environment's spaces change between resets, or differ from the first environment's."""
         current, previous = (env.observation_space, env.action_space), self._promised[row]
         if previous is None or current[0] is not previous[0] or current[1] is not previous[1]:
             for name, first, other in zip(("observation", "action"), self._promised[0], current, strict=True):
@@ -191,7 +194,7 @@ class GymnasiumEnvironment(Replayed):
         return EnvironmentFault(f"{self.place()}: {promises.reason(error, call)}")
 
     def place(self) -> str:
-        """Where the call under way is, or the last one was, in words."""
+        """Describe the current or last call in words: environment, step and seed."""
         row = self._row
         if row is None:
             return f"environment {self.game.name}"
@@ -204,10 +207,10 @@ def _not_reset(action: Any) -> NoReturn:
 
 
 def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
-    """Gymnasium's own models set what MuJoCo 4 calls deprecated, and MuJoCo says so once for every instance."""
+    """Suppress a deprecation warning of MuJoCo 4 about Gymnasium's models, which each new instance would print."""
     if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
         return
-    with contextlib.suppress(ImportError, AttributeError):  # told when the environment is made; MuJoCo before 4
+    with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
         import mujoco
 
         def tell(text: str) -> None:
@@ -218,21 +221,22 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
 
 
 def _open(game: Game, render: bool) -> gym.Env:
-    """One instance with its wrappers; SettingError where it, or a package it needs, is missing."""
+    """Make one instance with its wrappers. Raises SettingError if it, or a package that it needs, is missing, or if
+    agents cannot use its spaces."""
     if os.environ.get("SDL_VIDEODRIVER") == "":
-        os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL takes the empty name for an unknown driver and fails
+        os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL would fail with an empty name
     if render:
-        # Pictures are drawn off screen; without a desktop SDL would complain on stderr in words like our errors.
+        # Rendering needs no screen. Without a desktop, SDL would print errors that look like ours.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own default draws through a display
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     times = kwargs.pop("action_repeat", 1)
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
     try:
         with warnings.catch_warnings():
-            if render:  # a missing render mode is told below, in one line
+            if render:  # an error below reports a missing render mode
                 warnings.simplefilter("ignore")
             _quiet_mujoco(gym.registry.get(game.gym_id))
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
@@ -240,7 +244,7 @@ def _open(game: Game, render: bool) -> gym.Env:
         reason = promises.problem(env, screen)
         inner = env.unwrapped
         if not reason and type(inner.action_space) is gym.spaces.Discrete:
-            with contextlib.suppress(AttributeError):  # of a class that computes it
+            with contextlib.suppress(AttributeError):  # a class may compute `action_space`
                 inner.action_space = wrappers.FastDiscrete(inner.action_space.n, start=inner.action_space.start)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         packages = [package for package in _EXTRAS if package in str(error).lower()]

@@ -1,4 +1,4 @@
-"""Makes environments by name, and those in which agents train on proxies."""
+"""Make environments by name, and environments in which agents train on proxies."""
 
 import functools
 import importlib
@@ -34,15 +34,15 @@ def make_environment(
     device: torch.device = CPU,
     step_timeout: float | None = None,
 ) -> Environment:
-    """``members * envs`` environments of that name (see `envs.names.resolve`).
+    """Return ``members * envs`` environments of that name (see `envs.names.resolve`).
 
     ``num_workers`` processes step them; 1 is this process. Tensor programs (probes, environments with dynamics) and
     environments with ``render`` are always stepped in this process. With ``render`` environments have ``frame(member,
     env)`` and are always Gymnasium's, in which a seed starts a different episode than in a tensor program.
     ``time_limit`` in steps replaces the environment's limit; 0 means no limit; probes keep theirs. A ``device`` other
-    than the CPU needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, missing packages, or arguments
-    that the environment does not take. One that does not answer for ``step_timeout`` seconds is a fault;
-    then even one process is another one than this.
+    than the CPU needs `envs.tensor.Dynamics`. With ``step_timeout``, even a single process is a separate one, and an
+    environment that does not answer for that many seconds raises EnvironmentFault. Raises SettingError for an unknown
+    name, missing packages, or arguments that the environment does not take.
     """
     game = _limited(name, time_limit)
     dynamics = None if render else _dynamics(game)
@@ -60,7 +60,7 @@ def make_environment(
 
 
 def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """The game of that name as a tensor program; None if there is none (as for probes).
+    """Return the game of that name as a tensor program; None if there is none (as for probes).
 
     ``time_limit`` in steps replaces the game's limit; 0 means none. Raises SettingError for an unknown name.
     """
@@ -71,7 +71,7 @@ def _limited(name: str, time_limit: int | None) -> Game:
     game = resolve(name)
     if time_limit is None:
         return game
-    # Bounds on returns count with the limit.
+    # The bound on returns may depend on the time limit, so it does not hold without one.
     best = game.max_return if time_limit else None
     return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or _NO_LIMIT}, max_return=best)
 
@@ -82,7 +82,7 @@ def _dynamics(game: Game) -> Dynamics | None:
 
 @functools.lru_cache(32)
 def _cached_dynamics(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """Dynamics, cached because they have no state and a search makes several environments in each generation."""
+    """Return cached dynamics: they have no state, and a search makes several environments in each generation."""
     module, _, of_class = place.partition(":")
     dynamics_class, kwargs = getattr(importlib.import_module(module), of_class), dict(arguments)
     if kwargs.get("max_episode_steps") != _NO_LIMIT:
@@ -99,7 +99,7 @@ def _cached_dynamics(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dyna
 class Stages(Protocol):
     """One kind of proxy around one real environment.
 
-    ``envs/<kind>.py`` has a class ``Stages`` of this form, which is made by ``Stages(config, game)``.
+    ``envs/<kind>.py`` has a class ``Stages`` with this interface, constructed by ``Stages(config, game)``.
     """
 
     @property
@@ -111,7 +111,7 @@ class Stages(Protocol):
     def parameters(self) -> Parameters: ...
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]``, one row a stream, as the settings say."""
+        """Return initial parameters ``[M, D]``, one row per random stream, as the settings say."""
         ...
 
     def check_start(self) -> None:
@@ -119,50 +119,50 @@ class Stages(Protocol):
         ...
 
     def idle(self) -> dict[str, str]:
-        """Name -> reason, of settings of the proxy that do nothing around this environment."""
+        """Return the proxy's settings that have no effect around this environment, as name -> reason."""
         ...
 
     def check_policy(self, source: str) -> bool:
-        """Whether a proxy cloned from the policy ``source`` needs action values instead of actions. Raises SettingError
-        if no such proxy can be made."""
+        """Return whether a proxy cloned from the policy ``source`` needs its action values instead of its actions.
+        Raises SettingError if the settings do not allow a proxy from a policy."""
         ...
 
     def of_policy(self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams) -> Tensor:
-        """Parameters ``[M, D]`` cloned from a policy. ``policy`` maps observations ``[N, S]`` to its actions or action
-        values (`check_policy`). ``get_obs(count, limit) [count, S]`` gives observations in its episodes of ``limit``
-        steps (None: the environment's limit)."""
+        """Return parameters ``[M, D]`` cloned from a policy. ``policy`` maps observations ``[N, S]`` to its actions or
+        action values (`check_policy`). ``get_obs(count, limit)`` returns observations ``[count, S]`` from its episodes
+        of ``limit`` steps (None: the environment's limit)."""
         ...
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """The part ``[K]`` of parameters ``[D]`` that a search changes, and that its strategy sees."""
+        """Return the part ``[K]`` of parameters ``[D]`` that a search changes. Its strategy sees nothing else."""
         ...
 
     def completed(self, searched: Tensor, template: Tensor) -> Tensor:
-        """Parameters ``[..., D]`` with the searched part ``searched [..., K]``. Other parameters are derived from it,
-        or are equal to ``template [D]``."""
+        """Return parameters ``[..., D]`` with the searched part ``searched [..., K]``. The other parameters are derived
+        from it, or are equal to ``template [D]``."""
         ...
 
     def as_met(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Parameters ``flat [D]`` with initial states replaced by states in episodes of the proxy's target policy, if
-        the settings ask for that. ``get_obs(act, count, limit) [count, S]`` gives observations in episodes of a policy
-        (`of_policy`), which ``act`` evaluates on ``[N, S]``. With ``scaled`` the target's inputs also get mean 0 and
-        variance 1 on these states."""
+        """Return parameters ``flat [D]`` with initial states replaced by states from episodes of the proxy's target
+        policy, if the settings ask for that. ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from
+        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see `of_policy`).
+        With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
         ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
-        """An environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m trains
-        on the proxy ``flat[m]``, ``flat [M, D]``. A learned reward may take its discount from ``agent.config``."""
+        """Return an environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m
+        trains on the proxy ``flat[m]`` of ``flat [M, D]``. A learned reward uses ``agent.discounts()``."""
         ...
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:
-        """What the proxy ``flat [1, D]`` gives for a batch: a synthetic environment a step, a learned reward a payment.
-        It is the ``forward`` of the module that learns such proxies."""
+        """Compute the proxy ``flat [1, D]`` on a batch: a step of a synthetic environment, or the payment of a learned
+        reward. The LightningModule that learns proxies has it as its ``forward``."""
         ...
 
 
 class Untaught:
-    """Default methods of `Stages` for kinds of proxies that cannot be cloned from a policy, and whose parameters are
-    all searched."""
+    """Default methods of `Stages`, for kinds of proxies that cannot be cloned from a policy and that have only searched
+    parameters."""
 
     def check_start(self) -> None:
         return None
@@ -191,8 +191,8 @@ class Untaught:
 
 
 def stages_of(config: SearchConfig, game: str) -> Stages:
-    """The `Stages` of a proxy's settings around the real environment ``game``. Settings in
-    ``models/proxies/<kind>/config.py`` mean ``envs/<kind>.py``."""
+    """Return the `Stages` of a proxy's settings around the real environment ``game``. The settings' module,
+    ``models/proxies/<kind>/config.py``, determines ``envs/<kind>.py``."""
     kind = type(config).__module__.split(".")[-2]
     stages: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
     return stages

@@ -1,9 +1,9 @@
-"""MountainCar as tensor programs: the equations of Gymnasium 1.4.0's MountainCar-v0 in float64, within rounding, and
-those of MountainCarContinuous-v0, which keeps its state in float32, rounded as it rounds them.
+"""MountainCar as tensor programs. MountainCar-v0 of Gymnasium 1.4.0 is computed in float64 and equal up to rounding.
+MountainCarContinuous-v0 keeps its state in float32, and here it is rounded in the same way.
 
 A car in a valley is too weak to drive up the hill and has to swing (Moore 1990, "Efficient Memory-based Learning for
-Robot Control"). Initial states are uniform as Gymnasium's but from `envs.seeded`, not from NumPy's stream: the same
-seed starts another episode there.
+Robot Control"). Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, so a seed
+starts another episode than in Gymnasium.
 """
 
 import torch
@@ -16,13 +16,13 @@ from models.streams import Streams
 
 _GRAVITY, _FORCE, _POWER = 0.0025, 0.001, 0.0015
 LEFT, RIGHT, FASTEST = -1.2, 0.6, 0.07  # ends of the track, and the largest speed per step
-_GOAL, _NEAR_GOAL = 0.5, 0.45  # positions, of discrete and of continuous actions
+_GOAL, _NEAR_GOAL = 0.5, 0.45  # goal positions with discrete and with continuous actions
 _PRIZE, _COST = 100.0, 0.1
 
 
 class MountainCar(RepeatedDynamics):
     """State ``[..., 2]`` float64, position and speed; the observation is the same in float32. Actions 0, 1, 2 push to
-    the left, not at all, to the right. A step pays -1, and terminates from position 0.5 on. The left end stops the
+    the left, not at all, to the right. A step pays -1, and terminates at position 0.5 or beyond. The left end stops the
     car."""
 
     observed, actions = 2, Discrete(3)
@@ -45,10 +45,10 @@ class MountainCar(RepeatedDynamics):
 
 class MountainCarContinuous(RepeatedDynamics):
     """State and observation ``[..., 2]`` float32, position and speed. Actions ``[..., 1]`` are forces within [-1, 1]. A
-    step costs 0.1 times the square of the force, and pays 100 where it terminates, from position 0.45 on.
+    step costs 0.1 times the square of the force. It terminates at position 0.45 or beyond, which pays 100.
 
-    Gymnasium's first state alone is in float64, so its first step may differ from ours in the last digit, and so does
-    a force that it has to cut."""
+    Gymnasium's initial state is float64, so its first step may differ from ours in the last digit. So may a step with a
+    force out of bounds, which Gymnasium clips."""
 
     observed, actions, max_return = 2, Continuous((-1.0,), (1.0,)), _PRIZE
 
@@ -64,27 +64,27 @@ class MountainCarContinuous(RepeatedDynamics):
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
         force = actions.squeeze(-1)
-        # The cosine and the square are float64 there, all else is float32.
+        # Gymnasium computes the cosine and the square in float64, everything else in float32.
         slope = ((position * 3).double().cos() * _GRAVITY).float()
         state, terminated = driven(position, speed + (force.clamp(-1.0, 1.0) * _POWER - slope), _NEAR_GOAL)
         return state, terminated.double() * _PRIZE - force.double().square() * _COST, terminated
 
 
 def valley(seeds: Tensor) -> Tensor:
-    """States ``[..., 2]`` float64 at rest, uniform on [-0.6, -0.4)."""
+    """Return states ``[..., 2]`` float64 at rest, with positions uniform on [-0.6, -0.4)."""
     position = uniform(seeds, 1) * 0.2 - 0.6
     return torch.cat((position, torch.zeros_like(position)), -1)
 
 
 def track(streams: Streams, count: int) -> Tensor:
-    """Positions and speeds ``[M, count, 2]`` float32, uniform between their ends."""
+    """Return positions and speeds ``[M, count, 2]`` float32, uniform over their ranges, from M random streams."""
     position, speed = streams.uniform(count, 2).unbind(-1)
     return torch.stack((LEFT + (RIGHT - LEFT) * position, FASTEST * (2 * speed - 1)), -1)
 
 
 def driven(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:
-    """The next state ``[..., 2]`` and whether it is at the goal, of a car at ``position [...]`` that was pushed to
-    ``speed [...]``."""
+    """Move a car at ``position [...]`` with ``speed [...]``, which already includes the push. Return the next state
+    ``[..., 2]``, and whether it is at the goal."""
     speed = speed.clamp(-FASTEST, FASTEST)
     position = (position + speed).clamp(LEFT, RIGHT)
     speed = torch.where((position == LEFT) & (speed < 0), 0.0, speed)

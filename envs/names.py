@@ -1,8 +1,8 @@
 """The names for ``--gamename``: a table of games, files of this folder that declare a ``GAME``, and every registered
 Gymnasium id. Imports no torch.
 
-The name of an environment with parameters contains the parameters that differ from the table, sorted, as in YAML:
-``procmaze,grid_size=5,teleport_on_termination=false``.
+A name may contain parameters. The name in a `Game` has only parameters that differ from the table, sorted and written
+as in YAML: ``procmaze,grid_size=5,teleport_on_termination=false``.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ PROBE_PREFIX = "probe-"
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base of the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Values are
-    checked against their ranges; raises SettingError."""
+    """Base of the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Raises
+    SettingError for a value out of its range."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -104,18 +104,19 @@ class CartPoleParameters(Parameters):
 
 @dataclass(frozen=True)
 class Game:
-    """One environment by name.
+    """One environment with its name.
 
     ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; empty for probes.
     ``max_return`` is an upper bound on returns, None if unknown. Commands are clipped to it.
-    ``kwargs`` go to ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the fields of
-    `CartPoleParameters` (`envs.wrappers.CartPolePhysics`); ``wrappers`` are classes of ``envs/wrappers.py``, applied in
-    order.
+    ``kwargs`` are arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the
+    fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`). ``wrappers`` are classes of ``envs/wrappers.py``,
+    applied in order.
     ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
-    ``kwargs``), empty if there is none. It replaces the Gymnasium id except to draw frames.
+    ``kwargs``), empty if there is none. The tensor program is used instead of Gymnasium's environment, except to draw
+    frames.
     ``parameters`` is the class of the ``kwargs`` that a name may change (`Parameters`), None if there are
-    none. Its fields have the names and defaults of the constructor's arguments and become flags.
-    ``info`` names the numbers of Gymnasium's ``info`` in `envs.base.Step.info`, in this order.
+    none. Its fields have the names and defaults of the constructor's arguments, and every field is also a flag.
+    ``info`` names the entries of Gymnasium's ``info`` that `envs.base.Step.info` contains, in this order.
     """
 
     name: str
@@ -133,7 +134,7 @@ class Game:
         return self.name.partition(",")[0]
 
     def in_use(self) -> dict[str, Any]:
-        """Every parameter with its value in this game."""
+        """Return every parameter with its value in this game."""
         values = asdict(self.parameters()) if self.parameters else {}
         return {name: self.kwargs.get(name, value) for name, value in values.items()}
 
@@ -143,7 +144,8 @@ class Game:
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
-    """A tensor program ``module:class`` of this folder that is also registered with Gymnasium, of 100 steps at most."""
+    """Return the `Game` of a tensor program ``module:class`` of this folder with a time limit of 100 steps. It is also
+    registered with Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -152,14 +154,15 @@ def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters],
 
 
 def _map(name: str, max_return: float, steps: int) -> Game:
-    """A map of `envs.gridmaps.MAPS`, also registered with Gymnasium, of that many steps at most."""
+    """Return the `Game` of a map of `envs.gridmaps.MAPS` with a time limit of ``steps``. It is also registered with
+    Gymnasium."""
     kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
 
 def _repeatable(name: str, dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
-    """A tensor program ``module:class`` of this folder with the parameter ``action_repeat`` and a limit of
-    ``steps``."""
+    """Return the `Game` of a tensor program ``module:class`` of this folder with the parameter ``action_repeat`` and a
+    time limit of ``steps``."""
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
 
@@ -169,7 +172,7 @@ _TABLE = (
     Game("lunarlander", "LunarLander-v3", 320.0),
     Game("beresheet", "LunarLander-v3", 320.0, {"max_episode_steps": 300}),
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
-    # One point a frame alive; 2100 frames (60 s) is the time limit of the task as published, absent from the id.
+    # One point per frame alive. The published task has a time limit of 2100 frames (60 s), but the id has none.
     Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, {"max_episode_steps": 2100}),
     Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole", parameters=CartPoleParameters),
     Game(
@@ -187,8 +190,8 @@ _TABLE = (
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
-    # Numbers in the info of a step. The published reward networks saw HalfCheetah-v3, whose reward_run is
-    # reward_forward now.
+    # Entries of a step's info. The published reward networks used HalfCheetah-v3, in which reward_forward was called
+    # reward_run.
     Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
     Game(
         "hopper",
@@ -215,7 +218,7 @@ _TABLE = (
             "reward_ctrl",
         ),
     ),
-    # Limits as published with reward networks (Ferreira et al. 2022). The goal pays 1 in a room, and steps cost.
+    # Time limits as published with reward networks (Ferreira et al. 2022). A room's goal pays 1, and steps cost.
     _map("Cliff", -12.0, 50),
     _map("EmptyRoom22", 1.0, 10),
     _map("EmptyRoom23", 1.0, 15),
@@ -224,7 +227,7 @@ _TABLE = (
     _map("HoleRoom", 1.0, 30),
     _map("HoleRoomLarge", 1.0, 30),
     _map("HoleRoomLargeShifted", 1.0, 30),
-    # Cut after as many steps as the evaluations of model-based generalisation have (Young et al. 2023).
+    # 100 steps, as in the evaluations of model-based generalisation (Young et al. 2023).
     _tensor_game("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
     _tensor_game("gridworld:OpenGrid", -1.0, GridParameters),
     _tensor_game("buttongrid:ButtonGrid", 100.0, ButtonParameters),
@@ -238,13 +241,13 @@ for _name in _PROBES:
 
 
 def resolve(name: str) -> Game:
-    """The environment of that name: from the table, or any registered Gymnasium id (``module:Env-v0`` if the module is
-    already imported; names come from files too, so nothing is imported here). Parameters in a name come in any order;
-    the name in the `Game` has them sorted.
+    """Return the `Game` of a name: from the table, or of any registered Gymnasium id (``module:Env-v0`` if the module
+    is already imported; names may be from files, so nothing is imported here). A name may have its parameters in any
+    order; the name in the `Game` has them sorted.
 
-    An id without a version means the newest; one whose version is gone is mapped to the newest, with a note on
-    stderr. An id in the table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored
-    (`models.settings.spelt`). Raises SettingError with the nearest name.
+    An id without a version, or with a retired version, means the newest version, with a note on stderr. An id in the
+    table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored (`models.settings.spelt`). Raises
+    SettingError, which suggests the nearest name, if there is no such environment.
     """
     name = spelt(name, [*GAMES, *declared()])
     if name in GAMES:
@@ -274,8 +277,8 @@ def resolve(name: str) -> Game:
 
 
 def import_module(setting: str, value: str) -> None:
-    """Import the module in ``value``, ``module`` or ``module:Env-v0``, which a flag or a keyword gave for ``setting``,
-    if only in the process that sends this one its work. Raises SettingError."""
+    """Import the module in ``value``, which is ``module`` or ``module:Env-v0``. ``value`` must be from a flag or
+    keyword ``setting`` of this process or of its parent, never from a file. Raises SettingError if the import fails."""
     module = value.rpartition(":")[0] if setting == "gamename" else value
     try:
         if module or setting != "gamename":
@@ -287,9 +290,9 @@ def import_module(setting: str, value: str) -> None:
 
 @functools.cache
 def declared() -> dict[str, str]:
-    """Name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
-    Game("name"``, unannotated. They are read as text, because importing them imports torch. Raises RuntimeError for a
-    name that is taken."""
+    """Return name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
+    Game("name"``, without annotation. They are read as text, because importing them imports torch. Raises RuntimeError
+    if a name is not unique."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
     modules: dict[str, str] = {}
@@ -302,8 +305,8 @@ def declared() -> dict[str, str]:
 
 
 def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
-    """The `Game` before the first comma of a name and the parameters behind it, not yet held against their ranges.
-    Raises SettingError."""
+    """Return the `Game` of the name before the first comma, and the parameters after it. Raises SettingError for an
+    unknown, repeated or missing parameter. Ranges are not checked; a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
     parameters = game.in_use()
@@ -327,8 +330,8 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """``game``, whose name has no parameters, with parameters ``values``. Raises SettingError for a value out of
-    range."""
+    """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name, which must have none before.
+    Raises SettingError for a value out of range."""
     if game.parameters is None or not values:
         return game
     parameters = game.in_use()
@@ -340,7 +343,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 
 @functools.cache
 def is_continuous(name: str) -> bool:
-    """Whether an environment takes continuous actions; False if it cannot be made."""
+    """Return whether an environment takes continuous actions; False if it cannot be made."""
     base_name = name.partition(",")[0]
     if base_name in GAMES or base_name in declared():
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
@@ -349,12 +352,12 @@ def is_continuous(name: str) -> bool:
 
         with contextlib.closing(make(resolve(base_name).gym_id)) as env:
             return isinstance(env.action_space, spaces.Box)
-    except Exception:  # of somebody else's
+    except Exception:  # environments of other packages may raise any error
         return False
 
 
 def games_with(parameter: str) -> list[str]:
-    """Names of the environments that have this parameter."""
+    """Return the names of the environments that have this parameter."""
     return [game.name for game in (*_TABLE, *map(resolve, declared())) if parameter in game.in_use()]
 
 
@@ -362,7 +365,7 @@ def register_ours() -> None:
     """Register the tensor programs of the table, and the environments of `understudy`, with Gymnasium."""
     from gymnasium.envs.registration import register, registry
 
-    import understudy  # noqa: F401  # registers its own
+    import understudy  # noqa: F401  # registers its environments
 
     for game in _TABLE:
         if game.gym_id.startswith("understudy/") and game.gym_id not in registry:
@@ -373,7 +376,8 @@ def register_ours() -> None:
 
 
 def reward_threshold(name: str) -> float | None:
-    """The mean return at which Gymnasium considers the environment solved; None without one. Raises SettingError."""
+    """Return the mean return at which Gymnasium considers the environment solved; None without one. Raises SettingError
+    for an unknown name."""
     from gymnasium.envs.registration import registry
 
     spec = registry.get(resolve(name).gym_id.rpartition(":")[2])
@@ -381,18 +385,19 @@ def reward_threshold(name: str) -> float | None:
 
 
 def _ids() -> dict[str, str]:
-    """The Gymnasium ids that can be made, and the module that each is defined in."""
+    """Return the Gymnasium ids that can be made, with the module that defines each."""
     from gymnasium.envs.registration import registry
 
     register_ours()
-    # Retired ids stay registered, with an entry point that raises.
+    # Retired ids are still registered, but their entry points raise.
     points = {name: spec.entry_point for name, spec in registry.items()}
     points = {name: point for name, point in points.items() if not getattr(point, "__name__", "").startswith("_raise_")}
     return {name: getattr(point, "__module__", str(point).partition(":")[0]) for name, point in points.items()}
 
 
 def _registered(env_id: str) -> str | None:
-    """The registered id for ``env_id``: itself if it can be made, else its newest version."""
+    """Return the registered id for ``env_id``: the id if it can be made, else its newest version; None if there is
+    no newer one."""
     ids = _ids()
     env_id = spelt(env_id, ids)
     id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
@@ -406,7 +411,7 @@ def _registered(env_id: str) -> str | None:
 
 def _unknown(name: str) -> SettingError:
     ids, (module, _, env_id) = _ids(), name.rpartition(":")
-    # What the module or its package registered first: its name in front would make any of its ids look similar.
+    # Look among ids of this package only, without its name, which would make all of its ids look similar.
     package = module.partition(".")[0]
     own_ids = [gym_id for gym_id, home in ids.items() if home.partition(".")[0] == (package or name)]
     if not module and "/" in env_id and not any(gym_id.startswith(env_id.partition("/")[0] + "/") for gym_id in ids):
@@ -425,7 +430,7 @@ def _unknown(name: str) -> SettingError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if there is no message."""
+    """Return the first line of an error's message, or its type if there is no message."""
     try:
         return str(error).strip().splitlines()[0]
     except Exception:

@@ -1,8 +1,8 @@
 """PanFlute as a tensor program: notes must be played in the right order to reach the ends of their pipes together.
 
-Pipe i of n delays its notes by i + 1 steps; each action plays one pipe. A step pays 1 where a note is at the end of
-every pipe before it, which takes playing the pipes n - 1, n - 2, ..., 0. Events, which put notes at all ends, show the
-reward even to an agent that never earns one. There are no episodes.
+Pipe i of n delays its notes by i + 1 steps; each action plays one pipe. A step pays 1 if all pipes have a note at the
+end before the step. To get there, play the pipes n - 1, n - 2, ..., 0. Events put notes at all ends, so that even an
+agent that never earns a reward sees one. There are no episodes.
 """
 
 import torch
@@ -14,12 +14,12 @@ from envs.tensor import ChanceDynamics
 
 
 class PanFlute(ChanceDynamics):
-    """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the pipes one after the other, pipe i
-    (from 0) with i + 1 places from its mouth to its end, 1 where there is a note.
+    """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the pipes one after the other. Pipe i
+    (from 0) has i + 1 places from its mouth to its end; a place is 1 if it holds a note, else 0.
 
-    Observation: the places in float32. Never terminates; there is no time limit unless ``max_episode_steps``.
-    ``num_pipes`` n is also the number of actions. With ``spontaneous_reward`` an event comes with probability
-    1 / n**2 at each step. Raises SettingError.
+    The observation is the places in float32. Never terminates; there is no time limit without ``max_episode_steps``.
+    ``num_pipes`` n is also the number of actions. With ``spontaneous_reward`` each step has an event with probability
+    1 / n**2. Raises SettingError.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class PanFlute(ChanceDynamics):
         self._ends = self._mouths + pipes
         self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
         self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
-        self._one_step = torch.tensor([0, 1])  # to seed and steps
+        self._one_step = torch.tensor([0, 1])  # added to seed and steps
         self.chances = int(spontaneous_reward)
         self.state_size = 2 + places
         self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """All pipes are empty, whatever the seed, which decides on the events."""
+        """Return states with empty pipes. Seeds only determine the events."""
         empty = torch.zeros(*seeds.shape, 1 + len(self._is_end), dtype=torch.int64)
         return torch.cat((seeds.to(torch.int64)[..., None], empty), -1)
 
@@ -54,7 +54,7 @@ class PanFlute(ChanceDynamics):
         return uniform_at(seed, time + 1)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """As in `envs.tensor.ChanceDynamics`, with ``chance [..., 1]``, or ``[..., 0]`` without events."""
+        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         head, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
         notes = notes.roll(1, -1) * self._not_mouth
@@ -64,7 +64,7 @@ class PanFlute(ChanceDynamics):
         return torch.cat((head + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
-        """A state ``[K]`` with a line a pipe, its end on the right: ``O`` a note, ``.`` none."""
+        """Return a state ``[K]`` as text, one line per pipe with its end on the right: ``O`` note, ``.`` no note."""
         notes = ["O" if note else "." for note in state[2:].tolist()]
         pipes = zip(self._mouths.tolist(), self._ends.tolist(), strict=True)
         return "\n".join("".join(notes[mouth : end + 1]).rjust(len(self._ends)) for mouth, end in pipes)

@@ -1,5 +1,5 @@
-"""Potentials made by hand: what people who know a task would shape its reward with. Baselines, and where a search for a
-reward network may start."""
+"""Handmade potentials, as somebody who knows a task would choose them for reward shaping. They are baselines, and a
+search for a reward network may start from one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ByHand:
-    """``potential`` of states ``[..., S] -> [...]``, in units of reward. ``low`` and ``high`` bound the states of
-    interest; a map has so many ``cells`` instead."""
+    """A handmade potential. ``potential`` maps states ``[..., S]`` to ``[...]``, in units of reward. ``low`` and
+    ``high`` bound the states of interest; a map has a number of ``cells`` instead."""
 
     potential: Callable[[Tensor], Tensor]
     low: tuple[float, ...] = ()
@@ -19,7 +19,8 @@ class ByHand:
     cells: int = 0
 
     def states(self, count: int) -> Tensor:
-        """``[N, S]``: ``count`` uniform within the bounds, the same every time; or each cell once."""
+        """Return states ``[N, S]``: ``count`` states uniform within the bounds, the same in every call; or each cell of
+        a map once, one-hot."""
         if self.cells:
             return torch.eye(self.cells)
         low, high = torch.tensor(self.low), torch.tensor(self.high)
@@ -27,7 +28,7 @@ class ByHand:
 
 
 def _way_home(obs: Tensor) -> Tensor:
-    """Minus the moves to the goal of Cliff by the row above it, 4 x 12 cells."""
+    """Return minus the number of moves to the goal of Cliff (4 x 12 cells) along the row above the cliff."""
     cell = obs.argmax(-1)
     row, column = cell // 12, cell % 12
     manhattan_distance = 3 - row + 11 - column
@@ -36,19 +37,19 @@ def _way_home(obs: Tensor) -> Tensor:
 
 
 def _balance(obs: Tensor) -> Tensor:
-    """How near CartPole is to upright, still and the middle."""
+    """Return how near CartPole is to standing upright, still and in the middle; at most 1."""
     x, speed, angle, spin = obs.unbind(-1)
     return 1 - (0.2 * x**2 + 0.1 * speed**2 + 20 * angle**2 + spin**2 + 5 * angle * spin)
 
 
 def _energy(obs: Tensor) -> Tensor:
-    """A thousand times the mechanical energy of the car."""
+    """Return 1,000 times the mechanical energy of the car."""
     x, speed = obs.unbind(-1)
     return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)
 
 
 def _upright(obs: Tensor) -> Tensor:
-    """How upright the pendulum is, and how still."""
+    """Return how upright and how still the pendulum is; at most 10."""
     cos, _, speed = obs.unbind(-1)
     return 10 * cos - 0.1 * speed**2
 

@@ -1,18 +1,18 @@
-"""Probe environments: each has one thing to learn, so an agent that fails one shows which part of it is broken.
+"""Probe environments: each has one thing to learn, so a failure shows which part of an agent is broken.
 
-| probe | what it is | an agent that fails it |
+| probe | task | an agent that fails it |
 |---|---|---|
 | probe-1 | one step, reward 1 | cannot predict a constant: value or return regression, its step size, its targets |
-| probe-2 | one step, reward = observation (-1 or 1) | does not connect what it predicts with what it sees |
+| probe-2 | one step, reward = observation (-1 or 1) | predicts without regard to its observation |
 | probe-3 | two steps, reward 0 then 1 | does not carry reward back in time: discount, bootstrap, return-to-go |
 | probe-4 | one step, 1 for the right action | does not improve its policy: loss sign, advantages, sampling |
 | probe-5 | one step, 1 for the action the observation names | policy does not depend on the observation |
 | probe-truncated | 8 steps, 1 for each right action, ended by the time limit only | takes truncation for an end |
 
-Actions are Discrete(2), the right one 1; in probe-5 it is 1 where the observation is 1 and 0 where it is -1.
-In probes 1-3 actions do nothing. The ``-continuous`` forms take one number a in [-1, 1] and pay
-``1 - (a - target)**2`` with target 0.5, in probe-5 half the observation. After Andy Jones, "Debugging
-Reinforcement Learning Systems" (2021), whose probes 1-5 these are.
+Actions are Discrete(2), and 1 is right; in probe-5 it is 1 for the observation 1, and 0 for the observation -1.
+In probes 1-3 actions have no effect. The ``-continuous`` forms take one number a in [-1, 1] and pay
+``1 - (a - target)**2``; the target is 0.5, or half the observation in probe-5. Probes 1-5 are from Andy Jones,
+"Debugging Reinforcement Learning Systems" (2021).
 """
 
 from collections.abc import Callable
@@ -27,16 +27,18 @@ from envs.seeded import sign
 from envs.tensor import Dynamics, TensorEnvironment
 from models.spaces import Continuous, Discrete, Spaces
 
-TARGET = 0.5  # the best continuous action; in probe-5 times the observation
+TARGET = 0.5  # the best continuous action; in probe-5 it is multiplied by the observation
 
 
 @dataclass(frozen=True)
 class Probe:
-    """``reward(obs, right, age)`` and ``value(obs, discount)`` are elementwise over ``[M, E]``: ``right`` is the
-    action's score (at most 1) and ``age`` the step about to be taken, from 0. ``best_return`` and
-    ``random_return`` are mean returns of the best and of the uniformly random policy; `value` is the true
-    expected discounted return from an observation under the best policy, which never ends where the probe is
-    only truncated. ``shows`` makes the observation: ``sign`` (-1 or 1, from the seed), ``age``, or ``zero``.
+    """One probe environment.
+
+    ``length`` is the number of steps. ``shows`` selects the observation: ``sign`` (-1 or 1, from the seed), ``age``
+    (the number of the step, from 0) or ``zero``. ``reward(obs, right, age)`` and ``value(obs, discount)`` are
+    elementwise over ``[M, E]``; ``right`` is the action's score, at most 1. ``value`` is the true expected discounted
+    return from an observation under the best policy, without regard to truncation. ``best_return`` and
+    ``random_return`` are mean returns of the best and of the uniformly random policy.
     """
 
     length: int
@@ -54,7 +56,8 @@ def _constant_one(obs: Tensor, *_: Any) -> Tensor:
 
 
 def _scored(length: int, shows: str, continuous: bool) -> Probe:
-    """A probe that pays the score of the action at every step; truncated when longer than one step."""
+    """Return a probe that pays the score of the action at every step. It truncates if it is longer than one step, else
+    it terminates."""
     endless = length > 1
     # Mean of 1 - (a - 0.5)^2 for a uniform in [-1, 1]: 1 - (1/3 + 1/4).
     random_return = length * (5 / 12 if continuous else 0.5)
@@ -106,7 +109,7 @@ class ProbeDynamics(Dynamics):
 
 
 class ProbeEnvironment(TensorEnvironment):
-    """``[M, E]`` copies of one probe; only those that truncate have a time limit."""
+    """``[M, E]`` copies of one probe. Only probes that truncate have a time limit."""
 
     def __init__(self, name: str, members: int, envs: int) -> None:
         super().__init__(ProbeDynamics(name), members, envs)

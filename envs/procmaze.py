@@ -1,8 +1,8 @@
-"""ProcMaze as a tensor program: another random maze at every reset, so the task is the distribution over mazes.
+"""ProcMaze as a tensor program: every reset samples a new maze, so the task is a distribution over mazes.
 
-Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement Learning", as
-their code has it. Mazes, places and events come from `envs.seeded`, not from JAX's stream: the same seed starts another
-maze there. `mazes` digs any number of mazes at once; a maze is the same alone and among others.
+From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
+Learning". Mazes, places and events are sampled by `envs.seeded`, not by JAX, so a seed gives another maze than in that
+code. `mazes` digs any number of mazes at once; a maze is the same alone and among others.
 """
 
 from functools import lru_cache
@@ -19,11 +19,13 @@ _VISITED = 8  # more than all neighbours of a cell
 
 
 class ProcMaze(OpenGrid):
-    """A maze with one way between any two open cells; player and goal each uniform over them, possibly on one cell.
+    """A maze with exactly one path between any two open cells. Player and goal each start in a uniform open cell,
+    possibly the same one.
 
-    Beyond the columns of `OpenGrid` a state has 1 for open and 0 for wall of every cell. The observation is
-    ``[grid_size, grid_size, 4]`` flattened, 0 or 1: player, goal, wall, open. Walls stop a move as the border does.
-    The chance of an event is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2) for G = ``grid_size``, 1 in 100 for 4.
+    After the columns of `OpenGrid`, a state has one column per cell, 1 if open and 0 for a wall. The observation is
+    ``[grid_size, grid_size, 4]`` flattened, zeros and ones: player, goal, wall, open. Walls stop moves as the border
+    does. The probability of an event is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2) for G = ``grid_size``, so 1 in 100 for
+    G = 4.
     """
 
     channels = 4
@@ -37,7 +39,7 @@ class ProcMaze(OpenGrid):
         flat = seeds.flatten().to(torch.int64)
         draws = uniform(flat, _DRAWS)
         is_open = mazes(flat, self.grid_size)
-        # The places are numbered among the open cells: that many of them come before.
+        # A place's rank is its index among the open cells.
         ordinal = is_open.cumsum(1)
         rank = (draws[:, [_PLAYER, _GOAL]] * ordinal[:, -1:]).long()
         places = (ordinal[:, None] <= rank[..., None]).sum(-1)
@@ -58,22 +60,22 @@ class ProcMaze(OpenGrid):
 
 
 def mazes(seeds: Tensor, grid_size: int) -> Tensor:
-    """The open cells of mazes dug by depth-first search: ``seeds [N]`` int64 to bool ``[N, grid_size ** 2]``.
+    """Return the open cells ``[N, grid_size ** 2]`` bool of mazes dug by depth-first search, for ``seeds [N]`` int64.
 
-    From a uniform start the search opens a uniformly chosen neighbour that is on the grid, closed, and has exactly one
-    open neighbour itself; where there is none it goes back the way it came, until it is back at the start.
+    The search begins at a uniform cell. It opens a uniformly chosen neighbour that is closed and has exactly one open
+    neighbour. If there is none, it backtracks, and it ends when it is back at the start.
     """
     neighbours, adds = _neighbours(grid_size)
     cells = grid_size * grid_size
     nowhere, n = cells, len(seeds)
     cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
-    # Open neighbours of each cell, and _VISITED more where it is open itself; the cell nowhere never qualifies.
+    # The number of each cell's open neighbours, plus _VISITED for an open cell. The cell nowhere is never expandable.
     count = adds[cell[:, 0]]
     count[:, nowhere] = _VISITED
-    # The stack of the search is the way back to the start, so that each cell's predecessor says all of it.
+    # The stack of the search is the path back to the start, so predecessors of cells describe it completely.
     predecessor = torch.full((n, cells + 1), nowhere)
-    # Every cell but the start is entered and left once. A maze that is done stays nowhere while others go on.
-    # Columns below 0 are the maze's, those from 0 on the events'.
+    # Every cell except the start is entered and left at most once, which bounds the steps. A finished maze remains at
+    # nowhere until the others finish. Columns below 0 are for the maze, columns from 0 on for events.
     for draw in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
         around = neighbours.index_select(0, cell[:, 0])
         expandable = (count.gather(1, around[:, :4]) == 1).cumsum(1)
@@ -90,9 +92,9 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
 
 @lru_cache
 def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
-    """Of each cell, and of ``nowhere = grid_size ** 2`` as the last row: its four neighbours and nowhere as a fifth
-    ``[cells + 1, 5]`` int64 (nowhere for those off the grid), and what opening it adds to each cell's count
-    ``[cells + 1, cells + 1]`` uint8."""
+    """Return two tables with one row per cell, and ``nowhere = grid_size ** 2`` as the last row. The first, ``[cells +
+    1, 5]`` int64, has four neighbours (nowhere if off the grid) and nowhere as a fifth. The second, ``[cells + 1, cells
+    + 1]`` uint8, has the numbers that opening the cell adds to each cell's count in `mazes`."""
     cells = nowhere = grid_size * grid_size
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)

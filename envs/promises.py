@@ -1,7 +1,7 @@
 """Checks that a Gymnasium environment keeps its contract: usable spaces, and results of steps that match them.
 
-NumPy would make numbers of nearly everything: it spreads one number over a whole observation, reads text, and drops
-imaginary parts. For valid results the adapter makes a few comparisons; these functions check the unusual ones.
+NumPy would convert nearly everything to numbers: it broadcasts one number to a whole observation, parses text, and
+drops imaginary parts. The adapter makes a few fast comparisons; these functions check the results that fail them.
 """
 
 import traceback
@@ -15,13 +15,13 @@ from gymnasium.spaces import Box
 from envs.names import first_line
 from models.settings import StopNow, UserError, brief, format_value
 
-LARGEST = 2**24  # numbers of an observation, and actions
+LARGEST = 2**24  # most numbers of an observation, and most actions
 
 _CALLS = {"step": "observation, reward, terminated, truncated and info", "reset": "observation and info"}
 
 
 class Broken(Exception):
-    """A result of an environment that breaks its contract; the message has the result and the expected one."""
+    """An environment's result breaks its contract. The message names the result and the expected one."""
 
 
 def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
@@ -56,8 +56,8 @@ def _check_numbers(space: Box, obs: Any, name: str) -> None:
 
 
 def number(result: Any, name: str = "reward") -> Any:
-    """``result`` or, for an array of one number, that number. Raises `Broken` for anything else, such as text, None or
-    complex numbers."""
+    """Return ``result`` or, if it is an array of one number, this number. Raises `Broken` for anything else, such as
+    text, None or complex numbers."""
     if (
         type(result) is np.float64
         or not isinstance(result, np.ndarray | np.generic)
@@ -70,7 +70,8 @@ def number(result: Any, name: str = "reward") -> Any:
 
 
 def flag(result: Any, name: str) -> bool:
-    """``result`` as a bool: one, 0 or 1, alone or in an array; else `Broken`."""
+    """Return ``result`` as a bool. It may be a bool, 0 or 1, alone or as the only number of an array; otherwise raises
+    `Broken`."""
     if result is True or type(result) is np.bool_:
         return bool(result)
     value = np.asarray(result)
@@ -92,7 +93,8 @@ def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) 
 
 
 def reason(error: BaseException, call: str) -> str:
-    """One line about an error that ``call`` (step, reset, ...) of an environment raised. Signals are raised again."""
+    """Return one line about an error that ``call`` (step, reset, ...) of an environment raised. Raises
+    KeyboardInterrupt and StopNow again."""
     if isinstance(error, KeyboardInterrupt | StopNow):
         raise error
     if isinstance(error, Broken | UserError):
@@ -105,12 +107,12 @@ def reason(error: BaseException, call: str) -> str:
 
 
 def problem(env: gym.Env, screen: Box | None) -> str | None:
-    """The reason why agents cannot use an environment's spaces or time limit; None if they can. Observations are images
-    of the space ``screen``, or else flattened."""
+    """Return the reason why agents cannot use an environment's spaces or time limit; None if they can. Agents observe
+    images of the space ``screen`` or, if it is None, flattened observations."""
     obs_space, action_space, limit = env.observation_space, env.action_space, env.spec and env.spec.max_episode_steps
     try:
         count = gym.spaces.flatdim(obs_space if screen is None else screen)
-    except Exception:  # NotImplementedError or ValueError for most, anything for what is no space
+    except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
         return f"its observation space {describe(obs_space)} cannot be flattened to numbers"
     if not 1 <= count <= LARGEST:
         return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {LARGEST}"
@@ -135,7 +137,7 @@ def _playable(space: Any) -> bool:
 
 
 def describe(space: Any) -> str:
-    """A space in words, on one line."""
+    """Return a space in words, on one line of at most 200 characters."""
     return brief(" ".join(str(space).split()), 200)
 
 

@@ -1,5 +1,6 @@
-"""Gymnasium ids of our own environments; importing this registers them, and those of `understudy`. Imports no torch;
-making one of our own does. They are there in a checkout of the project only, not where `understudy` was installed.
+"""Register this project's environments, and the ids of `understudy`, with Gymnasium when imported. Imports no torch;
+making one of this project's environments does. The installed package `understudy` does not include these environments,
+only a checkout of the project does.
 
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array", max_episode_steps=100)
 """

@@ -9,13 +9,12 @@ from models.spaces import Continuous, Discrete, Spaces
 
 
 class RepeatedDynamics(Dynamics):
-    """A subclass says what one repetition does, `single_step`.
+    """Base of dynamics that repeat every action. A subclass defines one repetition, `single_step`.
 
-    With ``action_repeat`` n an agent decides at every n-th step: a step is n repetitions or fewer, up to the one that
-    terminates, and pays the sum of their rewards. The limit counts repetitions, so an episode is as long as without: of
-    999 steps, two at a time, the 500th decision has one. Where the limit is no multiple of n, states have one column
-    more, the repetitions since the start. `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit does the same.
-    Raises SettingError.
+    With ``action_repeat`` n, a step is n repetitions of an action, or fewer if the episode ends before. It pays the sum
+    of their rewards. ``max_episode_steps`` counts repetitions: with 999 and n = 2, an episode has 500 steps, the last
+    with one repetition. If the limit is no multiple of n, states have one more column, the repetitions since the start.
+    `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit does the same. Raises SettingError.
     """
 
     observed: int  # O
@@ -33,16 +32,16 @@ class RepeatedDynamics(Dynamics):
         self.spaces = Spaces((self.observed,), self.actions, torch.float32, decisions, self.max_return)
 
     def first(self, seeds: Tensor) -> Tensor:
-        """`initial` without the column of repetitions."""
+        """Return initial states without the column of repetitions."""
         raise NotImplementedError
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One repetition from states without that column: the next, reward ``[M, E]`` in any floating dtype, and
-        terminated."""
+        """Compute one repetition. Return next states, rewards ``[M, E]`` in any floating dtype, and terminated. States
+        have no column of repetitions."""
         raise NotImplementedError
 
     def observe_state(self, state: Tensor) -> Tensor:
-        """`observe` of states without that column."""
+        """Return the observations of states without the column of repetitions."""
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ from models.streams import Streams, random_actions
 from understudy.kinds import Mode
 from understudy.rewards import shaped
 
-_SAMPLES = 4096  # steps of random play by which a first network is fitted
-_GOOD = 5.0  # the value of an end that is worth reaching
+_SAMPLES = 4096  # steps of random play, or states, to which an initial network is fitted
+_GOOD = 5.0  # the value of a termination that is worth reaching
 
 
 class Potential(Protocol):
-    """Gives each state its number: ``obs [M, E, O]``, ``info [M, E, I]`` -> ``[M, E]``."""
+    """The network phi of each member: ``obs [M, E, O]``, ``info [M, E, I]`` -> ``[M, E]``."""
 
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor: ...
 
@@ -31,9 +31,9 @@ class Potential(Protocol):
 
 
 class RewardedEnvironment:
-    """A real environment with the reward that ``mode`` makes of ``phi``. Interface: `envs.base.Environment`.
+    """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
 
-    ``discounts [M]`` of the agents are for potentials. Both states of a step get the info of that step, as in the
+    Potentials use the agents' ``discounts [M]``. Phi of both states of a step gets the info of that step, as in the
     published code. With ``zero_at_end`` phi is 0 at termination. ``weight`` multiplies the real reward.
     """
 
@@ -109,8 +109,8 @@ class RewardedEnvironment:
 
 
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Transitions of the real environment: next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]``. All
-    transitions of a map of cells, else those of random play."""
+    """Return transitions of the real environment: next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]``
+    bool. A map of cells gives all of its transitions, other environments 4,096 steps of random play."""
     if isinstance(dynamics := make_dynamics(game), CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
     envs = 64
@@ -128,8 +128,8 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
-    """Values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if it pays
-    more than ``steps`` further steps with the mean reward of other transitions."""
+    """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
+    it pays more than ``steps`` further steps with the mean reward of other transitions."""
     threshold = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
     good = torch.where(reward > threshold, _GOOD, -_GOOD)
     return torch.where(terminated, good, 0.0)
@@ -160,7 +160,7 @@ class Stages(Untaught):
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]`` as ``rn_init`` says."""
+        """Return initial parameters ``[M, D]`` as ``rn_init`` says."""
         flat, kind = self.parameters.initial(streams), self.config.rn_init
         if kind == "torch":
             return flat
@@ -184,10 +184,10 @@ class Stages(Untaught):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """The reward ``[B]`` that an agent with this ``discount`` gets for a step, by the network ``flat [1, D]``.
+        """Return the rewards ``[B]`` that the network ``flat [1, D]`` pays an agent with this ``discount`` for steps.
 
-        Observations are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``, and ``info [B, I]`` has
-        the numbers of the step's info, for modes that read them.
+        Observations are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``. Modes that read the step's
+        info need its numbers ``info [B, I]``.
         """
         numbers = None if info is None else info[None]
         phi, mode = self.parameters.program(flat), self.parameters.mode

@@ -1,8 +1,8 @@
 """Random numbers as pure functions of integer seeds, so that an episode is a function of its seed.
 
-No state and no order of drawing: the numbers of one seed are the same alone, in a batch, and in a block of many steps
-drawn at once. They are hashes (`understudy.hashing`), neither NumPy's nor torch's streams. `uniform`, `uniform_at`,
-`normal` and `sign` of one seed are unrelated, and the first columns stay what they are when more are asked for.
+There is no state, and the order of calls does not matter: a seed gives the same numbers alone, in a batch, and in a
+block of many steps. They are hashes (`understudy.hashing`), not the streams of NumPy or torch. `uniform`, `uniform_at`,
+`normal` and `sign` of one seed are unrelated. The first columns do not depend on the number of columns.
 """
 
 import math
@@ -13,23 +13,25 @@ from torch import Tensor
 
 from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, seed_hash
 
-_FEW = 1 << 10  # seeds, for which NumPy takes half of torch's time
+_FEW = 1 << 10  # number of seeds below which NumPy takes half of torch's time
 
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
-    """Uniform on [0, 1): ``seeds [...]`` int64, any value, to ``[..., n]`` float64 with 53 random bits each."""
+    """Return ``[..., n]`` float64 numbers, uniform on [0, 1) with 53 random bits each, for ``seeds [...]`` int64."""
     return _draw_unique(lambda seeds: _unit(seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM), seeds)
 
 
 def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
-    """Uniform on [0, 1), the given column of each seed: ``seeds [...]`` and ``columns [...]`` int64, any values, to
-    their broadcast shape, float64 with 53 random bits. The chance event of step t, say, is column t of the episode."""
-    # A tensor even of one number: Python's integers do not wrap around.
+    """Return one number per seed and column, float64, uniform on [0, 1) with 53 random bits. ``seeds [...]`` and
+    ``columns [...]`` are int64 and broadcast; any values are allowed. The random event of step t, for example, is
+    column t of the episode's seed."""
+    # Even one number must be a tensor, because Python's integers do not wrap around.
     return _unit(seeds, torch.as_tensor(columns, device=seeds.device), AT)
 
 
 def normal(seeds: Tensor, n: int) -> Tensor:
-    """Standard normal (Box & Muller 1958): ``seeds [...]`` int64 to ``[..., n]`` float64; below 8.6 in size."""
+    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958). All are below
+    8.6 in size."""
 
     def draw_normal(seeds: Tensor) -> Tensor:
         columns = torch.arange(n, device=seeds.device)
@@ -41,14 +43,14 @@ def normal(seeds: Tensor, n: int) -> Tensor:
 
 
 def sign(seeds: Tensor) -> Tensor:
-    """-1.0 or 1.0 for each of ``seeds``, any shape, float32: the first bit of the seed's own hash."""
+    """Return -1.0 or 1.0, float32, for each of ``seeds`` of any shape: the first bit of the seed's hash."""
     return torch.where(seed_hash(seeds.to(torch.int64)) < 0, 1.0, -1.0)
 
 
 def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
-    """``draw(seeds)``, drawn once for the rows of the last axis but one that are equal: members that share their random
-    numbers. A hash takes about 40 times as long as to see that two numbers are the same; but on another device than
-    the CPU nothing is looked at."""
+    """Return ``draw(seeds)``, computed only once for members with equal seeds (equal rows of the last axis but one).
+    Hashing a number takes about 40 times as long as comparing two. Seeds on other devices than the CPU are not
+    compared."""
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
     keys = seeds.select(-1, 0).flatten(0, -2)[0].tolist() if seeds.dim() > 2 else seeds[:, 0].tolist()

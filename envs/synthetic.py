@@ -23,22 +23,23 @@ from models.streams import Streams, in_step
 from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
-_SEEN = 2048  # observations at least by which a target's inputs are scaled
-_LESSON = 300, 1e-2  # updates and rate of a training on pairs
+_SEEN = 2048  # least number of observations that scale a target's inputs
+_LESSON = 300, 1e-2  # number of updates and learning rate to train a target on pairs
 
 Starts = Callable[[Tensor], Tensor]
 """Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
 
 
 class SyntheticDynamics(Dynamics):
-    """Dynamics by learned networks. The observation is the state ``[M, E, S]``. If the real environment has one-hot
-    observations (`models.spaces.Spaces.one_hot`), it is a one-hot vector of the state's largest number, as in the
-    published code.
+    """Dynamics computed by learned networks. The observation is the state ``[M, E, S]``. If the real environment has
+    one-hot observations (`models.spaces.Spaces.one_hot`), it is one-hot too, with the 1 at the state's largest number,
+    as in the published code.
 
     Initial states are the real environment's (``starts``), outputs of the learned initial-state network for normal
-    noise drawn from the seed, or rows of a table. Episodes terminate if the output of the done network is above 0.5.
-    With ``raw_done`` the discount is 1 - d for its raw output d, as in the published replay buffer; else it is 0 at
-    termination and 1 otherwise. Nothing is clipped, so states may leave every range and become infinite.
+    noise hashed from the seed, or rows of a table. Episodes terminate if the output of the done network is above 0.5.
+    With ``raw_done`` the discount of an MDP is 1 - d for this raw output d, as in the published replay buffer.
+    Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states may grow without bound and become
+    infinite.
     """
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts):
@@ -87,7 +88,8 @@ class Stages:
         real.close()
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]``, one row a stream. Raises SettingError as `check_start` does."""
+        """Return initial parameters ``[M, D]``, one row per random stream. Raises SettingError as `check_start`
+        does."""
         networks = self.parameters
         flat = networks.initial(streams)
         if not (networks.rows or networks.has_target):
@@ -98,7 +100,7 @@ class Stages:
 
     @property
     def num_scaling_obs(self) -> int:
-        """Number of observations that scale a target's inputs. The first of them are the table of initial states."""
+        """Number of observations that scale a target's inputs. The first ones are the table of initial states."""
         return max(self.parameters.rows, _SEEN)
 
     @functools.cached_property
@@ -107,7 +109,7 @@ class Stages:
         return bool(self.parameters.rows) and anywhere(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError for a table without a known range of observations and without a target policy."""
+        """Raise SettingError if there is a table, but neither a known range of observations nor a target policy."""
         if self.unbounded and not self.parameters.has_target:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
@@ -117,8 +119,8 @@ class Stages:
         return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), reason)
 
     def as_met(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """See `envs.make.Stages`. Replaces initial states if the range of observations is unknown and none are
-        searched."""
+        """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
+        unknown; if initial states are searched (``pairs``), only with ``scaled``."""
         networks = self.parameters
         if not (self.unbounded and networks.has_target) or networks.config.pairs and not scaled:
             return flat
@@ -127,8 +129,8 @@ class Stages:
         return networks.spread_over(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """See `envs.make.Stages`: the networks, or pairs ``[S + A]`` of a row of the table, scaled as the target's
-        input, and the target's output there."""
+        """See `envs.make.Stages`. The searched part is the networks or, with ``pairs``, one pair ``[S + A]`` for each
+        row of the table: the row, scaled as the target's input, and the target's output for it."""
         networks, fixed = self.parameters, self.parameters.fixed(flat[None])
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -137,8 +139,8 @@ class Stages:
         return torch.cat([as_seen(states, fixed), target_actions], 2).flatten()
 
     def completed(self, searched: Tensor, template: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Tables are those of ``template``, or targets are `taught` the pairs from equal
-        weights."""
+        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `taught` trains the
+        targets, all from the same initial weights."""
         networks = self.parameters
         if networks.config.pairs is None:
             return torch.cat([searched, template[networks.searched :].expand(*searched.shape[:-1], -1)], -1)
@@ -146,8 +148,9 @@ class Stages:
         return self.taught(rows, template, in_step([0] * len(rows), "first weights")).view(*searched.shape[:-1], -1)
 
     def taught(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Parameters ``[M, D]`` with the states of the pairs ``searched [M, K]`` as tables, and with targets trained on
-        these pairs alone, from initial weights of each stream. States are scaled as in ``template [D]``."""
+        """Return parameters ``[M, D]`` for the pairs ``searched [M, K]``: the pairs' states are the tables, and targets
+        are trained on these pairs alone, from initial weights of each random stream. ``template [D]`` has the scale of
+        the states."""
         networks, actions = self.parameters, self.spaces.actions
         states, target_actions = searched.unflatten(1, (networks.rows, -1)).split(
             [networks.state_size, networks.action_size], 2
@@ -171,7 +174,7 @@ class Stages:
         return self.parameters.config.clone_of == "values"
 
     def check_policy(self, source: str) -> bool:
-        """As `envs.make.Stages` says."""
+        """See `envs.make.Stages`."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not networks.rows:
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table"
@@ -184,8 +187,8 @@ class Stages:
         return self._of_values
 
     def of_policy(self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams) -> Tensor:
-        """A bandit that rewards the policy's actions, or pays the policy's action values. Initial states spread over
-        the range of observations or, if that is unknown, are states in the policy's episodes."""
+        """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values. Initial
+        states spread over the range of observations. If the range is unknown, they are from the policy's episodes."""
         networks, actions = self.parameters, self.spaces.actions
         flat, values = networks.initial(streams), self._of_values
         states = anywhere(self.game, streams, self.num_scaling_obs)
@@ -218,14 +221,14 @@ class Stages:
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """States ``[B, S]`` and actions ``[B]`` or ``[B, A]`` -> next states ``[B, S]``, rewards ``[B]`` and
-        terminations ``[B]`` bool, by the networks ``flat [1, D]``. The state of a bandit stays as it is."""
+        """Take actions ``[B]`` or ``[B, A]`` in states ``[B, S]`` of the proxy ``flat [1, D]``. Return next states
+        ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit does not change."""
         states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
         outcome = self.parameters.program(flat).step(states.float(), actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
-        """First states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
+        """Return initial states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
         dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
@@ -235,8 +238,8 @@ class Stages:
 
 
 def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
-    """Observations ``[M, count, S]`` spread over the environment's range, drawn from M streams; None if the range is
-    unknown."""
+    """Return observations ``[M, count, S]`` spread over the environment's range, sampled from M random streams; None if
+    the range is unknown."""
     real = make_environment(game, 1, 1)
     try:
         if isinstance(real, TensorEnvironment):
@@ -249,9 +252,9 @@ def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Initial observations of a real environment as a function of seeds.
+    """Return a function from seeds to initial observations of a real environment.
 
-    For other environments than tensor programs: one of ``draws`` observations, collected by resets beforehand.
+    If it is no tensor program, the function picks one of at least ``draws`` observations, collected by resets here.
     """
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics

@@ -30,29 +30,30 @@ class Dynamics(Protocol):
     spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """States that start an episode, each a function of its seed: ``seeds [..., M, E]`` int64 to ``[..., M, E, K]``.
+        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Each one is a function of its seed.
 
-        Leading axes are a block of ticks at once, cheaper than tick by tick."""
+        Leading axes prepare the resets of several steps at once, which is cheaper than one call per step."""
 
     def observe(self, state: Tensor) -> Tensor:
-        """Observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
+        """Return observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """``state [M, E, K]``, ``actions [M, E(, A)]`` to the next state, reward ``[M, E]`` float32, terminated
-        ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None if it is 1 minus terminated."""
+        """Take ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state, the reward ``[M, E]`` float32,
+        terminated ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None if it is 1 minus terminated."""
 
     def anywhere(self, streams: Streams, count: int) -> Tensor | None:
-        """Observations ``[M, count, *O]`` spread over the range of states, drawn from M streams; None if the range is
-        unknown."""
+        """Return observations ``[M, count, *O]`` spread over the range of states, sampled from M random streams; None
+        if the range is unknown."""
         return None
 
     def select(self, members: Tensor) -> Self:
-        """The same for some of the members, ``members [M']`` int64; without parameters of members, itself."""
+        """Return the dynamics of ``members [M']`` int64 only. Dynamics without parameters for members return
+        themselves."""
         return self
 
     def to(self, device: torch.device) -> Self:
-        """A copy whose `initial`, `observe` and `step` take tensors on ``device`` and take no number back to the
-        host."""
+        """Return a copy for ``device``: its `initial`, `observe` and `step` take tensors on the device and transfer no
+        number to the host."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -61,30 +62,30 @@ class Dynamics(Protocol):
 
 
 class ChanceDynamics(Dynamics):
-    """Base class of dynamics whose random events can be passed in, on any device. Their observations are bits, and they
-    have no parameters of members.
+    """Base class of dynamics with random events that the caller can choose, on any device. Observations consist of
+    zeros and ones, and there are no parameters for members.
 
-    States ``[..., K]`` are int64 and begin with the columns `SEED`, of the episode, and `TIME`, the steps since its
-    start. `step` is `advance` with a chance that is a hash of these two (`envs.seeded.uniform_at`), so an episode is a
-    function of its seed and its actions alone. A stored state that is played again with the same seed has the same
-    events. For other events, change column `SEED`, or pass the random numbers to `advance`.
+    States ``[..., K]`` are int64. They begin with the columns `SEED`, the episode's seed, and `TIME`, the steps since
+    its start. `step` calls `advance` with random numbers hashed from these two (`envs.seeded.uniform_at`), so an
+    episode is a function of its seed and its actions alone. Replay from a stored state repeats the same events. For
+    other events, change column `SEED`, or pass other random numbers to `advance`.
     """
 
     state_size: int  # K
-    chances: int  # random numbers of a step, the same at every step; 0 for deterministic dynamics
+    chances: int  # number of random numbers in each step; 0 for deterministic dynamics
 
     def __init__(self, obs_size: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         self.spaces = Spaces((obs_size,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``, independent and uniform on [0, 1) in any
-        floating dtype, to the results of `step`. It passes the seed on, counts the time, and never waits for the
-        device."""
+        """Compute the results of `step` from ``state [..., K]``, ``actions [...]`` and random numbers ``chance [...,
+        chances]``, which are independent and uniform on [0, 1), in any floating dtype. The next state has the same seed
+        and the next time. Never waits for the device."""
         raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        """The chance ``[..., chances]`` of the step that begins at ``time [..., 1]``."""
+        """Return the random numbers ``[..., chances]`` of the step that begins at ``time [..., 1]``."""
         return uniform_at(seed, time)
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -96,12 +97,11 @@ class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
     ``time_limit`` in steps replaces the limit of the dynamics, unless it is None. As with Gymnasium's TimeLimit, the
-    step that reaches it is truncated even if it also terminates. ``state [M, E, K]`` and ``age [M, E]`` int64, the
-    steps since the reset, are replaced at every step and never written into. Rewards and states are not checked for
-    NaN.
+    step that reaches it is truncated even if it also terminates. Every step replaces ``state [M, E, K]`` and ``age
+    [M, E]`` int64, the steps since the reset, by new tensors. Rewards and states are not checked for NaN.
 
-    Episodes, actions, masks and results are on ``device``. ``dynamics`` stays on its device, and draws initial states
-    on the CPU; `reset` and `set_state` move their arguments.
+    Episodes, actions, masks and results are on ``device``. ``dynamics`` remains on its device, and samples initial
+    states on the CPU; `reset` and `set_state` move states and masks to ``device``.
     """
 
     def __init__(
@@ -117,17 +117,17 @@ class TensorEnvironment:
         self._limit = self.spaces.max_episode_steps
         self._started = False
         self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)
-        # A state for those never reset too: they are stepped along with the rest, and must be numbers.
+        # Environments that were never reset need a valid state too, because they are stepped along with the others.
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes from ``seeds [M, E]``, only in ``where [M, E]``. Returns the observations of all episodes."""
+        """Start episodes from ``seeds [M, E]`` if selected by ``where [M, E]`` (all by default). Return all
+        observations."""
         return self.set_state(self.starts(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
-        """`reset` to given states ``[M, E, K]``, such as initial states that ``dynamics.initial`` drew beforehand.
-
-        Without ``where`` the tensor ``state`` is stored without a copy.
+        """Start episodes as `reset` does, but from states ``[M, E, K]``, such as earlier results of
+        ``dynamics.initial``. Without a mask, the tensor ``state`` is stored without a copy.
         """
         self._started = True
         state = state.to(self.device)
@@ -139,15 +139,15 @@ class TensorEnvironment:
         return self.on_device.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """One step of the episodes in ``active [M, E]`` bool (None: all, the cheapest). Raises EnvironmentFault before
-        the first reset."""
+        """Advance the episodes in ``active [M, E]`` bool by one step. None means all, which is cheapest. Raises
+        EnvironmentFault before the first reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.on_device.step(self.state, actions)
         if active is None:
             self.state, self.age = state, self.age + 1
         else:
-            # `where` instead of a product with the mask, because inactive rows may become infinite.
+            # Not a product with the mask, because inactive rows may become infinite.
             self.state, self.age = torch.where(active[..., None], state, self.state), self.age + active
             reward, terminated = torch.where(active, reward, 0.0), terminated & active
         truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
@@ -156,15 +156,15 @@ class TensorEnvironment:
         return Step(self.on_device.observe(self.state), reward, terminated, truncated, discount)
 
     def select(self, members: Tensor) -> "TensorEnvironment":
-        """A new environment of the members ``[M']`` int64 alone, with their current episodes. This one is not
-        changed."""
+        """Return a new environment with ``members [M']`` int64 only, which continues their current episodes. This one
+        does not change."""
         subset = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
         rows = members.to(self.device)
         subset.state, subset.age, subset._started = self.state[rows], self.age[rows], self._started
         return subset
 
     def starts(self, seeds: Tensor) -> Tensor:
-        """States ``[B, M, E, K]`` that ``seeds [B, M, E]`` start in, both on the CPU."""
+        """Return initial states ``[B, M, E, K]`` for ``seeds [B, M, E]``, both on the CPU."""
         return self.dynamics.initial(seeds)
 
     start = set_state

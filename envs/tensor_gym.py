@@ -1,4 +1,4 @@
-"""Our own tensor programs as Gymnasium environments, for agents of other projects and for looking at.
+"""This project's tensor programs as Gymnasium environments, for agents of other projects and for pictures.
 
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
 
@@ -19,8 +19,8 @@ from models.settings import SettingError
 from models.spaces import Discrete
 
 _SEEDS = 2**62
-_PIXELS = 24  # a side of a character's square
-# What characters of the text look like, red, green and blue.
+_PIXELS = 24  # side of a character's square
+# RGB colours of the characters of the text.
 _COLOURS = {
     ".": (238, 238, 238),
     "#": (70, 70, 70),
@@ -34,10 +34,10 @@ _COLOURS = {
 
 
 class TensorGym(gym.Env[Any, np.int64]):
-    """One environment of dynamics ``module:class`` made with ``parameters``, which SettingError refuses in a line.
+    """One environment of dynamics ``module:class``, built with ``parameters``. Raises SettingError for wrong ones.
 
-    Maps have a time limit, the others none: ``max_episode_steps`` of ``gymnasium.make`` sets one. Observations are
-    float32 within [0, 1], of a map the number of the cell.
+    It has no time limit and never truncates; ``gymnasium.make`` adds the id's limit, or ``max_episode_steps``.
+    Observations are float32 within [0, 1]; a map's observation is the number of the cell.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
@@ -61,7 +61,7 @@ class TensorGym(gym.Env[Any, np.int64]):
         self._state: torch.Tensor | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, a function of ``seed``; without, of the next number of the last seed's stream."""
+        """Start an episode, a function of ``seed``. None uses the next number of the last seed's random stream."""
         super().reset(seed=seed)
         self._state = self.dynamics.initial(torch.tensor([[int(self.np_random.integers(_SEEDS))]]))
         return self._observation(), {}
@@ -75,7 +75,7 @@ class TensorGym(gym.Env[Any, np.int64]):
         return self._observation(), float(reward), bool(terminated), False, {}
 
     def render(self) -> Any:
-        """The state as text (``ansi``), or as coloured squares ``[H, W, 3]`` uint8 (``rgb_array``)."""
+        """Return the state as coloured squares ``[H, W, 3]`` uint8 (``rgb_array``), or as text (``ansi`` or None)."""
         if self._state is None:
             raise gym.error.ResetNeeded("render was called before reset")
         text = self.dynamics.text(self._state[0, 0])

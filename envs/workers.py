@@ -1,7 +1,7 @@
-"""Gymnasium environments stepped by several processes, in lock-step and with the same results as by one.
+"""Gymnasium environments stepped by several processes in lock-step, with the same results as in one process.
 
-Each worker holds a contiguous part of the ``M * E`` environments in an adapter of its own. Numbers travel
-through shared memory, the pipe carries only "go" and "done": a round trip costs some tens of microseconds.
+Each worker holds a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Numbers are in
+shared memory, and pipes carry only orders and their acknowledgement: a round trip takes tens of microseconds.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from models.settings import ProcessDied, UserError
 from models.spaces import Spaces
 
 _JOIN_SECONDS = 5.0
-_TOLD = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` that travel
+_TOLD = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` in shared memory
 
 
 class ParallelEnvironment(Replayed):
     """``members * envs`` environments over ``num_workers`` processes; see `envs.base.Environment`.
 
-    A worker that dies, whose environment faults, or that does not answer for ``step_timeout`` seconds raises
-    EnvironmentFault; after a death all workers are gone, and one that does not answer is killed. ProcessDied is raised
-    if the server that starts the workers dies at that.
-    Workers end with `close`, and with this process however it ends. Scripts that make one need the usual
+    Raises EnvironmentFault if an environment faults, or if a worker dies or does not answer for ``step_timeout``
+    seconds. A worker that does not answer is killed, and after the death of one all workers are closed. Raises
+    ProcessDied if the server that starts the workers dies while starting one.
+    Workers end with `close`, or when this process ends for any reason. Scripts that use this class need the usual
     ``if __name__ == "__main__"`` guard.
     """
 
@@ -42,7 +42,7 @@ class ParallelEnvironment(Replayed):
     ) -> None:
         self.game, self.members, self.envs, self._timeout = game, members, envs, step_timeout
         self._workers: list[tuple[Any, Connection]] = []
-        # Faulty settings are found here, where they can be told in one line.
+        # Raise errors about settings in this process, so that they are one line.
         single = GymnasiumEnvironment(game, 1, 1)
         self.spaces: Spaces = single.spaces
         single.close()
@@ -100,12 +100,12 @@ class ParallelEnvironment(Replayed):
         return self._shared[key].clone().unflatten(0, (self.members, self.envs))
 
     def _all(self, order: str, where: Tensor | None) -> None:
-        """Have every worker carry out the order; the first fault is raised when all have answered."""
+        """Send ``order`` (reset or step) to every worker. When all have answered, raise the first fault."""
         self._shared["active"][:] = True if where is None else where.flatten()
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         for _, pipe in self._workers:
-            # A broken pipe shows again, with a name, when the answer is awaited.
+            # `_answer` reports a broken pipe, with the name of the worker.
             with contextlib.suppress(OSError):
                 pipe.send(order)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
@@ -116,12 +116,12 @@ class ParallelEnvironment(Replayed):
             raise EnvironmentFault(faults[0][0])
 
     def _answer(self, index: int, deadline: float | None) -> tuple[str, bool] | None:
-        """None when all is well, else (message, whether the worker is gone)."""
+        """Wait for the answer of a worker. Return None if it succeeded, else (message, whether the worker is gone)."""
         process, pipe = self._workers[index]
         worker_name = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
         try:
             remaining_seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
-            # The pipe alone would not do: a program that an environment has started may hold its far end open.
+            # Waiting for the pipe alone is not enough: a program started by an environment may hold its other end open.
             ready = multiprocessing.connection.wait([pipe, process.sentinel], remaining_seconds)
             if not ready:
                 _kill_group(process.pid)
@@ -136,10 +136,10 @@ class ParallelEnvironment(Replayed):
 
 
 def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces) -> None:
-    """A worker's life: carry out orders on its rows until the pipe is closed at the other end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """Run a worker: carry out orders on its rows until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     if hasattr(os, "setsid"):
-        os.setsid()  # so that what an environment starts can be ended with its worker
+        os.setsid()  # so that `_kill_group` also ends programs that an environment has started
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
     active, environment = part["active"][None], None
@@ -159,7 +159,7 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces
                     for key in part.keys() & _TOLD:
                         part[key][:] = getattr(step, key)[0]
                 pipe.send("")
-            except BaseException as error:  # signals are not for this process: all comes from the environment
+            except BaseException as error:  # the parent handles signals, so every error is the environment's
                 message = str(error) if isinstance(error, UserError) else ""
                 pipe.send(message or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")
     if environment is not None:
@@ -167,7 +167,7 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces
 
 
 def _kill_group(pid: int) -> None:
-    """Kill a worker and every program its environments have started."""
+    """Kill a worker and every program that its environments have started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(pid, signal.SIGKILL)
@@ -176,13 +176,14 @@ def _kill_group(pid: int) -> None:
 
 
 def _context() -> Any:
-    """Workers fork from a clean server that has imported torch once; never from this process and its threads."""
+    """Return a multiprocessing context in which workers fork from a clean server that has imported torch once, never
+    from this process and its threads. Without fork servers they are spawned."""
     has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
     context.set_forkserver_preload(["envs.workers"])
     for start in (resource_tracker.ensure_running, forkserver.ensure_running) if has_forkserver else ():
-        # Of a signal to the whole group, as from a terminal that is closed, the parent makes a checkpoint: the server,
-        # which inherits the mask, must be there until then.
+        # A signal to the whole group, such as from a closed terminal, makes the parent write a checkpoint. The server
+        # must survive until then: it inherits the mask, which blocks the signal.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         start()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

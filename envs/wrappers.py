@@ -1,4 +1,4 @@
-"""Gymnasium wrappers that change what the agent sees: rewards only at the end, small stacked frames."""
+"""Gymnasium wrappers for observations, rewards, repeated actions and the physics of CartPole."""
 
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
@@ -16,14 +16,14 @@ _LUMA = torch.tensor([0.299, 0.587, 0.114])
 
 
 class FastDiscrete(gym.spaces.Discrete):
-    """A Discrete space whose `contains` takes a short way for Python's integers: environments call it at every step."""
+    """A Discrete space with a faster `contains` for Python's integers, because environments call it at every step."""
 
     def contains(self, x: Any) -> bool:
         return int(self.start) <= x < int(self.start) + int(self.n) if type(x) is int else super().contains(x)
 
 
 class SparseReward(gym.Wrapper):
-    """Reward 0 until the last step of the episode, which pays the whole return (float64 sum of the rewards)."""
+    """Pay 0 until the last step of the episode, which pays the whole return (float64 sum of the rewards)."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._sum = 0.0
@@ -36,8 +36,8 @@ class SparseReward(gym.Wrapper):
 
 
 class RepeatAction(gym.Wrapper):
-    """Takes each action ``times`` times, fewer where an episode ends before, and pays the sum of the rewards, in
-    float64. Observation and info are the last."""
+    """Take each action ``times`` times, or fewer if the episode ends before, and pay the float64 sum of the rewards.
+    Observation and info are from the last step."""
 
     def __init__(self, env: gym.Env, times: int) -> None:
         super().__init__(env)
@@ -54,8 +54,8 @@ class RepeatAction(gym.Wrapper):
 
 
 class CartPolePhysics(gym.Wrapper):
-    """Gymnasium's CartPole with other masses, lengths and forces, or with new ones in each episode, as
-    `envs.names.CartPoleParameters` says; the same seed draws others than in the tensor program."""
+    """Gymnasium's CartPole with other physics, or with newly sampled physics in each episode, as
+    `envs.names.CartPoleParameters` says. A seed gives other samples than in the tensor program."""
 
     def __init__(self, env: gym.Env, physics: CartPoleParameters) -> None:
         super().__init__(env)
@@ -65,7 +65,7 @@ class CartPolePhysics(gym.Wrapper):
         obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
         physics, spread = self._physics, self._physics.physics_spread
-        # One draw for each of them, in this order.
+        # One sample for each, in this order.
         gravity, mass, pole, half = spread ** cart.np_random.uniform(-1, 1, 4)
         cart.gravity, cart.force_mag = physics.gravity * gravity, physics.force
         cart.masscart, cart.masspole = physics.cart_mass * mass, physics.pole_mass * pole
@@ -75,7 +75,8 @@ class CartPolePhysics(gym.Wrapper):
 
 
 class FlatObservation(gym.Wrapper):
-    """Observations of any space as one vector, discrete parts one-hot, each held against its space before."""
+    """Flatten observations of any space to one vector, with discrete parts one-hot. Raises `envs.promises.Broken` for
+    an observation that is not in the space."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -94,7 +95,7 @@ class FlatObservation(gym.Wrapper):
     def _flat(self, obs: Any) -> Any:
         space = self._space
         if type(obs) in (int, np.int64) and isinstance(space, gym.spaces.Discrete) and space.contains(obs):
-            flat = np.zeros(self._size, space.dtype)  # the same as below, sooner
+            flat = np.zeros(self._size, space.dtype)  # the same result as below, but faster
             flat[obs - space.start] = 1
             return flat
         check_observation(self._space, obs)
@@ -102,12 +103,12 @@ class FlatObservation(gym.Wrapper):
 
 
 class ImageObservation(gym.Wrapper):
-    """The last ``stack`` frames in grey, ``(stack, size, size)`` uint8 0..255, newest last.
+    """Observe the last ``stack`` frames in grey, ``(stack, size, size)`` uint8 0..255, newest last.
 
-    Takes uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is left out), or a Dict
-    that holds one under ``"screen"``. Frames are shrunk by averaging areas. An episode begins with its first
-    frame ``stack`` times. The sizes are those of Srivastava et al. 2019, "Training Agents using Upside-Down
-    RL", for TakeCover.
+    The environment's observations are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is
+    ignored), or a Dict with an image under ``"screen"``. Frames are resized by averaging areas. At a reset, the first
+    frame fills the stack. The default sizes are from Srivastava et al. 2019, "Training Agents using Upside-Down RL",
+    for TakeCover.
     """
 
     def __init__(self, env: gym.Env, size: int = 32, stack: int = 8) -> None:
@@ -130,7 +131,7 @@ class ImageObservation(gym.Wrapper):
         return self._frames.copy(), reward, terminated, truncated, info
 
     def _small(self, obs: Any) -> np.ndarray:
-        """``[H, W(, C)]`` -> ``[size, size]`` uint8."""
+        """Convert an image ``[H, W(, C)]`` to a grey frame ``[size, size]`` uint8."""
         check_observation(self._space, obs)
         image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs)).float()
         if image.ndim == 3:
@@ -140,7 +141,8 @@ class ImageObservation(gym.Wrapper):
 
 
 def screen(space: Any) -> Box | None:
-    """The space of the images that ImageObservation takes of observations of ``space``; None where there are none."""
+    """Return the space of the images that `ImageObservation` uses from observations of ``space``; None if there are
+    none."""
     if isinstance(space, gym.spaces.Dict):
         return screen(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:

@@ -1,7 +1,8 @@
-"""Noise on actions that is correlated in time, made of white noise.
+"""Exploration noise on actions that is correlated in time, computed from white noise.
 
-Sources: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971, whose THETA it
-is; stable-baselines3, whose DT it is; for drawn actions Eberhard et al. 2023, "Pink Noise Is All You Need", ICLR.
+Sources: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971 (value of
+THETA); stable-baselines3 (value of DT); Eberhard et al. 2023, "Pink Noise Is All You Need", ICLR (correlated noise for
+policies that sample actions).
 """
 
 from math import sqrt
@@ -15,27 +16,28 @@ THETA, DT = 0.15, 0.01
 
 
 class OrnsteinUhlenbeck:
-    """``x += -THETA x DT + sqrt(DT) n`` with standard normal n, ``[M, E, A]``. x is 0 at the start of an episode.
+    """Ornstein-Uhlenbeck noise x of shape ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
 
-    Multiplied by sigma it is the noise of stable-baselines3. After t steps its standard deviation is about ``sqrt((1 -
-    exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one, 0.9 after a hundred, 1.8 in the end.
+    x is 0 at the start of an episode. sigma x is the noise of stable-baselines3. After t steps the standard deviation
+    of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a hundred, 1.8 in the
+    limit.
     """
 
     def __init__(self, *shape: int):
         self.level = torch.zeros(shape)
 
     def next(self, normal: Tensor) -> Tensor:
-        """The noise of the next step, by white noise of the same shape."""
-        # Products and sum apart: fused ones could round the last elements of an array differently.
+        """Advance one step and return the noise, from ``normal``: standard normal numbers of the same shape."""
+        # Separate products and sum: fused operations could round the last elements of an array differently.
         self.level = self.level.mul(1 - THETA * DT).add_(normal.mul(sqrt(DT)))
         return self.level
 
     def reset_finished(self, done: Tensor) -> None:
-        """Begin anew in the environments ``done [M, E]``."""
+        """Reset the noise to 0 in the environments marked by ``done [M, E]`` bool."""
         self.level = self.level.masked_fill(done.unsqueeze(2), 0.0)
 
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only."""
+        """Keep only ``members`` (indices ``[M']``)."""
         self.level = self.level[members]
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,8 +1,9 @@
-"""A safe reader of archives by `torch.save`.
+"""A safe reader of files written by `torch.save`.
 
-`torch.load` with ``weights_only=True`` runs no code, but it takes sizes from the file: a storage is as long as the
-pickle says, whatever the archive holds, and a tensor of stride 0 or lists that share their parts have any size. Here,
-time and memory are bounded by the size of the file. Its content is plain values, lists, mappings and tensors.
+`torch.load` with ``weights_only=True`` runs no code, but it trusts the sizes in the file: it allocates the storage
+length that the pickle names, whatever the archive holds, and a tensor of stride 0 or lists that share their parts can
+have any size. This reader bounds time and memory by the size of the file. It accepts plain values, lists, mappings and
+tensors.
 """
 
 import io
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 _LARGEST = 2**21  # bytes
-_SHARE = 16  # the pickle of many members is larger, but small beside their numbers
+_SHARE = 16  # the pickle may also take 1 / 16 of the file: it grows with the members, but far less than their tensors
 _CHUNK = 2**20
 _TYPES = {
     "FloatStorage": torch.float32,
@@ -37,8 +38,8 @@ _Base: Any = pickle._Unpickler  # the Python version; the C version does not let
 
 
 def read_archive(file: Path) -> Any:
-    """The content of a file of `torch.save`, on the CPU. Checksums and sizes of all its parts are checked before it is
-    unpickled. Raises BadZipFile, UnpicklingError and whatever a damaged pickle leads to."""
+    """Return the content of a file written by `torch.save`, with tensors on the CPU. Checks the checksum and size of
+    every part before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
     size = file.stat().st_size
     limit = _LARGEST + size // _SHARE  # bytes of the pickle, and values and characters in the content
     with _Opened(file) as opened, zipfile.ZipFile(opened) as archive:
@@ -55,8 +56,8 @@ def read_archive(file: Path) -> Any:
 
 
 def read_legacy(file: Path) -> Any:
-    """The content of a file of `torch.save` from before it wrote archives: five pickles, then the numbers of each
-    storage. Raises UnpicklingError and whatever a damaged pickle leads to."""
+    """Return the content of a file in the format that `torch.save` used before zip archives: five pickles, then the
+    numbers of each storage. Raises UnpicklingError, or any error that a damaged pickle causes."""
     opened = io.BytesIO(file.read_bytes())
     for _ in ("magic number", "version", "machine"):
         Unpickler(opened).load()
@@ -73,7 +74,8 @@ def read_legacy(file: Path) -> Any:
 
 
 class _Opened(io.FileIO):
-    """A file of which a limited number of bytes is read at once: zipfile reads a table of contents in one piece."""
+    """A file that limits the bytes of a single read, because zipfile reads a table of contents in one piece. Raises
+    BadZipFile for a larger read."""
 
     def read(self, size: int | None = -1) -> bytes:
         limit = _LARGEST + os.fstat(self.fileno()).st_size // _SHARE
@@ -83,7 +85,8 @@ class _Opened(io.FileIO):
 
 
 class Opcodes(dict[int, Any]):
-    """Functions of opcodes: Python's for ``codes``, and ``functions``."""
+    """Dispatch table of an `Unpickler`: Python's handlers for the opcodes ``codes``, plus ``functions`` by opcode. Any
+    other opcode raises UnpicklingError."""
 
     def __init__(self, codes: Iterable[bytes], functions: Mapping[int, Any]):
         super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(functions))
@@ -125,8 +128,8 @@ _PLAIN = (
 
 
 class Unpickler(_Base):
-    """Rebuild plain values, by the opcodes that they need. Each opcode takes time and memory in proportion to its
-    bytes."""
+    """Unpickler of plain values, with only the opcodes that they need. Each opcode takes time and memory in proportion
+    to its bytes."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it holds a {module}.{name}")
@@ -141,20 +144,21 @@ class Unpickler(_Base):
             self._put(key, value)
 
     def _put(self, key: Any, value: Any) -> None:
-        """Keys are text or numbers: the hash of tuples within tuples may take forever."""
+        """Set ``key`` in the mapping on top of the stack. Raises UnpicklingError unless the key is text, a number or
+        None: hashing nested tuples may take forever."""
         if not isinstance(self.stack[-1], dict) or not isinstance(key, str | int | float | None):
             raise pickle.UnpicklingError(f"it holds a {type(key).__name__} as a key")
         self.stack[-1][key] = value
 
     def _forget(self) -> None:
-        """Attributes of a mapping, such as the version of a state_dict, count for nothing here."""
+        """Discard attributes of a mapping, such as the version of a state_dict."""
         self.stack.pop()
 
     dispatch = Opcodes(_PLAIN, {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.BUILD[0]: _forget})
 
 
 class _OfTensors(Unpickler):
-    """Rebuild tensors too."""
+    """`Unpickler` that also rebuilds tensors, at most ``limit // 40`` of them."""
 
     limit, tensors = _LARGEST, 0
 
@@ -177,11 +181,12 @@ class _OfTensors(Unpickler):
         hooks: Any = None,
         about: Any = None,
     ) -> Tensor:
-        """A tensor within a storage whose elements are all different. Its last arguments count for nothing here."""
+        """Return a view of ``storage``. Raises UnpicklingError if elements overlap. The last three arguments are part
+        of the format, but ignored."""
         self.tensors += 1
-        if len(size) > 64 or self.tensors > self.limit // 40:  # `torch.save` writes 40 bytes about each
+        if len(size) > 64 or self.tensors > self.limit // 40:  # `torch.save` writes about 40 bytes for each tensor
             raise pickle.UnpicklingError(f"it holds {self.tensors} tensors, the last of {len(size)} dimensions")
-        if not all(type(number) is int for number in (*size, *stride)):  # the order of nested lists takes forever
+        if not all(type(number) is int for number in (*size, *stride)):  # sorting nested lists may take forever
             raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
         extent = 0
         for step, count in sorted(zip(stride, size, strict=True)):
@@ -202,7 +207,7 @@ class _OfArchive(_OfTensors):
         self.storages: dict[str, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """The numbers of a storage, ``[count]``: all of its part of the archive."""
+        """Return a storage as a tensor ``[count]``, read from its part of the archive."""
         _, dtype, name, _, length = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
@@ -226,7 +231,7 @@ class _OfLegacy(_OfTensors):
         self.room = len(opened.getbuffer())
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """A storage, ``[count]``, whose numbers follow."""
+        """Return a storage as zeros ``[count]``; `read_legacy` fills in its numbers later."""
         _, dtype, name, _, length, _ = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
@@ -239,8 +244,8 @@ class _OfLegacy(_OfTensors):
 
 
 def _check_extent(content: Any, limit: int) -> None:
-    """Raise UnpicklingError for content of more than ``limit`` values and characters. A part that is there twice counts
-    twice."""
+    """Raise UnpicklingError if ``content`` has more than ``limit`` values and characters. A part that occurs twice
+    counts twice."""
     parts, room = [content], limit
     while parts:
         part = parts.pop()

@@ -1,8 +1,9 @@
 """Compiled pieces of small agents: fully connected networks of one member, and Adam.
 
-A step of a tiny agent is some hundred operations on a few thousand numbers. As tensors of all members they cost a call
-each; compiled, one member after another, they cost their arithmetic. Every function here mirrors one of torch's, which
-it names, and a test holds the two together (tests/test_compiled.py). Importing this takes Numba.
+A step of a tiny agent is about a hundred operations on a few thousand numbers. On tensors of all members, each
+operation costs a call of torch. Compiled code runs one member after another and costs only the arithmetic. Every
+function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Importing this module
+requires Numba.
 """
 
 import functools
@@ -22,20 +23,21 @@ Array = np.ndarray[Any, Any]
 
 
 class Net(NamedTuple):
-    """An `Mlp` in columns whose parameters begin at some number of a member's."""
+    """An `Mlp` in columns with L layers, and the positions of its parameters in a member's flat parameters ``[D]``."""
 
-    sizes: Array  # [L + 1] int64
-    weights: Array  # [L] int64, where each layer's weight begins
-    biases: Array  # [L] int64
+    sizes: Array  # [L + 1] int64: inputs, hidden widths, outputs
+    weights: Array  # [L] int64, position of the first number of each layer's weight
+    biases: Array  # [L] int64, the same for biases
     turned: Array  # [L] bool, whether a weight is stored [in, out]
-    activation: int
+    activation: int  # a value of `ACTIVATIONS`
     leak: np.float32
-    slope: int  # where prelu's slope is
-    widest: int
+    slope: int  # position of prelu's slope
+    widest: int  # the largest of sizes
 
 
-@functools.lru_cache(64)  # nobody writes into its arrays
+@functools.lru_cache(64)  # results can be shared, because nobody writes into their arrays
 def net(mlp: Mlp, begin: int = 0) -> Net:
+    """Return the `Net` of ``mlp``, with parameters from position ``begin`` on."""
     weights, biases, at = [], [], begin
     for count, size in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
         weights.append(at)
@@ -46,12 +48,15 @@ def net(mlp: Mlp, begin: int = 0) -> Net:
     return Net._make((*ints, np.array(mlp._turned), kind, np.float32(mlp.leak), at, max(mlp.sizes)))
 
 
-NOTHING = net(Mlp([1, 1], "identity"))  # where there is none
+NOTHING = net(Mlp([1, 1], "identity"))  # placeholder for a network that an agent does not have
 
 
 def layers_of(net: Net, batch: int) -> Array:
-    """Memory for `forward` and `backward` of so many columns: ``[L + 1, widest, columns]``, whole vectors in lines of
-    the processor's cache. The columns that fill up the last vector are 0 in inputs and in gradients."""
+    """Return zeroed memory ``[L + 1, widest, columns]`` for `forward` and `backward` of ``batch`` columns.
+
+    ``columns`` is ``batch`` rounded up to whole vectors, and the memory begins at a line of the processor's cache. The
+    additional columns must be 0 in inputs and in gradients.
+    """
     shape = len(net.sizes), net.widest, -(-batch // LANES) * LANES
     padded = np.zeros(shape[0] * shape[1] * shape[2] + LANES, np.float32)
     first = -padded.ctypes.data % (4 * LANES) // 4
@@ -60,17 +65,17 @@ def layers_of(net: Net, batch: int) -> Array:
 
 @exact
 def better(x, y):
-    """Whether x comes before y in an argmax, where NaN is the largest, as to torch."""
+    """Return whether an argmax prefers x to y. NaN counts as the largest number, as in torch."""
     return x > y or (x != x and y == y)
 
 
 @compiled
 def forward(net, flat, acts, preactivations):
-    """`Mlp.forward` of one member with parameters ``flat [D]``: from ``acts[0]`` to ``acts[L]``. ``preactivations`` is
-    memory of the same shape for prelu, and else not used."""
+    """Run `Mlp.forward` for one member with parameters ``flat [D]``: from inputs ``acts[0]`` to outputs ``acts[L]``,
+    with memory from `layers_of`. ``preactivations`` has the same shape; only prelu uses it."""
     depth, columns = len(net.sizes) - 1, acts.shape[2]
     leak = flat[net.slope] if net.activation == PRELU else net.leak
-    for j in range(0, columns, 2 * LANES):  # through all layers, while they are near
+    for j in range(0, columns, 2 * LANES):  # through all layers, while the columns are in the cache
         k = min(j + LANES, columns - LANES)
         for layer in range(depth):
             count, rows, kind = net.sizes[layer], net.sizes[layer + 1], net.activation if layer < depth - 1 else 0
@@ -87,13 +92,16 @@ def forward(net, flat, acts, preactivations):
 
 @compiled
 def backward(net, flat, acts, preactivations, gradients, grad, parameters, inputs):
-    """`Mlp.backward` of one member: from ``back[L]``, d loss / d output, to ``grad [D]`` (with ``parameters``) and,
-    with ``inputs``, to d loss / d x in ``back[0]``. ``gradients`` is memory of the shape of ``acts``."""
+    """Run `Mlp.backward` for one member, from ``gradients[L]``, d loss / d output.
+
+    If ``parameters``, write d loss / d parameters to ``grad [D]``. If ``inputs``, write d loss / d x to
+    ``gradients[0]``. ``gradients`` has the shape of ``acts``; ``acts`` and ``preactivations`` are from `forward`.
+    """
     depth, slope = len(net.sizes) - 1, ZERO
     leak = flat[net.slope] if net.activation == PRELU else net.leak
     for layer in range(depth, -1 if inputs else 0, -1):
         rows, gradient, kind = net.sizes[layer], gradients[layer], net.activation if layer else 0
-        for n in range(0, rows, 4):  # down to the weights, while they are near
+        for n in range(0, rows, 4):  # down to the weights, while the rows are in the cache
             last = min(n + 4, rows)
             if layer < depth:
                 count, weight = net.sizes[layer + 1], net.weights[layer]
@@ -125,8 +133,10 @@ def backward(net, flat, acts, preactivations, gradients, grad, parameters, input
 
 @compiled
 def single(net, flat, rows, at):
-    """`Mlp.forward` of one row, ``rows[at]``. Gives the number of the row where the outputs are: ``at`` or the one that
-    makes a pair with it, 0 and 1, 2 and 3."""
+    """Run `Mlp.forward` for one member and one input, ``rows[at]``. Return the index of the output row.
+
+    ``rows`` is ``[., widest]``. Layers alternate between the rows ``at`` and ``at ^ 1`` and overwrite both.
+    """
     depth = len(net.sizes) - 1
     leak = flat[net.slope] if net.activation == PRELU else net.leak
     for layer in range(depth):
@@ -167,24 +177,25 @@ def single(net, flat, rows, at):
 
 
 class Learner(NamedTuple):
-    """The weights ``[M, D]`` of M members, those of their targets, and the memory of `MemberAdam`."""
+    """Weights and target weights ``[M, D]`` of M members, and the state of their `MemberAdam`."""
 
     online: Array
     target: Array
-    mean: Array
-    square: Array
+    mean: Array  # [M, D]
+    square: Array  # [M, D]
     counts: Array  # [M]
     lr: Array  # [M]
 
 
 def learner(online: Tensor, target: Tensor, optimizer: MemberAdam) -> Learner:
+    """Return the `Learner` whose arrays share the memory of these tensors."""
     tensors = online, target, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
     return Learner._make(tensor.numpy() for tensor in tensors)
 
 
 @compiled
 def adam(learner_state, m, grad):
-    """`MemberAdam.update` of member m."""
+    """Run `MemberAdam.update` for member m, with gradient ``grad [D]`` and the default betas and eps."""
     learner_state.counts[m] += 1
     count, lr, param, mean, square = (
         learner_state.counts[m],
@@ -204,7 +215,7 @@ def adam(learner_state, m, grad):
 
 @compiled
 def follow(learner_state, m, tau):
-    """`Tensor.lerp_` of member m's target."""
+    """Move the target weights of member m towards the online weights by the share ``tau`` (`Tensor.lerp_`)."""
     target, online = learner_state.target[m], learner_state.online[m]
     for k in range(len(target)):
         target[k] += tau * (online[k] - target[k])
@@ -212,14 +223,17 @@ def follow(learner_state, m, tau):
 
 @exact
 def epsilon(a, m, t):
-    """`Agent.epsilon` of member m at step t of the block."""
+    """Return epsilon of member m at step t of the block, from the arrays of `Epsilon.ahead`."""
     return a.by_step[t] if len(a.by_step) else a.by_episode[a.episodes[m]]
 
 
 @compiled
 def row_of(uniform, previous_uniform, filled_rows):
-    """The row of a replay buffer that a uniform number and the one ``previous_uniform`` it choose
-    (`ReplayBuffer.sample`)."""
+    """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses (`ReplayBuffer.sample`).
+
+    ``previous_uniform`` is the number before it in the batch (`rows_of_two`); only buffers of more than ``NUMBERS``
+    rows use it.
+    """
     if filled_rows > NUMBERS:
         first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
         return min((first * filled_rows + (second * filled_rows >> 24)) >> 24, filled_rows - 1)

@@ -1,8 +1,8 @@
 """The interface between agents and the loops that train and test them (control/loops/).
 
-Every tensor leads with the member axis M: a member is one independent learner with one seed. E is the number
-of environments of a member, O the shape of an observation, A the size of a continuous action (discrete actions have
-no such axis). A family's ``agent.py`` has one class ``Agent`` that derives from one of three:
+The first axis of every tensor is the member axis M: a member is one independent learner with one seed. E is the number
+of environments of a member, O the shape of an observation, A the size of a continuous action (discrete actions have no
+axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one of three:
 
 | base | trained by | must have, beside ``action_kinds`` and ``begin`` |
 |---|---|---|
@@ -11,8 +11,8 @@ no such axis). A family's ``agent.py`` has one class ``Agent`` that derives from
 | `InnerAgent` | the same, also on proxies | all of the above, and ``online``, ``with_weights``, ``select`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. The
-numbers of member m depend only on ``seeds[m]`` and its experience: they are equal to the bit for any M (docs/design.md
-lists the traps). `models.registry.agent_class` raises TypeError for a class that lacks something.
+numbers of member m depend only on ``seeds[m]`` and its experience. They are equal to the bit for any M (docs/design.md
+lists the traps). `models.registry.agent_class` raises TypeError for a class without the required attributes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,20 +31,20 @@ Command = Mapping[str, float]
 
 class Policy(Protocol):
     """Chooses the actions in E episodes of each of M ``members``. All episodes begin at its first `act`. It acts in
-    all E until the last one has ended; actions in episodes that have ended are ignored."""
+    all E episodes until the last one has ended; actions in finished episodes are ignored."""
 
     members: int
 
     def act(self, obs: Tensor) -> Tensor:
-        """Actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
+        """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """The actions ``[M, S]`` in each of S cells if they depend on the cell alone, else None."""
+        """Return the action in each of S cells, ``[M, S]``, if actions depend on the cell alone, else None."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
-        """The current command of each episode by the users' names, ``[M, E]`` each in raw units. Empty if the policy
-        follows no command."""
+        """Return the current command of each episode, ``{name: [M, E]}``, with the names of `Command` and in raw units.
+        Empty if the policy follows no command."""
         return {}
 
     def advance(self, reward: Tensor) -> None:
@@ -53,7 +53,7 @@ class Policy(Protocol):
 
 
 class RandomPolicy(Policy):
-    """Uniformly random actions, drawn from each member's stream."""
+    """Policy of uniformly random actions, sampled from each member's stream."""
 
     def __init__(self, spaces: Spaces, envs: int, streams: Streams):
         self.actions, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
@@ -63,14 +63,14 @@ class RandomPolicy(Policy):
 
 
 class Agent(nn.Module):
-    """The base class of all agents. Trained weights are parameters ``[M, ...]`` (``requires_grad=False`` without
-    autograd), other tensors are buffers ``[M, ...]``; `state_dict` holds both."""
+    """The base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the
+    agent does not use autograd. Other tensors are buffers ``[M, ...]``. `state_dict` holds both."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
     takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
     takes_cells_only: ClassVar[bool] = False  # whether they must be one-hot (`models.spaces.Spaces.one_hot`)
-    advice: ClassVar[str] = "a smaller lr may help"  # said when weights or losses are no longer finite
-    optimizers: Sequence[torch.optim.Optimizer] = ()  # those that Lightning is to save; others are in `training_state`
+    advice: ClassVar[str] = "a smaller lr may help"  # shown to the user when weights or losses are no longer finite
+    optimizers: Sequence[torch.optim.Optimizer] = ()  # saved by Lightning; other optimizers are in `training_state`
     device = torch.device("cpu")  # of observations and actions
     seeds: list[int]
     config: Any
@@ -83,28 +83,28 @@ class Agent(nn.Module):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> Policy:
-        """A policy for E = ``envs`` episodes of each member, with the current weights.
+        """Return a policy for E = ``envs`` episodes of each member, with the current weights.
 
-        With ``sample`` actions are drawn, else they are greedy. (An agent that learns between steps draws actions only
-        in `StepAgent.act`.) With ``evaluate`` the agent will not learn from the episodes. ``command`` overrides
-        parts of the agent's command, if it follows one. All randomness comes from ``streams``, one for each member.
+        If ``sample``, actions are sampled, otherwise they are greedy. (A `StepAgent` samples actions only in
+        `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes. ``command`` overrides parts of
+        the agent's command, if it follows one. All random numbers are from ``streams``, one stream for each member.
         """
         raise NotImplementedError
 
     def commands_now(self) -> dict[str, Tensor]:
-        """The mean of the current command by name, ``[M]`` each in raw units. Empty if the agent follows none."""
+        """Return the mean of the current command, ``{name: [M]}`` in raw units. Empty if the agent follows none."""
         return {}
 
     def status(self) -> dict[str, Tensor]:
-        """Current state of training, ``{tag: [M]}``: the learning rate (of the policy, or of values that act) and the
-        number of steps in a replay buffer."""
+        """Return the current state of training, ``{tag: [M]}``: the learning rate of the network that acts, and the
+        number of steps in the replay buffer, if there is one."""
         rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         return (
             {"train/learning_rate": torch.full((self.members,), float(rates[0]), dtype=torch.float64)} if rates else {}
         )
 
     def training_state(self) -> dict[str, Any]:
-        """State that training needs to resume, beside weights and ``optimizers``, as plain values and tensors."""
+        """Return the state that resuming needs in addition to weights and ``optimizers``: plain values and tensors."""
         return {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -119,40 +119,41 @@ class EpisodeAgent(Agent):
     """The number of `learn` that the progress line shows as loss and that must stay finite; it need not fall."""
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store episodes. Returns statistics of them, ``{name: [M]}``. ``validate`` is True if the agent has not
-        learned from these episodes yet, so that losses on them are validation losses."""
+        """Store episodes and return statistics of them, ``{name: [M]}``. ``validate`` is True if the agent has not yet
+        learned from these episodes, so that losses on them are validation losses."""
         raise NotImplementedError
 
     def learn(self) -> dict[str, Tensor]:
-        """One epoch's gradient steps; means over them, ``{name: [M]}``, `main_loss` among the names."""
+        """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
         raise NotImplementedError
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Whether members ``[M]`` can no longer learn, judged by the results of `learn`, and a message for the user."""
+        """Return whether members can no longer learn, ``[M]`` bool, and a message for the user. ``metrics`` is the
+        result of `learn`."""
         return torch.zeros(self.members, dtype=torch.bool), ""
 
 
 class StepAgent(Agent):
-    """Learns between the steps of its environments: ``act, observe, learn`` in turn, E = ``envs``. ``config`` has
-    ``num_envs``, which the agent's ``envs`` equals.
+    """Learns between the steps of its environments: the loop calls ``act``, ``observe`` and ``learn`` in turn. E is
+    ``envs``, which must equal ``config.num_envs``.
 
-    It may have ``values(obs [M, B, O])``: the values of the A actions ``[M, B, A]``, or the value of its policy
-    ``[M, B, 1]``, in units of reward. The contract tests compare them with the true values of small problems.
+    It may have ``values(obs [M, B, O])``, which returns the values of the A actions ``[M, B, A]``, or the value of its
+    policy ``[M, B, 1]``, in units of reward. The contract tests compare them with the true values of small problems.
 
-    With ``knows_dynamics`` the agent takes two more arguments: ``dynamics`` of the environment
-    (`envs.tensor.ChanceDynamics`, or None if it is no tensor program) and ``device``.
+    If ``knows_dynamics``, the constructor takes two more arguments: the environment's ``dynamics``
+    (`envs.tensor.ChanceDynamics`, or None if the environment is no tensor program) and ``device``.
     """
 
     main_loss: ClassVar[str] = "value_loss"  # name of the loss of `learn` in an epoch's row
     knows_dynamics: ClassVar[bool] = False
-    acts_on_stale: bool = False  # whether an episode's last observation is acted on once more after its end
+    acts_on_stale: bool = False  # whether the agent also acts on an episode's last observation, after its end
     envs: int = 1
-    updates_per_step: int = 1  # gradient steps that each step owes a member once it learns; they are counted
+    updates_per_step: int = 1  # gradient steps after each step, once a member learns; `updates` counts them
     budget: int = 1  # steps of a member in the whole run, for schedules; set by the loop before the first step
-    episodes: Tensor  # [M] int64, finished ones
+    episodes: Tensor  # [M] int64, number of finished episodes
 
     def act(self, obs: Tensor) -> Tensor:
-        """Exploring actions ``[M, E]`` for ``obs [M, E, *O]``; begins a step."""
+        """Begin a step. Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, *O]``."""
         raise NotImplementedError
 
     def visit(self, state: Tensor) -> None:
@@ -161,55 +162,58 @@ class StepAgent(Agent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step, ``[M, E, ...]``. ``discount`` is 0 after termination (but not at a time limit). ``done`` is
-        True at both."""
+        """Store the step, ``[M, E, ...]`` each. ``discount`` is 0 after termination, but not after truncation. ``done``
+        is True after either."""
         raise NotImplementedError
 
     def learn(self) -> Tensor:
-        """The updates that this step owes; the loss of the last one ``[M]``, NaN for members that do not learn yet."""
+        """Make the updates that are due after this step. Return the loss of the last one, ``[M]``, NaN for members that
+        do not learn yet."""
         raise NotImplementedError
 
     @property
     def first_update(self) -> int:
-        """The step of a member, counted over its environments, before which no update can come."""
+        """The earliest step at which an update is possible, counted over all environments of a member."""
         return 1
 
     def learning(self) -> Tensor:
-        """Whether members ``[M]`` have enough experience to learn. Once True, it stays True."""
+        """Return whether members have enough experience to learn, ``[M]`` bool. Once True, always True."""
         raise NotImplementedError
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Gradient steps ``[M]`` int64 of the latest ``steps``, in ``learned [M]`` of which a member could learn."""
+        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. A member could learn in
+        ``learned [M]`` of these steps."""
         return learned * self.updates_per_step
 
     def metrics(self) -> dict[str, Tensor]:
-        """Statistics since the last call, ``{tag: [M]}``, for an epoch's row beside loss and return."""
+        """Return statistics since the last call, ``{tag: [M]}``, to log each epoch in addition to loss and return."""
         return {}
 
     @staticmethod
     def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-        """Positions of ``seeds`` whose members can share a program (networks of one shape), position 0 first."""
+        """Return groups of positions in ``seeds``. The members of a group share one tensor program, so their networks
+        must have one shape. The first group begins with position 0."""
         return [list(range(len(seeds)))]
 
     @staticmethod
     def needs_dynamics(config: Any) -> bool:
-        """Whether it can learn only in environments whose states can be copied."""
+        """Return whether the agent can learn only in environments with states that can be copied."""
         return False
 
 
 class InnerAgent(StepAgent):
-    """A `StepAgent` of which hundreds train at once on proxies, each leaving when it is done."""
+    """A `StepAgent` that can train on proxies: hundreds of members at once, which leave as they finish (`select`)."""
 
-    online: nn.Parameter  # [M, D], all weights that act
+    online: nn.Parameter  # [M, D], all weights that actions depend on
 
     def with_weights(self, online: Tensor) -> Policy:
-        """Greedy play by ``online [M', D]``, of any number of members."""
+        """Return the greedy policy of weights ``online [M', D]``, for any number of members M'."""
         raise NotImplementedError
 
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']`` int64) only."""
+        """Keep only ``members`` (indices ``[M']`` int64)."""
         raise NotImplementedError
 
     def discounts(self) -> Tensor:
-        """The discount of later rewards that each member learns with, ``[M]``; a learned reward may need it."""
+        """Return each member's discount factor, ``[M]``; learned rewards may need it."""
         return torch.full((self.members,), self.config.discount, device=self.device)

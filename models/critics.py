@@ -1,4 +1,4 @@
-"""Two critics Q(s, a) for each of M members, with targets and gradients by hand, for TD3 and SAC.
+"""Twin critics Q(s, a) for each of M members, with target networks and gradients computed by hand, for TD3 and SAC.
 
 Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
 1802.09477, section 4.
@@ -17,12 +17,11 @@ from models.streams import Streams
 
 
 class TwinCritics(nn.Module):
-    """Two critics, each with layers of ``sizes``: observation and action together, hidden widths, 1.
+    """Two critics with layers of ``sizes``: O + A (observation and action together), hidden widths, 1.
 
-    Without ``twins`` the second critic exists, but is neither used nor trained.
-
-    Pairs of observation and action come in columns, ``[M, O + A, B]``. The parameters of both critics of a member lie
-    side by side, ``[M, 2 D]``, so that they are 2 M networks.
+    Without ``twins`` the second critic exists, but is neither used nor trained. Pairs of observation and action are
+    columns, ``[M, O + A, B]``. A member's critics are adjacent in memory, ``[M, 2 D]``, so that they also form 2 M
+    networks ``[2 M, D]``.
     """
 
     def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
@@ -33,7 +32,7 @@ class TwinCritics(nn.Module):
         self.online = nn.Parameter(start, requires_grad=False)
         self.target = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.online, lr)
-        self.latest: dict[str, Tensor] = {}  # of the latest update: values [M, ., B], goals, the gradient [M, D]
+        self.latest: dict[str, Tensor] = {}  # from the latest update, for metrics: values [M, 2, B], goal, gradient
         self._views()
 
     def _views(self) -> None:
@@ -42,20 +41,23 @@ class TwinCritics(nn.Module):
         self._first = self.network.layers(self.online[:, : self.network.size])
 
     def _forward(self, layers: list[Layer], pairs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """``pairs`` once for each critic, ``[2 M, O + A, B]``, the trace of a forward pass on them, and its values
-        ``[M, 2, B]``."""
-        x = pairs.repeat_interleave(2, 0)  # not a view of pairs, whatever M is
+        """Run both critics on ``pairs``. Return their inputs ``[2 M, O + A, B]``, the trace of the forward pass, and
+        their values ``[M, 2, B]``."""
+        x = pairs.repeat_interleave(2, 0)  # a copy, even for M = 1
         trace = self.network.forward(layers, x)
         return x, trace, trace[-1].view(len(pairs), 2, -1)
 
     def target_values(self, pairs: Tensor) -> Tensor:
-        """The smaller of the two target values, ``[M, B]``, or the first critic's."""
+        """Return the smaller of both target networks' values, ``[M, B]``; without twins the first one's."""
         first, second = self._forward(self._targets, pairs)[2].unbind(1)
         return torch.minimum(first, second) if self.twins else first
 
     def update(self, pairs: Tensor, goal: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """A gradient step of the members ``learning [M]`` (None: all) towards ``goal [M, B]``. Gives the loss ``[M]``,
-        the sum of both critics' mean squared errors, and the mean of their values ``[M]``, from before the step."""
+        """Make a gradient step towards the TD target ``goal [M, B]``, in the members ``learning [M]`` bool (None: all).
+
+        Return the loss ``[M]`` and the mean value ``[M]``, both from before the step. The loss is the sum of both
+        critics' mean squared errors.
+        """
         (x, trace, values), batch = self._forward(self._online, pairs), pairs.shape[2]
         error, active_values = values - goal.unsqueeze(1), values
         if not self.twins:
@@ -67,15 +69,15 @@ class TwinCritics(nn.Module):
         return error.square().flatten(1).sum(1) / batch, active_values.flatten(1).mean(1)
 
     def first_slope(self, pairs: Tensor) -> Tensor:
-        """The gradient of the first critic's mean value over the batch by ``pairs``, shaped as these."""
+        """Return the gradient of the first critic's mean value over the batch with respect to ``pairs``."""
         trace = self.network.forward(self._first, pairs)
         self.latest["acted"] = trace[-1]
         share = torch.full_like(trace[-1], 1 / pairs.shape[2])
         return self.network.input_gradient(self._first, trace, share)
 
     def smaller(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """The smaller of the two values, ``[M, B]``, and the gradient of its mean over the batch by ``pairs``. Of equal
-        values it is the first critic's."""
+        """Return the smaller of both values, ``[M, B]``, and the gradient of its mean over the batch with respect to
+        ``pairs``. If both are equal, the gradient is the first critic's."""
         _, trace, values = self._forward(self._online, pairs)
         first, second = values.unbind(1)
         by_first = first <= second
@@ -84,11 +86,11 @@ class TwinCritics(nn.Module):
         return torch.where(by_first, first, second), slopes.unflatten(0, (-1, 2)).sum(1)
 
     def follow(self, tau: float, members: Tensor | None = None) -> None:
-        """The targets of ``members [M]`` bool (None: all) take up the share ``tau`` of the critics."""
+        """Move the target networks of ``members [M]`` bool (None: all) towards the critics by the share ``tau``."""
         follow(self.target, self.online, tau, members)
 
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only."""
+        """Keep only ``members`` (indices ``[M']``)."""
         self.online = nn.Parameter(self.online[members], requires_grad=False)
         self.target = nn.Parameter(self.target[members], requires_grad=False)
         self.optimizer.select(self.online, members)
@@ -103,7 +105,7 @@ class TwinCritics(nn.Module):
 
 
 def follow(target: Tensor, online: Tensor, tau: float, members: Tensor | None = None) -> None:
-    """``target [M, D]`` takes up the share ``tau`` of ``online``; of ``members [M]`` bool alone, None is all."""
+    """Move ``target [M, D]`` towards ``online`` by the share ``tau``, for ``members [M]`` bool (None: all)."""
     if members is None:
         target.lerp_(online, tau)
     else:

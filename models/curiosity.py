@@ -3,9 +3,9 @@
     curiosity = curiosity_of(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
 
-Each call also trains on its rows. ``next_obs`` is the observation after the action, even at the end of an episode, and
-never the first observation of the next one. Terminations are ignored: they end returns, not novelty. Each member has
-separate networks and statistics.
+Each call of `rewards` also trains on its rows. ``next_obs`` is the observation after the action. At the end of an
+episode it is the final observation, not the first one of the next episode. Terminations are ignored: they end returns,
+not novelty. Each member has separate networks and statistics.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from models.spaces import Discrete, Spaces
 from models.state import check_like
 from models.streams import Streams
 
-_BLOCKS = 4  # residual ones in the forward model
+_BLOCKS = 4  # residual blocks in the forward model
 
 
 class Curiosity:
-    """Base of both: one network that learns, with its Adam. ``lr`` is the setting of that name."""
+    """Base class of `Icm` and `Rnd`: a network of ``layers``, trained by Adam with the learning rate ``lr``."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Curiosity:
         self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``. It
-        learns from them first or afterwards; ``learning [M]`` bool are the members that do (None: all)."""
+        """Return rewards ``[M, B]`` for ``obs [M, B, O]``, ``action [M, B]`` or ``[M, B, A]``, ``next_obs [M, B, O]``.
+        Also train on them, in the members ``learning [M]`` bool (None: all)."""
         raise NotImplementedError
 
     def _step(self, loss: Tensor, learning: Tensor | None) -> None:
-        """One step of Adam by a loss ``[M]``."""
+        """Make one step of Adam on ``loss [M]``, in the members ``learning [M]`` bool (None: all)."""
         (gradient,) = torch.autograd.grad(loss.sum(), self.network.flat)
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """State beside the optimiser, ``[M, ...]`` each."""
+        """Return the state except the optimiser's, ``{name: [M, ...]}``."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -68,24 +68,25 @@ class Curiosity:
         self.optimizer.load_state_dict(state["optimizer"])
 
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only."""
+        """Keep only ``members`` (indices ``[M']``)."""
         self.network.flat = nn.Parameter(self.network.flat.detach()[members])
         self.network.members = len(members)
         self.optimizer.select(self.network.flat.detach(), members)
 
 
 class Icm(Curiosity):
-    """Intrinsic curiosity module (Pathak et al. 2017) as the baseline of Ferreira et al. 2022.
+    """Intrinsic curiosity module (ICM, Pathak et al. 2017), as in the baseline of Ferreira et al. 2022.
 
-    Features phi of observations are learned with an inverse model, which predicts the action from phi(s) and phi(s'),
-    and a forward model, which predicts phi(s') from phi(s) and the action. The loss is ``(1 - beta) * inverse + beta *
-    forward``; the forward model's gradient goes into the features too, as in the public code. The reward is
-    ``eta`` times the mean squared error of the forward model, after the update.
+    Three networks are trained together: features phi of observations, an inverse model, which predicts the action from
+    phi(s) and phi(s'), and a forward model, which predicts phi(s') from phi(s) and the action. The loss is ``(1 - beta)
+    * inverse + beta * forward``. The forward model's gradient also trains the features, as in the public code. The
+    reward is ``eta`` times the mean squared error of the forward model after the update.
 
-    Networks as there: features O-h-h-f with LeakyReLU; inverse 2f-h-h-outputs with ReLU; forward [f, a]-h-h-f, four
-    residual blocks ``x + L2([LeakyReLU(L1([x, a])), a])`` of width f, and f-h-f. Two actions are one number (0 or 1),
-    more are one-hot, continuous ones are not transformed. The error of the inverse model is a cross entropy for
-    discrete actions (with one logit for two actions) and a mean square for continuous ones.
+    Layers are as in the baseline: features O-h-h-f with LeakyReLU; inverse 2f-h-h-outputs with ReLU; forward
+    [f, a]-h-h-f, four residual blocks ``x + L2([LeakyReLU(L1([x, a])), a])`` of width f, and f-h-f. A choice of two
+    actions is one number (0 or 1), a choice of more is one-hot, and continuous actions are not transformed. The inverse
+    model's error is the cross entropy for discrete actions (with one logit for two) and the mean squared error for
+    continuous ones.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -116,8 +117,8 @@ class Icm(Curiosity):
             return self.config.icm_eta * self.errors(obs, action, action_vectors, next_obs)[1]
 
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the inverse and of the forward model, ``[M, B]`` each; ``action_vectors`` is the action as the latter sees
-        it."""
+        """Return the errors of the inverse and the forward model, ``[M, B]`` each. ``action_vectors`` is the result of
+        `_action_vectors`, the forward model's input."""
         parts = self.network.weights()
         layers = list(zip(parts[::2], parts[1::2], strict=True))
         features = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
@@ -134,22 +135,22 @@ class Icm(Curiosity):
         return cross_entropy(logits, action.long()), error
 
     def _action_vectors(self, action: Tensor) -> Tensor:
-        """Actions as numbers, ``[M, B, a]``."""
+        """Return actions as the forward model's input, ``[M, B, a]``."""
         if not self.choices:
             return action
         if self.choices <= 2:
             return action.unsqueeze(2).float()
-        # `F.one_hot` would look whether there are actions below 0.
+        # Not `F.one_hot`, which takes time to check for actions below 0.
         return (action.unsqueeze(2) == torch.arange(self.choices, device=action.device)).float()
 
 
 class Rnd(Curiosity):
-    """Random network distillation (Burda et al. 2019): how far a predictor is from a random network at ``next_obs``.
+    """Random network distillation (Burda et al. 2019): error of a predictor of a random target network at ``next_obs``.
 
     Observations are standardised by a member's running mean and standard deviation, and clipped. The reward is the mean
     squared error before the update, divided by its running standard deviation, times ``rnd_scale``. (The paper divides
-    by the standard deviation of discounted returns of such rewards, which a batch from a replay buffer does not have.)
-    The target has the predictor's initialisation with other random numbers, and is never trained.
+    by the standard deviation of the discounted returns of these rewards, but a batch from a replay buffer has no
+    returns.) The target has the predictor's layers with other random weights, and is never trained.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -191,7 +192,7 @@ class Rnd(Curiosity):
 
 
 def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
-    """The intrinsic reward that ``config.intrinsic`` names; None for none."""
+    """Return the intrinsic reward that ``config.intrinsic`` names, or None for "none"."""
     kinds = {"none": None, "icm": Icm, "rnd": Rnd}
     kind = kinds[config.intrinsic]
     return None if kind is None else kind(config, spaces, seeds)
@@ -207,7 +208,7 @@ def _through(network: Network, x: Tensor) -> Tensor:
 
 
 def _mlp(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], activation: Any) -> Tensor:
-    """``x [M, B, in]`` through layers with an activation between them."""
+    """Pass ``x [M, B, in]`` through ``layers`` (weight and bias each), with ``activation`` between them."""
     for weight, bias in layers[:-1]:
         x = activation(dense(x, weight, bias))
     return dense(x, *layers[-1])

@@ -1,4 +1,4 @@
-"""Epsilon-greedy exploration: how likely a random action is, by finished episodes or by the share of the training."""
+"""Schedules of epsilon, the probability of a random action: by finished episodes or by the share of the training."""
 
 import functools
 from typing import Any, Protocol
@@ -23,21 +23,24 @@ class Settings(Protocol):
 
 @functools.lru_cache(16)
 def _powers(first: float, decay: float, least: float, count: int) -> Tensor:
-    """``first * decay ** k`` of k below ``count``, at least ``least``."""
+    """Return ``max(least, first * decay ** k)`` for k = 0 .. ``count`` - 1."""
     return torch.tensor([max(least, first * decay**k) for k in range(count)])
 
 
 class Epsilon:
-    """``eps_init * eps_decay ** k`` after k episodes of a member, at least ``eps_min``; with ``eps_fraction`` linear
-    from ``eps_init`` to ``eps_min`` over that share of the training, then level."""
+    """Schedule of epsilon: ``eps_init * eps_decay ** k`` after k finished episodes of a member, at least ``eps_min``.
+
+    If ``eps_fraction`` is set, epsilon is instead linear from ``eps_init`` to ``eps_min`` over this share of the
+    training, then constant.
+    """
 
     def __init__(self, config: Settings):
         self.config = config
-        self.constant = config.eps_init if config.eps_init == config.eps_min else None  # if it is constant
+        self.constant = config.eps_init if config.eps_init == config.eps_min else None  # None if epsilon changes
         self._table = torch.tensor([config.eps_init])
 
     def now(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
-        """Of members that have finished ``episodes [M]`` and have made ``steps`` of ``budget``, ``[M]``."""
+        """Return epsilon ``[M]`` after ``episodes [M]`` finished episodes and ``steps`` of ``budget`` steps."""
         config = self.config
         if config.eps_fraction is not None:
             return torch.full(episodes.shape, self._by_share(steps, budget))
@@ -50,8 +53,11 @@ class Epsilon:
     def ahead(
         self, episodes: Tensor, start_steps: int, steps: int, envs: int, budget: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Epsilon in the next ``steps`` after ``start_steps`` steps, in E = ``envs`` environments: by the number of
-        finished episodes, and by step. The array that does not apply is empty."""
+        """Return two arrays of epsilon for the next ``steps`` steps: by number of finished episodes, and by step.
+
+        One of the two is empty: the second one unless ``eps_fraction`` is set, else the first. Each of the ``envs``
+        environments has made ``start_steps`` steps so far.
+        """
         if self.config.eps_fraction is None:
             max_episodes = int(episodes.max()) + steps * envs + 1
             return self.now(torch.arange(max_episodes), 0, 1).numpy(), np.empty(0, np.float32)
@@ -59,7 +65,7 @@ class Epsilon:
         return np.empty(0, np.float32), np.array(by_step, np.float32)
 
     def _by_share(self, steps: int, budget: int) -> float:
-        """By the share of the ``budget`` that so many steps are, with ``eps_fraction``."""
+        """Return epsilon after ``steps`` of ``budget`` steps, if ``eps_fraction`` is set."""
         assert self.config.eps_fraction is not None
         done = min(1.0, steps / (self.config.eps_fraction * budget))
         return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * done

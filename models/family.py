@@ -1,4 +1,4 @@
-"""The record of a family of implementations, and the schedule of its training. Imports no torch."""
+"""`Family`, the record that describes a family of implementations, and schedules of training. Imports no torch."""
 
 import dataclasses
 import sys
@@ -14,22 +14,23 @@ _LEARNS_FROM = Literal["episodes", "steps", "evolution"]
 
 
 def idle(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
-    """For `Family.ineffective`: of rules (does it hold, names, reason), the reason of each name by the first that
-    holds."""
+    """Return name -> reason for `Family.ineffective`, from rules ``(holds, names, reason)``. If several rules with one
+    name hold, the first gives its reason."""
     return {name: reason for holds, names, reason in reversed(rules) if holds for name in names}
 
 
 @dataclass(frozen=True)
 class EpisodeSchedule:
-    """Of an agent that learns from whole episodes; ``schedule`` of its settings makes one.
+    """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns one.
 
-    An epoch plays ``episodes`` side by side and makes ``gradient_steps``: from the replay buffer before those are
-    played, or, ``on_policy``, from those episodes, which it then forgets. ``gradient_steps`` are only counted; 0 is for
-    an agent without gradients. ``warm_up`` random episodes come before the first epoch, and the first ``random_epochs``
-    epochs play at random.
+    An epoch plays ``episodes`` in parallel and makes gradient steps. Off-policy, it learns from the replay buffer
+    before it plays; ``on_policy``, it learns from these episodes afterwards and then forgets them. ``gradient_steps``
+    is only used to count them; it is 0 for an agent without gradients. ``warm_up`` random episodes precede the first
+    epoch, and the first ``random_epochs`` epochs play at random.
 
-    With ``running_mean`` the run is judged by the mean return of its latest so many training episodes, and over once
-    that reaches ``target``; without, by greedy evaluations. Those end a run of either kind at its ``target_return``.
+    If ``running_mean`` is set, the run's score is the mean return of its latest ``running_mean`` training episodes, and
+    the run ends once the score reaches ``target``. Otherwise greedy evaluations give the score. Evaluations end either
+    kind of run when they reach the run's ``target_return``.
     """
 
     episodes: int
@@ -43,11 +44,12 @@ class EpisodeSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Schedule of an agent that learns between steps, by the run's settings or by the agent's if it has them.
+    """Schedule of an agent that learns between steps, from the agent's settings if it has them, else from the run's.
 
-    An epoch is ``steps_per_epoch`` steps of every member; every ``eval_every`` epochs ``eval_episodes`` episodes of at
-    most ``eval_steps`` (None: as in training) are played. ``endless``: training episodes have no time limit but the
-    run's. ``continuing``: the environment has no episodes, so the reward per step says more than the return.
+    An epoch is ``steps_per_epoch`` steps of every member. Every ``eval_every`` epochs, an evaluation plays
+    ``eval_episodes`` episodes of at most ``eval_steps`` steps (None: as in training). ``endless``: training episodes
+    have no time limit except the run's. ``continuing``: the environment has no episodes, so the reward per step says
+    more than the return.
     """
 
     steps_per_epoch: int
@@ -62,9 +64,9 @@ class StepSchedule:
 class Family:
     """The record that ends the ``config.py`` of every family: ``FAMILY = Family(...)``.
 
-    A family is a folder of ``models/agents/`` or ``models/proxies/``. `models.registry` finds it there, and with it the
-    command line, the help, the error messages and the contract tests. ``config.py`` imports no torch. An agent's folder
-    has ``agent.py`` beside it, with a class ``Agent`` (`models.contract`).
+    A family is a folder of ``models/agents/`` or ``models/proxies/``. `models.registry` finds it there; the command
+    line, the help, the error messages and the contract tests then include it. ``config.py`` imports no torch. An
+    agent's folder also has an ``agent.py`` with a class ``Agent`` (`models.contract`).
 
     A family must have:
 
@@ -73,26 +75,26 @@ class Family:
       ``schedule`` (`StepSchedule`), if they define the length of an epoch. Fields ``total_steps``, ``steps_per_epoch``,
       ``eval_every`` and ``eval_episodes`` replace the run's.
     - ``implementations``: the names for ``--implementation``, each with its overrides of the defaults.
-    - ``learns_from``: which loop trains it. ``episodes``: updates come between whole episodes, and ``config`` has a
-      property ``schedule``. ``steps``: updates come between steps of the environment, and ``config`` has ``num_envs``,
-      which the agent's ``envs`` equals. ``evolution``: it learns a proxy, with which an agent of another family trains.
+    - ``learns_from``: which loop trains it. ``episodes``: it updates between whole episodes, and ``config`` has a
+      property ``schedule``. ``steps``: it updates between steps of the environment, and ``config`` has ``num_envs``,
+      equal to the agent's ``envs``. ``evolution``: it learns a proxy, on which agents of other families train.
 
     It may have:
 
     - ``environment_presets``: ``(implementation, game)`` -> overrides.
-    - ``presets``: preset -> implementation -> overrides. ``config`` then has a field ``preset``, whose default changes
-      nothing.
-    - ``preset_game(preset)``: the game whose values a preset holds, None for a preset of any game.
+    - ``presets``: preset -> implementation -> overrides. ``config`` then has a field ``preset``; its default value
+      changes nothing.
+    - ``preset_game(preset)``: the game that a preset is for, None for a preset of any game.
     - ``proxy_defaults(choices, game)``: the overrides of proxy and inner agent for the settings chosen so far
       (``evolution`` only). Raises SettingError.
-    - ``usual_agents(choices, continuous)``: the default agents that train on its proxies (``evolution``
-      only), for the settings chosen so far and an environment whose actions are ``continuous`` or not.
+    - ``usual_agents(choices, continuous)``: the default agents that train on its proxies (``evolution`` only), for
+      the settings chosen so far. ``continuous``: whether the environment's actions are continuous.
     - ``validate(config)``: one line that names conflicting settings, None if there are none.
     - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
     - ``replaced``: name of a run's setting -> the family's setting that replaces it, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
-    - ``trains_on_proxies``: its agents can train on a proxy, and are `models.contract.InnerAgent`.
+    - ``trains_on_proxies``: whether its agents can train on a proxy; if so, they are `models.contract.InnerAgent`.
     """
 
     config: type[Any]
@@ -127,5 +129,5 @@ class Family:
 
     @property
     def sources(self) -> str:
-        """The docstring of ``config.py``, which names the sources."""
+        """The docstring of ``config.py``, which lists the sources."""
         return sys.modules[self.config.__module__].__doc__ or ""

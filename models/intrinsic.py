@@ -1,9 +1,9 @@
-"""Settings of intrinsic rewards for novelty (`models.curiosity`). Their defaults stand here alone. Imports no torch.
+"""Settings of intrinsic rewards for novelty (`models.curiosity`), with their defaults. Imports no torch.
 
 Sources: [P] Pathak et al. 2017, "Curiosity-driven Exploration by Self-supervised Prediction", arXiv 1705.05363 (ICM).
 [B] Burda et al. 2019, "Exploration by Random Network Distillation", arXiv 1810.12894 (RND). [F] Ferreira et al. 2022,
-"Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, whose baseline ICM is and whose values are the
-defaults; [C] its public code.
+"Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, which uses ICM as a baseline with
+the default values below; [C] its public code.
 """
 
 import functools
@@ -41,7 +41,7 @@ class Intrinsic:
 
 
 def ineffective(config: Intrinsic) -> dict[str, str]:
-    """Name -> reason, of settings that do nothing beside the others (`models.family.Family`)."""
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     fields: Any = Intrinsic.__dataclass_fields__
     return {
         name: f"intrinsic is {config.intrinsic!r}"

@@ -1,7 +1,7 @@
-"""Networks of M members whose parameters are one flat tensor ``[M, D]``.
+"""Networks of M members with all parameters in one flat tensor ``[M, D]``.
 
-One flat leaf is simple and fast: the optimiser is six elementwise operations for any number of layers, a gradient norm
-per member is one reduction, a checkpoint is one tensor, and an evolution strategy perturbs rows.
+One flat tensor is simple and fast: the optimiser is six elementwise operations for any number of layers, the gradient
+norms of all members are one reduction, a checkpoint is one tensor, and an evolution strategy perturbs rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ BLOCK = 64  # floats; a multiple of two vector registers
 
 @dataclass(frozen=True)
 class Dense:
-    """One affine layer: weight ``[inputs, outputs]`` and bias ``[outputs]`` a member.
+    """An affine layer: weight ``[inputs, outputs]`` and bias ``[outputs]`` of each member.
 
-    ``gain`` None is torch's default initialisation (uniform within 1/sqrt(inputs)); a number is an orthogonal weight
-    with that gain, the bias uniform as in the default. ``scale`` multiplies the drawn weight.
+    If ``gain`` is None, the initialisation is torch's default, uniform in [-1/sqrt(inputs), 1/sqrt(inputs)]. Otherwise
+    the weight is orthogonal with this gain, and only the bias uniform. ``scale`` multiplies the initial weight.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Dense:
         return (self.inputs, self.outputs), (self.outputs,)
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
-        """Weight and bias of one member, drawn from its generator."""
+        """Sample weight and bias of one member from its generator."""
         weight = torch.empty(self.outputs, self.inputs)
         bound = 1 / sqrt(self.inputs)
         if self.gain is None:
@@ -54,8 +54,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class Truncated(Dense):
-    """Starts as haiku's Linear does: weights of a standard normal cut off at 2 standard deviations, divided by
-    sqrt(inputs); no bias (haiku 0.0.17, `hk.Linear`)."""
+    """A layer with the initialisation of `hk.Linear` (haiku 0.0.17): weights from a standard normal truncated at 2
+    standard deviations, divided by sqrt(inputs); bias 0."""
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
         weight = torch.empty(self.inputs, self.outputs)
@@ -65,7 +65,8 @@ class Truncated(Dense):
 
 @dataclass(frozen=True)
 class Orthogonal(Dense):
-    """An orthogonal weight with gain sqrt(2), no bias (Huang et al. 2022, "The 37 Implementation Details of PPO")."""
+    """A layer with an orthogonal initial weight of gain sqrt(2) and bias 0 (Huang et al. 2022, "The 37 Implementation
+    Details of PPO")."""
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
         weight = nn.init.orthogonal_(torch.empty(self.outputs, self.inputs), RELU_GAIN, generator=generator)
@@ -81,8 +82,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Network(nn.Module):
-    """Parameters of M members of one architecture, given as a list of `Dense` layers. ``activation`` of the hidden ones
-    is relu, leakyrelu, tanh or identity."""
+    """Parameters of M members with one architecture, a list of `Dense` layers. ``activation`` of the hidden layers is
+    relu, leakyrelu, tanh or identity."""
 
     def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
@@ -96,9 +97,10 @@ class Network(nn.Module):
         self._views: tuple[int, list[Tensor]] | None = None
 
     def weights(self) -> list[Tensor]:
-        """Weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
 
-        The gradient of `split` is one concatenation. Slices would add up a zero-filled ``[M, D]`` for each layer.
+        The views are from `Tensor.split`, because its gradient is one concatenation. The gradient of slices adds up a
+        zero-filled ``[M, D]`` for each layer.
         """
         if torch.is_grad_enabled():
             return self._split(self.flat)
@@ -111,17 +113,17 @@ class Network(nn.Module):
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def named_weights(self) -> dict[str, Tensor]:
-        """The same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
+        """Return the same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
         names = [f"{layer.name}.{kind}" for layer in self.layers for kind in ("weight", "bias")]
         return dict(zip(names, self._split(self.flat), strict=True))
 
 
 def in_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Uninitialised memory of whole vector blocks, and its beginning as a tensor of ``shape``, of the dtype and device
-    of ``reference``.
+    """Return flat, uninitialised memory of whole blocks, and a view of its beginning as a tensor of ``shape``. Both
+    have the dtype and device of ``reference``.
 
-    torch rounds some functions otherwise in the last few elements of an array than before them. A function that is
-    applied in place to the whole memory rounds all of ``shape`` alike: the last elements come after it.
+    torch rounds some functions differently in the last few elements of an array. A function that is applied in place to
+    the whole memory rounds all elements of ``shape`` alike, because the last ones are padding.
     """
     count = prod(shape)
     memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=reference.dtype, device=reference.device)
@@ -129,7 +131,7 @@ def in_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor
 
 
 def exp(x: Tensor) -> Tensor:
-    """The exponential function, all of whose elements are rounded alike (see `in_blocks`)."""
+    """Return e^x, with all elements rounded alike (see `in_blocks`)."""
     memory, out = in_blocks(tuple(x.shape), x)
     out.copy_(x)
     memory.exp_()
@@ -137,12 +139,12 @@ def exp(x: Tensor) -> Tensor:
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
-    """``x [M, B, in]`` through each member's affine layer: ``[M, B, out]``, written to ``out`` if given, for which B
-    must be 2 at least.
+    """Apply each member's affine layer to ``x [M, B, in]``: ``[M, B, out]``. The result is written to ``out`` if
+    passed; B must then be at least 2.
 
-    One input (in its gradient), one output or one row is a matrix-vector product to the library, which then rounds by
-    the number of members. So one input is an elementwise product, one output a product and a sum, and one row is two
-    equal ones.
+    With one input (in its gradient), one output or one row, the library would compute a matrix-vector product, which
+    rounds depending on the number of members. So one input is an elementwise product, one output is a product and a
+    sum, and one row is computed as two equal rows.
     """
     if weight.shape[1] == 1:
         return torch.addcmul(bias.unsqueeze(1), x, weight, out=out)
@@ -154,15 +156,16 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, by tanh: `torch.sigmoid` rounds the tail of an array otherwise than its body."""
+    """Return the logistic function, computed by tanh: `torch.sigmoid` rounds the last elements of an array
+    differently."""
     return (0.5 * x).tanh() * 0.5 + 0.5
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x [M, B, C, H, W]`` through each member's 3x3 convolution, stride 2, padding 1: ``[M, B, out, H', W']``.
+    """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``.
 
-    As patches times a matrix: a grouped convolution would choose its kernel, and with it its rounding, by the number
-    of members.
+    It is a product of patches and a matrix. A grouped convolution would choose its kernel, and so its rounding, by the
+    number of members.
     """
     members, batch, channels, height, width = x.shape
     patches = F.unfold(x.reshape(members * batch, channels, height, width), 3, padding=1, stride=2)
@@ -172,7 +175,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
-    """The shared first layers (convolutions for images, else none) and the number of their features."""
+    """Return the shared first layers (convolutions for images, else the identity) and their number of features."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
     network = ConvolutionalTrunk(spaces, channels, streams)
@@ -180,8 +183,8 @@ def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[
 
 
 class ConvolutionalTrunk(Network):
-    """3x3 convolutions with stride 2 and ReLU over ``[M, B, C, H, W]`` uint8 images; features ``[M, B, F]`` (Srivastava
-    et al. 2019, section 3)."""
+    """3x3 convolutions with stride 2 and ReLU, from uint8 images ``[M, B, C, H, W]`` to features ``[M, B, F]``
+    (Srivastava et al. 2019, section 3)."""
 
     def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
         side, widths = spaces.obs_shape[1:], (spaces.obs_shape[0], *channels)

@@ -1,4 +1,4 @@
-"""Losses as pure functions, members first: ``[M, B, ...]`` in, ``[M, B]`` or ``[M]`` out, no reduction over members."""
+"""Losses as pure functions, from ``[M, B, ...]`` to ``[M, B]`` or ``[M]``, without reduction over members."""
 
 import math
 
@@ -10,23 +10,23 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 def cross_entropy(logits: Tensor, actions: Tensor) -> Tensor:
-    """``-log softmax(logits)[action]``: ``logits [M, B, A]``, ``actions [M, B]`` int64 -> ``[M, B]``, in nats."""
+    """Return ``-log softmax(logits)[action]`` in nats: ``logits [M, B, A]``, ``actions [M, B]`` int64 -> ``[M, B]``."""
     _check_shape("actions", actions, logits[..., 0])
     return F.cross_entropy(logits.flatten(0, 1), actions.flatten(), reduction="none").view_as(actions)
 
 
 def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Squared error summed over the last axis: ``[M, B, A] x [M, B, A] -> [M, B]``."""
+    """Return the squared error, summed over the last axis: ``[M, B, A] x [M, B, A] -> [M, B]``."""
     _check_shape("targets", target, prediction)
     return (prediction - target).square().sum(-1)
 
 
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
-    """Weights of reward-weighted regression ``min(exp(z / temperature), cap)``, z the values ``[M, B]`` standardised
-    over B.
+    """Return weights of reward-weighted regression, ``min(exp(z / temperature), cap)``, in which z is ``values [M, B]``
+    standardised over B.
 
-    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, the standard deviation is
-    zero and every weight is 1 (NaN in the public code).
+    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, every weight is 1 (NaN in the
+    public code, because the standard deviation is 0).
     """
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
@@ -35,8 +35,10 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 
 
 def mean(values: Tensor, share: Tensor | None = None) -> Tensor:
-    """Mean over experiences, ``[M, B] -> [M]``. ``share [M, B]`` is the part each has in it: 1/N for each of N
-    experiences, which may be spread over several calls, and 0 for padding; None is a plain mean."""
+    """Return the mean over experiences, ``[M, B] -> [M]``, weighted by ``share [M, B]`` (None: equally).
+
+    ``share`` is 1/N for each of N experiences, which may be divided among several calls, and 0 for padding.
+    """
     if share is None:
         return values.mean(1)
     _check_shape("share", share, values)
@@ -44,40 +46,46 @@ def mean(values: Tensor, share: Tensor | None = None) -> Tensor:
 
 
 def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Tensor | None = None) -> Tensor:
-    """Loss of the policy gradient, ``-mean(weight * log softmax(scores)[action])``: ``scores [M, B, A]``, ``actions
+    """Return the policy-gradient loss ``-mean(weight * log softmax(scores)[action])``: ``scores [M, B, A]``, ``actions
     [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
 
-    With the return-to-go as weight it is the causal vanilla gradient (Williams 1992; Sutton & Barto 2018, section
-    13.3); with that less a baseline, a number a batch or a value a state (actor-critic), one of less variance. The mean
-    is over experiences, not over episodes. Raises ValueError for weights ``[M, B, 1]``, which would broadcast.
+    If the weight is the return-to-go, this is the causal vanilla policy gradient (Williams 1992; Sutton & Barto 2018,
+    section 13.3). Subtracting a baseline from it reduces the variance: one number for a batch, or a value for each
+    state (actor-critic). The mean is over experiences, not over episodes. ``share`` is as in `mean`. Raises ValueError
+    for weights ``[M, B, 1]``, which would broadcast.
     """
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(scores, actions), share)
 
 
 def entropy_loss(scores: Tensor, beta: float, share: Tensor | None = None) -> Tensor:
-    """``-beta * mean(H(softmax(scores)) / ln A)``, in [-beta, 0]: ``scores [M, B, A] -> [M]``. Descending it raises
-    the entropy (Mnih et al. 2016, section 4; dividing by the largest entropy is the notebook's). 0 for one action."""
+    """Return ``-beta * mean(H(softmax(scores)) / ln A)``, in [-beta, 0]: ``scores [M, B, A] -> [M]``. 0 for one action.
+
+    Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by the largest entropy, ln A, is from
+    the original notebook.
+    """
     log_p = scores.log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
     return -beta * mean(entropy / (math.log(scores.shape[-1]) or 1.0), share)
 
 
 def entropy(scores: Tensor) -> Tensor:
-    """Mean entropy of ``softmax(scores)`` in nats, ``[M, B, A] -> [M]``."""
+    """Return the mean entropy of ``softmax(scores)`` in nats, ``[M, B, A] -> [M]``."""
     return -entropy_loss(scores, math.log(scores.shape[-1]) or 1.0)
 
 
 def explained_variance(values: Tensor, goal: Tensor, weight: Tensor | None = None) -> Tensor:
-    """``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 if values equal the goals up to a constant, 0 if
-    they predict no better than a constant. NaN for equal goals. ``weight`` weights the experiences, of which the first
-    must be above 0; None weights all equally."""
+    """Return ``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 if values equal the goals up to a constant, 0
+    if they predict no better than a constant, NaN if all goals are equal.
+
+    ``weight`` are weights of the experiences (None: equal); the first weight must be above 0.
+    """
     total_variance = _variance(goal, weight)
     return (1 - _variance(goal - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
-    shifted = values - values[..., :1]  # so that equal ones have none
+    shifted = values - values[..., :1]  # so that equal values have variance 0 exactly
     if weight is None:
         return shifted.var(-1, correction=0)
     share = weight / weight.sum(-1, keepdim=True)
@@ -85,24 +93,27 @@ def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | None = None) -> Tensor:
-    """``delta * mean((V - G)^2)``: ``values, returns [M, B] -> [M]``. No gradient flows into the returns."""
+    """Return ``delta * mean((V - G)^2)``: ``values, returns [M, B] -> [M]``. No gradient flows into the returns."""
     _check_shape("values", values, returns)
     return delta * mean((values - returns.detach()).square(), share)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Loss of PPO ``-min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A)`` of each experience, and its derivative by
-    the logarithm of the ratio: ``[M, B]`` both. Source: Schulman et al. 2017, eq. 7."""
+    """Return PPO's loss ``-min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A)`` of each experience, and its
+    derivative with respect to the logarithm of the ratio, ``[M, B]`` each. A is the advantage.
+
+    Source: Schulman et al. 2017, eq. 7.
+    """
     _check_shape("advantages", advantage, ratio)
     free, bound = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
     return -torch.minimum(free, bound), torch.where(free <= bound, -free, 0.0)
 
 
 def clipped_value_error(values: Tensor, goal: Tensor, old_values: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
-    """Squared error of values, and its derivative with respect to them, ``[M, B]`` each.
+    """Return the squared error of values, and its derivative with respect to them, ``[M, B]`` each.
 
-    With ``clip`` it is the maximum of two squared errors: of the value, and of the value clipped to within ``clip`` of
-    the value ``old_values``. So a value that has left this range towards its goal moves no further.
+    If ``clip`` is set, the error is the maximum of two squared errors: of the value, and of the value clipped to within
+    ``clip`` of ``old_values``. So a value that has left this range towards its goal moves no further.
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
@@ -123,8 +134,8 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit); ``bits`` are floats 0 or 1."""
-    # max(l, 0) - l b + log(1 + e^-|l|), which no logit overflows. A clamp would pass its gradient on at 0 in full.
+    """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1."""
+    # max(l, 0) - l b + log(1 + e^-|l|) overflows for no logit. A clamp would give 1 - b as the gradient at 0.
     size = logits.abs()
     return 0.5 * (logits + size) - logits * bits + (-size).exp().log1p()
 
@@ -132,9 +143,11 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 def transition_losses(
     state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses ``[]`` of one model of transitions: ``mean((s^ - s')^2)``, ``mean((r^ - r)^2)`` and the cross-entropy of
-    the episode's end, ``-mean(d log p + (1 - d) log(1 - p))`` with ``p = sigmoid(logit)``, in nats. States are
-    ``[B, S]``, all others ``[B, 1]``; ``is_end`` is 0 or 1."""
+    """Return three losses ``[]`` of one model of transitions: ``mean((s^ - s')^2)``, ``mean((r^ - r)^2)``, and the
+    cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))`` with ``p = sigmoid(logit)``.
+
+    States are ``[B, S]``, all others ``[B, 1]``. ``is_end`` (d) is 0 or 1.
+    """
     _check_shape("states", state, next_state)
     _check_shape("rewards", reward, reward_target)
     _check_shape("ends", is_end, logit)
@@ -142,18 +155,18 @@ def transition_losses(
 
 
 def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) -> Tensor:
-    """``-log N(value; mean, standard deviation)``, each by itself, ``ln(2 pi) / 2`` included; None is 1."""
+    """Return ``-log N(value; mean, deviation)`` elementwise, including ``ln(2 pi) / 2``. ``deviation`` None means 1."""
     if deviation is None:
         return HALF_LOG_TWO_PI + 0.5 * (values - mean).square()
     return HALF_LOG_TWO_PI + deviation.log() + 0.5 * ((values - mean) / deviation).square()
 
 
 def categorical_kl(log_p: Tensor, log_q: Tensor, classes: int) -> Tensor:
-    """``KL(p || q)`` of log-probabilities, the axis ``classes`` summed over: no smaller than 0, in nats."""
+    """Return ``KL(p || q)`` in nats, at least 0, from log-probabilities. ``classes`` is the axis to sum over."""
     return (log_p.exp() * (log_p - log_q)).sum(classes)
 
 
 def gaussian_kl(mean_p: Tensor, deviation_p: Tensor, mean_q: Tensor, deviation_q: Tensor) -> Tensor:
-    """``KL(p || q)`` of one-dimensional normal distributions, each by itself, in nats."""
+    """Return ``KL(p || q)`` of one-dimensional normal distributions in nats, elementwise."""
     spread = deviation_p.square() + (mean_p - mean_q).square()
     return deviation_q.log() - deviation_p.log() + 0.5 * (spread / deviation_q.square() - 1)

@@ -1,7 +1,7 @@
-"""How functions become machine code, and where it is kept. Importing this takes Numba.
+"""Decorators that compile functions with Numba, and the cache of their machine code. Importing this requires Numba.
 
-Functions call each other across files, which Numba's cache does not notice. So the cache has a folder for each state of
-the code.
+Functions call each other across files, and Numba's cache does not notice a change in another file. So the cache has a
+separate folder for each version of the code.
 """
 
 import atexit
@@ -24,21 +24,21 @@ from numba.core.compiler import Compiler
 from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Files that compiled functions, or constants in them, stand in; and how many states of them stay compiled.
+# Names of the files with compiled functions or their constants, and the number of versions to keep in the cache.
 _COMPILED, _KEPT = ("compiled.py", "machine.py", "replay.py", "synthetic.py", "tiles.py", "vectors.py"), 8
-# Counting references to arrays would take most of the time, so compiled functions neither count nor make any.
+# Counting references to arrays would take most of the time, so compiled functions neither count nor create arrays.
 EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 INLINE: dict[str, Any] = {"forceinline": True}
-# Sums may be reordered for the processor's vectors. NaN and infinities stay what they are: members are judged by them.
+# Sums may be reordered, to use vector instructions. NaN and infinities are preserved: they mark diverged members.
 FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 
 
 @functools.cache
 def cache_folder() -> Path:
-    """Where compiled code of this state of the sources is kept: in the user's cache, or in a folder of this process
-    alone where that cannot be written."""
+    """Return the cache folder for this version of the sources. It is in the user's cache folder; if that is not
+    writable, it is a temporary folder of this process."""
     sources = []
-    for room in ("models", "envs", "control"):  # each by itself, for Ray gives its workers a folder for each
+    for room in ("models", "envs", "control"):  # separately, because Ray gives its workers a folder for each
         spec = importlib.util.find_spec(room)
         for place in spec.submodule_search_locations or () if spec else ():
             sources += [path for path in sorted(Path(place).rglob("*.py")) if path.name in _COMPILED]
@@ -53,8 +53,8 @@ def cache_folder() -> Path:
         alone = tempfile.mkdtemp(prefix="understudy-")
         atexit.register(shutil.rmtree, alone, ignore_errors=True)
         return Path(alone)
-    with contextlib.suppress(OSError):  # another process may remove folders meanwhile
-        os.utime(folder)  # the last use decides which are kept
+    with contextlib.suppress(OSError):  # another process may remove folders at the same time
+        os.utime(folder)  # the folders used last are kept
         for old in sorted(base.iterdir(), key=lambda path: path.lstat().st_mtime)[:-_KEPT]:
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
@@ -62,8 +62,8 @@ def cache_folder() -> Path:
 
 
 class FolderOfModule(UserProvidedCacheLocator):  # type: ignore[misc]
-    """Numba's cache of one function, in a folder called after its module. Numba's default is the path of the source,
-    which Ray changes at every start, so its workers would compile everything anew each time."""
+    """Locates Numba's cache of a function in a folder named after its module. Numba's default is the path of the
+    source. Ray changes that path at every start, so its workers would recompile everything each time."""
 
     def __init__(self, function: Callable[..., Any], source: str):
         super().__init__(function, source)
@@ -71,8 +71,8 @@ class FolderOfModule(UserProvidedCacheLocator):  # type: ignore[misc]
 
 
 class _Closed(JITCodeLibrary):  # type: ignore[misc]
-    """Machine code that keeps its copies of the functions it calls to itself. Else a call would go to whichever copy
-    this process has met first, and each is optimized, and so rounds, in its own way."""
+    """Machine code with private copies of the functions it calls. Otherwise a call would run the copy that this process
+    loaded first. Each copy is optimized differently, and so rounds differently."""
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
@@ -82,7 +82,7 @@ class _Closed(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _Whole(Compiler):  # type: ignore[misc]
-    """Numba's compiler, whose machine code is `_Closed`."""
+    """Numba's compiler with `_Closed` machine code."""
 
     def define_pipelines(self) -> Any:
         self.state.library = _Closed(self.state.targetctx.codegen(), "kernel")
@@ -91,33 +91,34 @@ class _Whole(Compiler):  # type: ignore[misc]
 
 
 def kernel(function: F) -> F:
-    """As `exact`, for what Python calls: it gives the same numbers whether this process compiled it or loaded it, and
-    whatever else it has loaded."""
+    """Compile like `exact`, for functions that Python calls. The results do not depend on whether this process compiled
+    or loaded the function, nor on the other functions it has loaded."""
     return _compile(function, EXACT | {"pipeline_class": _Whole})
 
 
 def exact(function: F) -> F:
-    """The function in machine code, which rounds as it is written; compiled at its first call, then kept on disk."""
+    """Compile a function at its first call, and cache it on disk. Operations are neither reordered nor fused."""
     return _compile(function, EXACT)
 
 
 def within(function: F) -> F:
-    """As `exact`, put into its caller: handing over a `World` or `Members` takes longer than a short function does."""
+    """Compile like `exact` and inline into the caller: passing a `World` or `Members` takes longer than a short
+    function."""
     return _compile(function, EXACT | INLINE)
 
 
 def compiled(function: F) -> F:
-    """As `exact`, but sums may be reordered, and a product and a sum rounded once."""
+    """Compile like `exact`, but allow reordered sums and fused multiply-add."""
     return _compile(function, FAST)
 
 
 def inlined(function: F) -> F:
-    """As `compiled`, put into its caller."""
+    """Compile like `compiled` and inline into the caller."""
     return _compile(function, FAST | INLINE)
 
 
 def _save(save: Callable[..., None], signature: Any, code: Any) -> None:
-    """Save the ``code`` of a ``signature``, one process at a time. Two at once would give one file to two signatures,
+    """Save the ``code`` of a ``signature`` under a lock. Two processes at once would use one file for two signatures,
     and a later process would call the wrong code."""
     with open(cache_folder() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -137,7 +138,8 @@ def _compile(function: F, options: dict[str, Any]) -> F:
 
 
 def type_predicate(kind: type) -> Any:
-    """A function by which compiled code knows, before it runs, whether an argument is of this very class of tuples."""
+    """Return a function that compiled code can call to test whether an argument is of the named tuple class ``kind``.
+    The result is a constant at compile time."""
 
     def predicate(x: Any) -> None: ...
 

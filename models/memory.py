@@ -1,4 +1,4 @@
-"""Episode memory: whole episodes of each member, the best or the latest, sampled step by step."""
+"""Replay buffer of whole episodes, the best or the latest of each member, from which single steps are sampled."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ _FIRST_SLOTS = 4096
 
 @dataclass(eq=False)
 class Episode:
-    """``steps {name: [L, ...]}``, the score it is kept by, and what belongs to it as a whole. In memory it has
-    ``slots [L]`` int64, where its steps lie, instead of ``steps``."""
+    """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` to rank it by, and ``extras``, tensors of the
+    whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are the positions of the steps."""
 
     steps: Mapping[str, Tensor]
     score: float
@@ -32,12 +32,12 @@ class Episode:
 
 
 class EpisodeMemory:
-    """Steps of all members in slots ``[M, N, ...]``; an episode is a list of slots, so nothing is moved when one
-    leaves.
+    """Episodes of M members. Steps are in slots ``[M, N, ...]``, and an episode is a list of slots, so removing one
+    moves no data.
 
     ``order`` "sorted" keeps the episodes of highest score, best first; "recent" keeps the latest, latest first.
-    ``capacity`` counts steps or episodes (``unit``). Whole episodes leave; one episode always stays, however long.
-    Storage starts small and doubles.
+    ``capacity`` counts ``unit`` "steps" or "episodes". Episodes are removed as a whole, and at least one is kept,
+    however long. Storage starts small and doubles.
     """
 
     def __init__(self, members: int, capacity: int, unit: str = "steps", order: str = "sorted"):
@@ -45,14 +45,14 @@ class EpisodeMemory:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all episodes and storage."""
         self.fields: dict[str, Tensor] = {}
         self.episodes: list[list[Episode]] = [[] for _ in range(self.members)]
         self._free = [torch.empty(0, dtype=torch.int64) for _ in range(self.members)]
         self._index: list[Tensor | None] = [None] * self.members
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
-        """Insert episodes of one member, the oldest first, and let go what no longer fits."""
+        """Insert episodes of one member, passed oldest first. Remove the episodes that no longer fit."""
         merged = [*reversed(batch), *self.episodes[member]]
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
@@ -83,31 +83,31 @@ class EpisodeMemory:
         episode.steps = {}
 
     def index(self, member: int) -> Tensor:
-        """The slots of all steps of a member, episode after episode, ``[steps]``."""
+        """Return the slots of all steps of a member, ``[steps]``, episode after episode."""
         index = self._index[member]
         if index is None:
             index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
         return index
 
     def firsts(self, member: int) -> Tensor:
-        """The slots of the first steps of a member's episodes, ``[episodes]``."""
+        """Return the slot of the first step of each episode of a member, ``[episodes]``."""
         lengths = torch.tensor([len(episode) for episode in self.episodes[member]])
         return self.index(member)[lengths.cumsum(0) - lengths]
 
     def column(self, name: str) -> list[Tensor]:
-        """One field of all steps in the order of `index`, ``[steps, ...]`` a member."""
+        """Return one field of all steps, a tensor ``[steps, ...]`` for each member, in the order of `index`."""
         return [values.index_select(0, self.index(m)) for m, values in enumerate(self.fields[name])]
 
     def set_column(self, name: str, values: Tensor) -> None:
-        """Write what `column` reads, one member's steps after another's."""
+        """Overwrite the field ``name`` of all steps with ``values``, the concatenated result of `column`."""
         for m, member_values in enumerate(values.split([len(self.index(m)) for m in range(self.members)])):
             self.fields[name][m].index_copy_(0, self.index(m), member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
-        """Slots of `updates` batches drawn with replacement, ``[updates, M, B]``.
+        """Sample the slots of ``updates`` minibatches of B = ``batch`` steps with replacement, ``[updates, M, B]``.
 
-        ``by`` "step": every step equally likely, so that long episodes weigh more (the public code); "episode": first
-        an episode, then a step of it (the paper, algorithm 2).
+        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight (the public
+        code). "episode" first samples an episode, then one of its steps (the paper, algorithm 2).
         """
         slots = []
         if by == "step":
@@ -124,14 +124,14 @@ class EpisodeMemory:
         return torch.stack(slots, dim=1)
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """The steps in ``slots [M, B]``: one ``[M, B, ...]`` a name."""
+        """Return the fields ``names`` of the steps in ``slots [M, B]``, ``[M, B, ...]`` each."""
         if self.members == 1:
             return [self.fields[name][0].index_select(0, slots[0]).unsqueeze(0) for name in names]
         flat = (slots + self.fields[names[0]].shape[1] * torch.arange(self.members).unsqueeze(1)).flatten()
         return [self.fields[name].flatten(0, 1).index_select(0, flat).unflatten(0, slots.shape) for name in names]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and lists; slots are not kept, for which slot a step lies in changes nothing."""
+        """Return all episodes as plain tensors and lists, without slots: they do not affect results."""
         return {
             "members": [
                 {
@@ -146,7 +146,8 @@ class EpisodeMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any], blank: Episode) -> None:
-        """StateError where there are other fields than in the episode ``blank``, which is not in memory."""
+        """Replace all episodes by a saved state. Raises StateError if its fields differ from those in ``blank``, an
+        example of an episode that is not in memory."""
         self.clear()
         demand(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
         for member, saved in enumerate(state["members"]):

@@ -1,7 +1,8 @@
-"""The settings of agents of several families in one search, as one dataclass. Imports no torch.
+"""Joint settings of agents from several families in one search, as one dataclass. Imports no torch.
 
-Each family has separate fields: ``lr`` of DDQN and of PPO become ``DDQN_lr`` and ``PPO_lr``. A setting of one family
-alone keeps its name. A value given as ``lr`` is meant for every family that has one (`spread`).
+If several families have a setting, the joint settings have a field for each of them: ``lr`` of DDQN and PPO becomes
+``DDQN_lr`` and ``PPO_lr``. A setting of a single family keeps its name. A user's value of ``lr`` sets the fields of all
+families that have it (`spread`).
 """
 
 import dataclasses
@@ -17,18 +18,18 @@ Classes = tuple[tuple[str, type], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """The base of all such settings."""
+    """The base class of all joint settings. `make_mixture` creates a subclass for each combination of families."""
 
     classes: ClassVar[Classes]
 
-    def __reduce__(self) -> Any:  # workers make the class anew
+    def __reduce__(self) -> Any:  # worker processes create the class again
         return make_mixture, (
             tuple((name, config) for (name, _), config in zip(self.classes, parts(self), strict=True)),
         )
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
-    """Class of settings -> field -> its name in the joint settings of all ``classes``."""
+    """Return class of settings -> field -> name of this field in the joint settings of all ``classes``."""
     having = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
     return {
         config_class: {
@@ -40,8 +41,8 @@ def names_in(classes: Classes) -> dict[type, dict[str, str]]:
 
 
 def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
-    """Joint settings of several families, given as ``(name, settings)``. Settings of one family are returned
-    unchanged."""
+    """Return the joint settings of several families, from pairs ``(name, settings)``. Settings of a single family are
+    returned unchanged."""
     if len(configs) == 1:
         return configs[0][1]
     classes = tuple((name, type(config)) for name, config in configs)
@@ -65,12 +66,12 @@ def _class_of(classes: Classes) -> type:
 
 
 def classes_of(config: Any) -> Classes:
-    """The classes that joint settings consist of; for one family its class, without a name."""
+    """Return the classes that ``config`` consists of. For settings of a single family, the name is empty."""
     return config.classes if isinstance(config, Mixture) else (("", type(config)),)
 
 
 def parts(config: Any) -> list[Any]:
-    """The settings of each family."""
+    """Split ``config`` into the settings of each family."""
     if not isinstance(config, Mixture):
         return [config]
     class_names = names_in(config.classes).items()
@@ -81,7 +82,7 @@ def parts(config: Any) -> list[Any]:
 
 
 def shared(config: Any) -> dict[str, tuple[str, ...]]:
-    """A setting that several families have -> its names, one for each of them."""
+    """Return setting -> its names in ``config``, one for each family, for settings that several families have."""
     common_names: dict[str, tuple[str, ...]] = {}
     for names in names_in(classes_of(config)).values():
         for field, name in names.items():
@@ -91,7 +92,8 @@ def shared(config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def spread(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` by the names of fields. A value for several families goes to each family without a specific value."""
+    """Return ``values`` by names of fields of ``config``. A value of a shared setting applies to every family without a
+    more specific value."""
     common_names, spread_values = shared(config), dict[str, Any]()
     for name, value in values.items():
         spread_values |= dict.fromkeys(common_names.get(name, (name,)), value)

@@ -1,15 +1,15 @@
-"""The fully connected network of M members, with its forward and backward pass by hand.
+"""The fully connected network of M members, with forward and backward passes written by hand.
 
 Small networks spend their time in thin matrix products and in autograd's bookkeeping, so gradients are computed by
 hand; tests compare them with autograd. There are two layouts of activations, each several times faster for
 its users:
 
-- ``columns``, ``[M, features, B]``: the batch is the wide, contiguous axis of every product. At two outputs that is
+- ``columns``, ``[M, features, B]``: the batch is the wide, contiguous axis of every product. With two outputs this is
   five times faster than rows (DDQN, synthetic environments).
-- ``rows``, ``[M, B, features]``: at batches of 8 to 32 products ``[B, in] x [in, out]`` take a quarter of the time of
-  their transposes (imagined rollouts). Policy gradients and state values use it too.
+- ``rows``, ``[M, B, features]``: with batches of 8 to 32, products ``[B, in] x [in, out]`` take a quarter of the time
+  of their transposes (imagined rollouts). Policy gradients and state values use it too.
 
-The layouts share everything but their products (models/products.py).
+The layouts differ only in their products (models/products.py).
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,15 @@ Layer = tuple[Tensor, Tensor]
 
 
 class Mlp:
-    """An architecture: ``sizes`` are inputs, hidden widths and outputs. Parameters are passed in, flat ``[M, size]``.
+    """An architecture: ``sizes`` are inputs, hidden widths and outputs. It holds no parameters: methods receive them,
+    flat ``[M, size]`` or as the result of `layers`.
 
     ``activation`` of the hidden layers is relu, leakyrelu (``leak`` is its slope), tanh, identity or prelu (one learned
     slope, shared by all layers), in rows also elu and silu.
 
-    A layer is stored as its weight, then its bias; prelu's slope comes last. Rows store a weight ``[in, out]``. Columns
-    store the shorter side first, which is fastest for thin products. ``size`` is rounded up to a multiple of ``block``
-    with zeros, which get no gradient. ``layer`` is the initialisation of a layer.
+    Each layer is stored as its weight, then its bias; prelu's slope is last. Rows store a weight ``[in, out]``. Columns
+    store the shorter side first, which is fastest for thin products. ``size`` is padded with zeros to a multiple of
+    ``block``; padding gets no gradient. ``layer`` is the class that initialises each layer.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class Mlp:
         self.dense = [layer("", inputs, outputs) for inputs, outputs in pairwise(self.sizes)]
         self.depth = len(self.dense)
         self._slope = activation == "prelu"
-        self._from_input = activation in ("prelu", "silu")  # their output does not tell their derivative
-        # Whether a weight is stored the other way around than it is used.
+        self._from_input = activation in ("prelu", "silu")  # their derivative cannot be computed from their output
+        # Whether a weight is stored transposed.
         self._turned = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
         self._stored: list[tuple[int, ...]] = []
         for dense in self.dense:
@@ -70,7 +71,7 @@ class Mlp:
         self.size = sum(self._counts) + self.padding
 
     def initial(self, streams: Streams) -> Tensor:
-        """Initial parameters ``[M, size]``, drawn from each member's stream."""
+        """Sample initial parameters ``[M, size]`` from each member's stream."""
         return streams.map_generators(self._first)
 
     def _first(self, generator: torch.Generator) -> Tensor:
@@ -81,7 +82,8 @@ class Mlp:
         return torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
-        """Views of ``flat [M, size]``, valid as long as its memory is. A prelu slope is a last layer of one tensor."""
+        """Return the layers of ``flat [M, size]`` as views, valid as long as its memory. With prelu, an additional last
+        pair holds the slope twice."""
         parts = flat.split([*self._counts, self.padding] if self.padding else self._counts, 1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._stored, strict=False)]
         pairs = zip(views[0 : 2 * self.depth : 2], views[1::2], self._turned, strict=False)
@@ -89,8 +91,8 @@ class Mlp:
         return weights + [(views[-1], views[-1])] * self._slope
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
-        """The trace of ``x [M, in, B]`` (rows: ``[M, B, in]``) for `backward`: the output of each hidden layer (before
-        the activation for prelu and silu), then the output of the network, without activation."""
+        """Run the network on ``x [M, in, B]`` (rows: ``[M, B, in]``). Return the trace for `backward`: the output of
+        each hidden layer (for prelu and silu before the activation), then the output of the network."""
         trace: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:
@@ -105,8 +107,8 @@ class Mlp:
     def backward(
         self, layers: list[Layer], x: Tensor, trace: list[Tensor], gradient: Tensor, inputs: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Backpropagate d loss / d output, shaped as the output, to d loss / d parameters ``[M, size]``, summed over
-        the batch, and with ``inputs`` to d loss / d x. ``trace`` is the result of `forward` for ``x``."""
+        """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
+        batch, and d loss / d x if ``inputs`` (else None). ``trace`` is the result of `forward` for ``x``."""
         parts: list[Tensor] = []
         slopes: list[Tensor] = []
         for i in reversed(range(self.depth)):
@@ -129,8 +131,7 @@ class Mlp:
         return torch.cat(parts, 1), gradient if inputs else None
 
     def input_gradient(self, layers: list[Layer], trace: list[Tensor], gradient: Tensor) -> Tensor:
-        """From d loss / d output to d loss / d x, shaped as x, without the gradient of the parameters: half the
-        products of `backward`."""
+        """Backpropagate ``gradient``, d loss / d output, to d loss / d x alone: half the products of `backward`."""
         for i in reversed(range(self.depth)):
             gradient = self.products.input_gradient(layers[i][0], gradient)
             if i:
@@ -138,28 +139,28 @@ class Mlp:
         return gradient
 
     def _derivative(self, layers: list[Layer], gradient: Tensor, activation: Tensor) -> Tensor:
-        """``gradient`` times the activation's derivative, from an entry of the trace."""
+        """Return ``gradient`` times the activation's derivative; ``activation`` is an entry of the trace."""
         if self._slope:
             return gradient * ((activation > 0) + layers[-1][0] * (activation <= 0))
         return derivative(gradient, activation, self.activation, self.leak)
 
     def _activated(self, layers: list[Layer], x: Tensor) -> Tensor:
-        """prelu or silu."""
+        """Apply prelu or silu."""
         if self._slope:
             return x.clamp(min=0).addcmul_(x.clamp(max=0), layers[-1][0])
         return x * sigmoid(x)
 
 
 def parameters(sizes: Sequence[int]) -> int:
-    """Weights and biases of an `Mlp`."""
+    """Return the number of weights and biases of an `Mlp`."""
     return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
 
 
 class MlpNetwork(nn.Module):
     """An `Mlp` in rows as a module with weights: ``[M, B, inputs] -> [M, B, outputs]``.
 
-    Autograd works through it, by way of the manual backward pass. `trace` and `gradient` are the two passes without
-    autograd.
+    Autograd can differentiate it; it then calls the manual backward pass. `trace` and `gradient` are the two passes
+    without autograd.
     """
 
     def __init__(
@@ -172,8 +173,8 @@ class MlpNetwork(nn.Module):
         self._views: tuple[int, list[Layer]] | None = None
 
     def layers(self) -> list[Layer]:
-        """Views of its weights, without autograd."""
-        if torch.compiler.is_compiling():  # which would not look into the memory of a tensor
+        """Return views of the weights, without autograd."""
+        if torch.compiler.is_compiling():  # the compiler cannot trace `data_ptr`
             return self.mlp.layers(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():
             self._views = (self.flat.data_ptr(), self.mlp.layers(self.flat.detach()))
@@ -183,18 +184,18 @@ class MlpNetwork(nn.Module):
         return _ByHand.apply(x, self.flat, self) if torch.is_grad_enabled() else self.trace(x)[-1]
 
     def trace(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
-        """As `Mlp.forward`, with the module's weights or with ``flat [M, D]``."""
+        """Return the result of `Mlp.forward`, with the module's weights or with ``flat [M, D]``."""
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
 
     def gradient(
         self, x: Tensor, trace: list[Tensor], of_outputs: Tensor, inputs: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """As `Mlp.backward`."""
+        """Return the result of `Mlp.backward`. ``of_outputs`` is d loss / d output."""
         return self.mlp.backward(self.layers(), x, trace, of_outputs, inputs)
 
 
 class _ByHand(torch.autograd.Function):
-    """A network with its backward pass by hand as one operation of autograd."""
+    """A network with its manual backward pass, as one operation of autograd."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, flat: Tensor, network: MlpNetwork) -> Tensor:

@@ -1,4 +1,4 @@
-"""Running means and deviations of M members, to normalise observations and rewards by."""
+"""Running means and standard deviations of M members, to normalise observations and rewards."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ _EPS = 1e-8  # added to variances
 class Moments:
     """Running mean and variance of arrays of ``shape``, elementwise for each member: ``[M, *shape]`` float64.
 
-    They start as if there had been ``prior`` numbers of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
+    The initial state counts ``prior`` imaginary values of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
     formulae and a pairwise algorithm for computing sample variances".
     """
 
@@ -21,7 +21,7 @@ class Moments:
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
-        """Take in ``values [M, B, *shape]`` of the members ``who [M]`` bool (None: all)."""
+        """Update the moments with ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
         values, count_added = values.double(), values.shape[1]
         mean = values.mean(1)
         count, off = self.count + count_added, mean - self.mean
@@ -35,12 +35,12 @@ class Moments:
             )
 
     def scale(self) -> Tensor:
-        """The factor that normalises numbers, ``[M, *shape]`` float32. 1e-8 is added to variances, as in Gymnasium's
-        and stable-baselines3's wrappers."""
+        """Return the factor that scales values to variance 1, ``[M, *shape]`` float32. 1e-8 is added to variances, as
+        in the wrappers of Gymnasium and stable-baselines3."""
         return (1 / (self._variance() + _EPS).sqrt()).float()
 
     def deviation(self) -> Tensor:
-        """Standard deviations ``[M, *shape]``; 1 for numbers that vary by no more than rounding."""
+        """Return standard deviations ``[M, *shape]``, or 1 for values that vary by no more than rounding errors."""
         variance = self._variance()
         return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
 

@@ -1,4 +1,4 @@
-"""Actor-critic agents that learn from a replay buffer: the common part of TD3 and SAC."""
+"""Off-policy actor-critic agents: the common part of TD3 and SAC."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -21,14 +21,14 @@ from models.varied import draw_all, groups
 
 
 class OffPolicy(Replaying):
-    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
+    """Base class of TD3 and SAC: an actor and twin critics that learn from a replay buffer. E is ``config.num_envs``.
 
     Internally, actions are vectors of A numbers in [-1, 1], which are scaled to the bounds of the environment. So noise
     is relative to half the range. A member acts at random until it learns. Values are bootstrapped at time limits.
-    Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, drawn from its seed;
-    all members must then come from one group of `groups`.
+    Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its
+    seed; all members must then be from one group of `groups`.
 
-    A subclass implements the methods below that raise NotImplementedError, and may draw more numbers a step (`_draws`).
+    A subclass implements the methods that raise NotImplementedError, and may sample more numbers per step (`_draws`).
     """
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
@@ -60,12 +60,12 @@ class OffPolicy(Replaying):
         self.noise = NoiseBlocks(in_step(seeds, "exploration and replay"), self._draws())
         drifts = config.noise_type == "ornstein-uhlenbeck"
         self.drift = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
-        self.numbers: dict[str, Tensor] = {}  # of the step under way
-        self.action_vectors = torch.empty(0)  # the vectors of the step under way, [M, E, A]
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
+        self.numbers: dict[str, Tensor] = {}  # random numbers of the current step
+        self.action_vectors = torch.empty(0)  # vectors of the current step, [M, E, A]
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0
-        self.logged: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # of the last update
-        self._everyone = False  # whether all members learn
+        self.logged: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # from the last update
+        self._everyone = False  # whether all members have begun to learn
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.reach = (self.low + self.high) / 2, (self.high - self.low) / 2
@@ -75,15 +75,16 @@ class OffPolicy(Replaying):
         self._actor: list[Layer] = self.network.layers(self.online[:, : self.network.size])
 
     def _outputs(self, vector: int) -> int:
-        """Outputs of the actor's network for actions of so many numbers."""
+        """Return the number of outputs of the actor's network, for action vectors of length ``vector``."""
         return vector
 
     def _initial(self, streams: Streams) -> Tensor:
-        """Initial weights of the actor, ``[M, D]``, of which the network's come first."""
+        """Return initial weights of the actor, ``[M, D]``. The network's weights are first; a subclass may add more."""
         return self.network.initial(streams)
 
     def _draws(self) -> list[Draw]:
-        """The random numbers of a step. ``explore`` and ``random`` are of the action, the others of its updates."""
+        """Return the random numbers to sample for each step: ``explore`` and ``random`` for the action, the others for
+        its updates."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -93,11 +94,12 @@ class OffPolicy(Replaying):
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        """Vectors ``[M, E, A]`` to act by, from the actor's ``outputs [M, ., E]`` and the step's numbers."""
+        """Return exploring action vectors ``[M, E, A]``, from the actor's ``outputs [M, ., E]`` and ``numbers``."""
         raise NotImplementedError
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Action vectors ``[M, E, A]`` in a test. ``streams`` is None if tests are deterministic."""
+        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, ., E]``. If ``streams`` is
+        None, they are greedy."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
@@ -109,15 +111,15 @@ class OffPolicy(Replaying):
             vectors = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
             if not self._everyone:
                 vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._at_random())
-            self.action_vectors = vectors.nan_to_num(0.0)  # whose weights are no longer finite still plays
+            self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
             return self.executed(self.action_vectors)
 
     def _at_random(self) -> Tensor:
-        """Uniform vectors ``[M, E, A]``."""
+        """Return uniformly random action vectors ``[M, E, A]``."""
         return 2 * self.numbers["random"] - 1
 
     def executed(self, vectors: Tensor) -> Tensor:
-        """Actions of the environment for action ``vectors [M, E, A]``."""
+        """Return the environment's actions for action ``vectors [M, E, A]``."""
         return torch.addcmul(self.centre, vectors, self.reach).maximum(self.low).minimum(self.high)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Play":
@@ -128,10 +130,10 @@ class OffPolicy(Replaying):
 
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
-        """Values of the greedy policy by the target critics, ``obs [M, B, O] -> [M, B]``."""
+        """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
         states = obs.transpose(1, 2)
         vectors = self.play(self.network.forward(self._actor, states)[-1], None)
-        if isinstance(self.spaces.actions, Discrete):  # of logits, only which is the largest counts
+        if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(torch.cat([states, vectors.transpose(1, 2)], 1))
 
@@ -140,7 +142,7 @@ class OffPolicy(Replaying):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Remember the step, with the vectors that `act` chose."""
+        """Store the step with the action vectors that `act` chose; ``action`` is not used."""
         pair = torch.cat([obs, self.action_vectors], 2)
         self.replay.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)
@@ -161,11 +163,12 @@ class OffPolicy(Replaying):
         self.logged = {tag: value.masked_fill(~active, torch.nan) for tag, value in self.logged.items()}
         return loss.masked_fill(~active, torch.nan)
 
-    of_updates: tuple[str, ...] = ("replay", "next")  # numbers of a step with an axis of updates
+    of_updates: tuple[str, ...] = ("replay", "next")  # names of the random numbers with an axis of updates
 
     def update(self, numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """The critics' loss ``[M]`` of an update of the members ``learning [M]`` (None: all), by one update's numbers:
-        uniform ``replay [M, B]`` chooses the rows."""
+        """Update critics, actor and target networks of members ``learning [M]`` bool (None: all). Return the critics'
+        loss ``[M]``. ``numbers`` are the random numbers of one update: uniform ``replay [M, B]`` chooses the minibatch.
+        """
         rows = self.replay.sample(numbers["replay"])
         pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
         next_q = self.next_q(next_obs, numbers)
@@ -178,19 +181,19 @@ class OffPolicy(Replaying):
         return loss
 
     def _novelty(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
-        """Intrinsic rewards ``[M, B]`` of ``pairs [M, B, O + A]``. Continuous actions are action vectors, discrete ones
-        are indices."""
+        """Return intrinsic rewards ``[M, B]`` of ``pairs [M, B, O + A]``. The intrinsic reward receives continuous
+        actions as vectors and discrete ones as indices."""
         assert self.curiosity is not None
         obs, vectors = pairs.split((self.obs_size, self.action_size), 2)
         action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
         return self.curiosity.rewards(obs, action, next_obs, learning)
 
     def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        """Target values of ``next_obs [M, O, B]``, ``[M, B]``."""
+        """Return target values ``[M, B]`` of ``next_obs [M, O, B]``."""
         raise NotImplementedError
 
     def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """The updates of actor and targets that go with one of the critics, on ``obs [M, O, B]``."""
+        """Update actor and target networks after an update of the critics, on ``obs [M, O, B]``."""
         raise NotImplementedError
 
     # -- members and state ---------------------------------------------------------------------------------------------
@@ -215,7 +218,7 @@ class OffPolicy(Replaying):
         return self.logged | self.of_learners(update_metrics)
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
-        """The actor's loss ``[M]`` in the latest update, from `TwinCritics.latest`."""
+        """Return the actor's loss ``[M]`` in the latest update. ``latest`` is a copy of `TwinCritics.latest`."""
         return latest["acted"].flatten(1).mean(1).neg()
 
     def training_state(self) -> dict[str, Any]:
@@ -230,7 +233,7 @@ class OffPolicy(Replaying):
 
 
 class Play(Policy):
-    """A test of M trained actors, without memory or optimiser: greedy, or drawing from ``streams``."""
+    """Evaluation policy of M trained actors: greedy, or sampled from ``streams``."""
 
     def __init__(self, agent: OffPolicy, online: Tensor, streams: Streams | None = None):
         self.agent, self.online, self.streams, self.members = agent, online, streams, len(online)
@@ -243,5 +246,5 @@ class Play(Policy):
 
 
 def _vector(spaces: Spaces) -> int:
-    """A: numbers of an action as a vector, of discrete actions one for each."""
+    """Return A, the length of an action vector: for discrete actions, one number for each of them."""
     return spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size

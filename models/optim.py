@@ -1,4 +1,4 @@
-"""Adam and gradient clipping on flat parameters ``[M, D]``, each member by itself."""
+"""Adam and gradient clipping on flat parameters ``[M, D]``, separately for each member."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,8 @@ from models.state import check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
-    """A method of torch's optimizers without the decorator that loads torch's compiler, which takes over a second."""
+    """Return a method of torch's optimizers without its decorator, which loads torch's compiler. That takes over a
+    second."""
     return getattr(method, "__wrapped__", method)
 
 
@@ -30,15 +31,16 @@ class LeanOptimizer(Optimizer):
 class Adam(LeanOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1).
 
-    The bias corrections are Python floats from ``beta ** step``: a tensor power differs by an ulp between SIMD and
-    scalar code, and with it a member alone from the same member in a batch. Equals `torch.optim.Adam` up to rounding.
+    Bias corrections are computed as Python floats. A tensor's ``beta ** step`` would differ by an ulp between SIMD and
+    scalar code, so a member alone would differ from the same member among others. Equals `torch.optim.Adam` up to
+    rounding.
     """
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "step_count": 0})
-        self.share: Tensor | None = None  # [M], factor on every member's learning rate
+        self.share: Tensor | None = None  # [M], factor on each member's learning rate
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -81,8 +83,9 @@ def _direction(
     eps: float,
     keep: tuple[float | Tensor, float | Tensor] | None = None,
 ) -> Tensor:
-    """Update the moments in place. Returns the step without learning rate and first bias correction. ``keep`` replaces
-    ``betas`` as the decay rates of both moments."""
+    """Update the moments ``mean`` and ``square`` in place. Return Adam's step before the factor of learning rate and
+    first bias correction. ``root2`` is the square root of the second bias correction. ``keep`` replaces ``betas`` as
+    the decay rates of both moments."""
     keep = keep or betas
     mean.mul_(keep[0]).add_(grad * (1 - betas[0]))
     square.mul_(keep[1]).add_(grad.square().mul_(1 - betas[1]))
@@ -91,8 +94,8 @@ def _direction(
 
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Bias corrections by count, computed in floats: 1 / (1 - beta1**count) and sqrt(1 - beta2**count). Counts go from
-    0 (both are 1) to the first count at which both are 1 in float32."""
+    """Return tables of bias corrections by count, computed in float64: 1 / (1 - beta1**count) and the square root of
+    1 - beta2**count. Both are 1 at count 0. The tables end at the first count at which both are 1 in float32."""
     first, root2 = [1.0], [1.0]
     while len(first) == 1 or max(betas) ** (len(first) - 1) > 2e-8:  # less than half a unit in the last place of 1
         first.append(1 / (1 - betas[0] ** len(first)))
@@ -101,11 +104,11 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
 
 
 class MemberAdam:
-    """Adam whose members may start at different times: each has a separate count, and so a separate bias correction.
+    """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a separate step
+    count, and so a separate bias correction.
 
-    One parameter ``[M, D]``. A member's numbers equal those of `Adam`, counted from its first update. Not a
-    `torch.optim.Optimizer`: that class loads torch's compiler and hooks into every step, which at these sizes costs
-    a tenth of it.
+    A member's numbers equal the numbers of `Adam`, counted from its first update. It is no `torch.optim.Optimizer`,
+    because that class loads torch's compiler and adds hooks to every step, a tenth of its time at these sizes.
     """
 
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
@@ -116,8 +119,8 @@ class MemberAdam:
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
-        """One step by ``grad [M, D]`` of the members in ``learning [M]`` bool (None: all of them); the others keep
-        weights and moments to the bit. It takes no number back to the host."""
+        """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). The others keep weights
+        and moments to the bit. No data is copied to the host."""
         keep: tuple[float | Tensor, float | Tensor] = self.betas
         rate = self.lr.unsqueeze(1)
         if learning is None:
@@ -133,7 +136,7 @@ class MemberAdam:
         self.param.sub_(update.mul_(rate * first))
 
     def select(self, param: Tensor, members: Tensor) -> None:
-        """Keep ``members`` only; their parameters are now ``param``."""
+        """Keep only ``members`` (indices ``[M']``). ``param [M', D]`` are their parameters from now on."""
         self.param, self.lr = param, self.lr[members]
         self.mean, self.square, self.count = self.mean[members], self.square[members], self.count[members]
 
@@ -150,12 +153,11 @@ class AdamW:
     """Adam (Kingma & Ba 2015) with a weight decay that does not depend on the learning rate: ``x <- x - lr m / (sqrt(v)
     + eps) - decay x`` with bias-corrected m and v.
 
-    That is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
-    2023; `torch.optim.AdamW` multiplies its ``weight_decay`` by the learning rate, so it is given ``decay / lr``. Its
-    fused kernel is called directly, parameters ``[M, ...]`` in one pass over memory: the class around it costs more
-    than a small network's update. Each element is updated by itself. A member's numbers are the same alone and in
-    company where they fill whole blocks of 64: the kernel rounds the last elements of an array otherwise than those
-    before.
+    This is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
+    2023. `torch.optim.AdamW` multiplies its ``weight_decay`` by the learning rate, so ``decay / lr`` is passed to it.
+    Its fused kernel is called directly, on parameters ``[M, ...]`` in one pass over memory, because the class around it
+    costs more than a small network's update. The kernel rounds the last elements of an array differently. So a
+    member's numbers are the same alone and among others only if they fill whole blocks of 64.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):
@@ -166,7 +168,7 @@ class AdamW:
 
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
-        """One step by ``grads``, shaped as the parameters."""
+        """Make one step with ``grads``, shaped as the parameters."""
         adamw(
             self.params,
             list(grads),
@@ -196,11 +198,12 @@ class AdamW:
 
 
 class LockstepAdam:
-    """Adam of one parameter ``[M, D]`` whose members all step together, with learning rates ``lr [M]``. With
-    ``per_member``, some may step without the others, and ``count`` is a tensor ``[M]`` int64.
+    """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
+    ``per_member``, members may also step separately, and ``count`` is a tensor ``[M]`` int64.
 
-    D is a multiple of 64, for the fused kernel (see `AdamW`). It is one call if the rates are equal, else one for
-    each member. A member's numbers equal those of `Adam` up to rounding.
+    D must be a multiple of 64, for the fused kernel (see `AdamW`); otherwise it raises ValueError. The kernel is called
+    once if the rates are equal and not ``per_member``, else once per member. A member's numbers equal the numbers of
+    `Adam` up to rounding.
     """
 
     def __init__(
@@ -219,8 +222,8 @@ class LockstepAdam:
 
     @torch.no_grad()
     def update(self, grad: Tensor, share: float = 1.0, moves: Tensor | None = None) -> None:
-        """One step by ``grad [M, D]`` and that share of the learning rates, of the members in ``moves [M]`` bool (None:
-        all of them; needs ``per_member``)."""
+        """Make one step with ``grad [M, D]`` and learning rates multiplied by ``share``. ``moves [M]`` bool are the
+        members to update (None: all); it requires ``per_member``."""
         tensors = (self.param, grad, self.mean, self.square)
         in_step = isinstance(self.count, int)
         rows = [tensors] if in_step and len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
@@ -249,7 +252,7 @@ class LockstepAdam:
         self.count = self.count + (1 if moves is None else moves)
 
     def select(self, param: Tensor, members: Tensor) -> None:
-        """Keep ``members`` only; their parameters are now ``param``."""
+        """Keep only ``members`` (indices ``[M']``). ``param [M', D]`` are their parameters from now on."""
         self.param, self.lr = param, [self.lr[m] for m in members.tolist()]
         self.mean, self.square = self.mean[members], self.square[members]
         self.count = self.count if isinstance(self.count, int) else self.count[members]
@@ -264,25 +267,26 @@ class LockstepAdam:
 
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale each member's gradient over all `params` (``[M, ...]``) to at most `max_norm`; returns the norms ``[M]``.
+    """Scale each member's gradient over all ``params [M, ...]`` to a norm of at most ``max_norm``. Return the norms
+    ``[M]`` from before.
 
-    `torch.nn.utils.clip_grad_norm_` would take one norm over all members and so couple them.
+    `torch.nn.utils.clip_grad_norm_` would compute one norm over all members and so couple them.
     """
     return clip_norm(gradients(params), max_norm)
 
 
 def gradients(params: Sequence[Tensor]) -> list[Tensor]:
-    """Those of parameters that have any, ``[M, D]`` each."""
+    """Return the gradients of the parameters that have one, ``[M, D]`` each."""
     return [p.grad.flatten(1) for p in params if p.grad is not None]
 
 
 def norms(grads: Sequence[Tensor]) -> Tensor:
-    """The Euclidean lengths ``[M]`` of each member's gradients ``[M, D]``, all taken together."""
+    """Return the Euclidean norm of each member's gradient, ``[M]``, over all of ``grads`` (``[M, D]`` each)."""
     return torch.stack([g.square().sum(1) for g in grads]).sum(0).sqrt()
 
 
 def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """As `clip_gradients`, for gradients ``[M, D]``."""
+    """Scale gradients ``[M, D]`` in place as `clip_gradients` does, and return the norms ``[M]`` from before."""
     norm = norms(grads)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:

@@ -1,7 +1,8 @@
-"""Everything ``--implementation`` takes: the families in the folders of models/agents/ and models/proxies/.
+"""The registry of implementations, the choices of ``--implementation``: all families in models/agents/ and
+models/proxies/.
 
-A folder with a ``config.py`` that ends in ``FAMILY`` is enough (`models.family.Family`). Imports no torch, except for
-`agent_class`.
+To register a family, create a folder with a ``config.py`` that defines ``FAMILY`` (`models.family.Family`). Only
+`agent_class` imports torch.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from models.settings import SettingError, kinds, no_choice, spelt
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Every implementation's name -> its family; those that learn a proxy come last."""
+    """Return implementation name -> family. Implementations that learn a proxy are last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -32,7 +33,7 @@ def implementations() -> dict[str, Family]:
     return families
 
 
-# Nearest implementations to names from other libraries and books.
+# Names from other libraries and books -> the nearest implementation here, for suggestions in error messages.
 _ELSEWHERE = {
     other: name
     for name, aliases in {
@@ -55,7 +56,7 @@ def _resolve(name: str) -> str:
 
 
 def family(name: str) -> Family:
-    """The family that has implementation ``name``; SettingError when there is none."""
+    """Return the family of implementation ``name``. Raises SettingError if there is none."""
     names = implementations()
     if name not in names:
         raise no_choice("implementation", name, names, guess=_resolve(name))
@@ -63,18 +64,18 @@ def family(name: str) -> Family:
 
 
 def as_named(names: str) -> str:
-    """``names`` of implementations, separated by commas, in their canonical spelling."""
+    """Return ``names`` of implementations, separated by commas, in their canonical spelling."""
     return ",".join(spelt(name.strip(), implementations()) for name in names.split(","))
 
 
 def inner_agents() -> list[str]:
-    """The agents that can train on a proxy."""
+    """Return the names of all agents that can train on a proxy."""
     return [name for name, family_spec in implementations().items() if family_spec.trains_on_proxies]
 
 
 def named_agents(names: str) -> list[str]:
-    """The agents in ``names``, separated by commas. Raises SettingError for an agent that cannot train on a proxy, and
-    for a repeated name."""
+    """Split ``names`` of agents at commas. Raises SettingError if an agent cannot train on a proxy, and for an empty or
+    repeated name."""
     agents = [name.strip() for name in names.split(",")]
     duplicate = next((name for name in agents if agents.count(name) > 1), None)
     if duplicate is not None or "" in agents:
@@ -92,14 +93,15 @@ def named_agents(names: str) -> list[str]:
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """The folders of the families whose settings a run of ``name`` has, including its agents if it learns a proxy."""
+    """Return the folder names of all families with settings in a run of ``name``. If ``name`` learns a proxy, they
+    include the families of the agents in ``agent``."""
     inner = named_agents(agent) if family(name).learns_from == "evolution" else []
     family_specs = [family(agent_name) for agent_name in (name, *inner)]
     return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
 
 
 def config_classes(agents: Sequence[str]) -> Classes:
-    """The classes of the settings of these agents, each with the first of them that has it."""
+    """Return the classes of the settings of ``agents`` without repetition, each with the first agent that has it."""
     classes: dict[type, str] = {}
     for name in agents:
         classes.setdefault(family(name).config, name)
@@ -107,7 +109,8 @@ def config_classes(agents: Sequence[str]) -> Classes:
 
 
 def by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
-    """Of each family of the ``agents``: the first of them, field -> its name in ``config``, and the settings."""
+    """Return a tuple for each family among ``agents``: its first agent, field -> name of the field in ``config``, and
+    its settings. ``config`` are the joint settings of all ``agents``."""
     classes = config_classes(agents)
     names = names_in(classes)
     return [
@@ -116,13 +119,16 @@ def by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, s
 
 
 def distinctive(name: str) -> set[str]:
-    """The settings that tell the implementations of a family apart, of which ``name`` is one."""
+    """Return the settings in which the implementations of a family differ. ``name`` is one of them."""
     return {key for overrides in family(name).implementations.values() for key in overrides}
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
-    """The settings of agent ``name``, taken from the joint settings of all ``agents``: with the overrides of this
-    implementation, and without those of the others."""
+    """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``.
+
+    If several of ``agents`` share its family, settings that the family's implementations override have the values of
+    implementation ``name``.
+    """
     family_spec = family(name)
     part = next(part for part in parts(config) if type(part) is family_spec.config)
     if sum(family(other) is family_spec for other in agents) == 1:
@@ -132,8 +138,8 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
 
 
 def agent_class(name: str) -> type[Any]:
-    """The ``Agent`` class of implementation ``name``. Imports torch. Raises TypeError if it does not satisfy
-    `models.contract`."""
+    """Return the ``Agent`` class of implementation ``name``. Imports torch. Raises TypeError if the class does not
+    satisfy `models.contract`."""
     from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
 
     family_spec = family(name)
@@ -160,9 +166,9 @@ def agent_class(name: str) -> type[Any]:
 
 
 def default_config(name: str, game: str, choices: Mapping[str, Any] | None = None) -> Any:
-    """The ``config`` of ``name`` on ``game``. Defaults of the family are overridden by the implementation, the game,
-    and the ``choices`` preset, if there is one. Parameters of ``game`` after a comma change no defaults. Raises
-    SettingError for a preset that ``name`` does not have."""
+    """Return the default settings of ``name`` on ``game``: the family's defaults, overridden by the implementation's,
+    the game's and those in the preset of ``choices``, if it has one. Parameters of ``game`` after a comma change no
+    defaults. Raises SettingError for a preset that ``name`` does not have."""
     family_spec = family(name)
     values = {
         **family_spec.implementations[name],
@@ -178,10 +184,10 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
 
 def default_configs(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Default settings of the agents and of the proxy (None if ``name`` learns none).
+    """Return the default settings of the agents and of the proxy (None if ``name`` learns none).
 
-    ``choices`` may choose a preset; ``agent`` names the agents that train on a proxy. ``PPO_lr`` in a preset applies to
-    that family alone. Raises SettingError.
+    ``choices`` may contain a preset. ``agent`` names the agents that train on a proxy, separated by commas. ``PPO_lr``
+    in a preset applies only to PPO's family. Raises SettingError for an unknown agent or preset.
     """
     family_spec = family(name)
     if family_spec.learns_from != "evolution":
@@ -193,10 +199,10 @@ def default_configs(name: str, game: str, choices: Mapping[str, Any], agent: str
         **family_spec.proxy_defaults({**choices, "agent": agent}, game),
     }
     if {**values, **choices}.get("agents_take_turns") != "generations":
-        for key in ("agents_per_proxy", "second_agents"):  # each kind of agent as often as the others
+        for key in ("agents_per_proxy", "second_agents"):  # equally many agents of each kind
             if (values.get(key) or (1 if key == "agents_per_proxy" else len(agents))) % len(agents):
                 values[key] = len(agents)
-        if len(classes) > 1 and {**values, **choices}.get("strategy") != "nes":  # which may compare with the mean
+        if len(classes) > 1 and {**values, **choices}.get("strategy") != "nes":  # nes may compare with the mean instead
             values.setdefault("rank_apart", True)
     configs = []
     for first, config_class in classes:

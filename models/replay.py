@@ -1,4 +1,4 @@
-"""The replay buffer: the latest rows of M members that advance in lock-step, in named columns."""
+"""The replay buffer: named columns of the latest rows of M members that advance in lockstep."""
 
 from collections.abc import Mapping
 from math import prod
@@ -20,17 +20,17 @@ NUMBERS = 2**24
 class ReplayBuffer:
     """The latest ``capacity`` rows of each member. One write position serves all, so every member adds as many rows.
 
-    Columns of one dtype lie side by side in one table ``[rows, M, width]``: an insert is one contiguous block a table
-    and a batch one `index_select`. With ``grows`` a table starts small and doubles as it fills, so that a short
-    training pays for what it uses. Without, all memory is asked for at once, stays where it is, and is taken by most
-    systems as it fills.
+    Columns of one dtype are adjacent in one table ``[rows, M, width]``: an insert is one contiguous block per table,
+    a minibatch one `index_select`. If ``grows``, a table starts small and doubles as it fills, so that a short training
+    uses little memory. Otherwise all memory is allocated at once, and its address never changes. Most systems reserve
+    physical memory only as it fills.
     """
 
     def __init__(
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}  # of vectors and of single numbers
+        self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}  # names of vectors, and of single numbers
         for name, (shape, dtype) in columns.items():
             self._names.setdefault(dtype, ([], []))[not shape].append(name)
         self._widths: dict[torch.dtype, list[int]] = {}
@@ -40,13 +40,13 @@ class ReplayBuffer:
             self._widths[dtype] = [prod(columns[name][0]) for name in vectors] + [len(numbers)]
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
-        # Tensors, so that a captured graph of operations sees them change.
+        # Tensors, so that a captured graph of operations reads their current values.
         self._size_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self._last = torch.zeros((), dtype=torch.int64, device=device)
         self._member = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
-        """Insert E rows a member, one ``[M, E, ...]`` a column."""
+        """Insert E rows for each member; every column is passed as ``[M, E, ...]``."""
         count = next(iter(values.values())).shape[1]
         self.reserve(count)
         for dtype, table in self._tables.items():
@@ -58,20 +58,20 @@ class ReplayBuffer:
         self.added(count)
 
     def reserve(self, count: int) -> list[Tensor]:
-        """Room for so many rows a member more. Its tables ``[rows, M, width]``, for who writes into them from
-        `position` on and says so to `added`."""
+        """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller may
+        write rows from `position` on, and must then call `added`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())
 
     def added(self, count: int) -> None:
-        """So many rows a member have been written."""
+        """Advance `position` and `size` after ``count`` rows of each member have been written."""
         self.position = (self.position + count) % self.capacity
         if self.size < self.capacity:
             self._resize(min(self.size + count, self.capacity))
 
     def _side_by_side(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
-        """Columns ``[., ., ...]`` as they lie in a table, ``[., ., width]``."""
+        """Concatenate columns ``[., ., ...]`` of one dtype as in its table, ``[., ., width]``."""
         vectors, numbers = self._names[dtype]
         parts = [values[name].flatten(2) for name in vectors] + [values[name].unsqueeze(2) for name in numbers]
         return torch.cat(parts, 2)
@@ -89,14 +89,15 @@ class ReplayBuffer:
                 self._tables[dtype] = table
 
     def sample(self, uniform: Tensor) -> dict[str, Tensor]:
-        """Rows ``[M, B, ...]`` by ``uniform [M, B]`` float32 in [0, 1): each is any of those filled, also repeatedly.
+        """Sample B filled rows of each member with replacement, ``{column: [M, B, ...]}``.
 
-        Vectors are views into whole rows, single numbers are contiguous.
+        ``uniform [M, B]`` float32 in [0, 1) are the random numbers. Vectors in the result are views into whole rows,
+        single numbers are contiguous.
         """
         index = (uniform * self._size_tensor).to(torch.int64)
         if self.capacity > NUMBERS:
             index = torch.where(self._size_tensor > NUMBERS, rows_of_two(uniform, self._size_tensor), index)
-        # Rounding may reach the number of rows itself.
+        # Rounding may give an index equal to the number of rows.
         index = torch.minimum(index, self._last, out=index).mul_(self.members).add_(self._member).view(-1)
         columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
@@ -105,7 +106,7 @@ class ReplayBuffer:
         return columns
 
     def rows(self) -> dict[str, Tensor]:
-        """All rows in use, ``[size, M, ...]`` a column, in no particular order."""
+        """Return all filled rows, ``{column: [size, M, ...]}``, in no particular order."""
         columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
             columns |= self._columns_of(dtype, table[: self.size])
@@ -123,13 +124,13 @@ class ReplayBuffer:
         return columns
 
     def select(self, members: Tensor) -> None:
-        """Forget the members that are not in ``members`` (indices ``[M']``)."""
+        """Keep only ``members`` (indices ``[M']``)."""
         self._tables = {dtype: table[:, members] for dtype, table in self._tables.items()}
         self.members = len(members)
         self._member = self._member[: self.members]
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the rows in use, and where the next one goes."""
+        """Return copies of all filled rows, and the write position."""
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -148,16 +149,17 @@ class ReplayBuffer:
 
 
 def rows_of_two(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
-    """Rows ``[M, B]`` int64 below ``filled_rows``, at most 2**38, by ``uniform [M, B]`` float32 in [0, 1), two numbers
-    each.
+    """Return row indices ``[M, B]`` int64 below ``filled_rows`` (at most 2**38), by ``uniform [M, B]`` float32 in
+    [0, 1).
 
-    One number says where a row is, to one part in 2**24. The number before it in the batch (of the first, the last one)
-    says where in this part. So all rows are drawn equally often, if a batch has two rows at least.
+    Every index uses two numbers with 24 random bits each. The number at its position chooses one of 2**24 parts of the
+    buffer. The number before it in the batch (for the first, the last one) chooses the row in this part. So all rows
+    have equal probability, if a batch has at least two rows.
     """
     first = (uniform * NUMBERS).to(torch.int64)
     return (first * filled_rows + (first.roll(1, -1) * filled_rows >> 24)) >> 24
 
 
 def row_bytes(columns: Columns) -> int:
-    """What one row of one member takes."""
+    """Return the size of one row of one member in bytes."""
     return sum(prod(shape) * dtype.itemsize for shape, dtype in columns.values())

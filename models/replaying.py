@@ -1,5 +1,5 @@
-"""The base class of agents that learn from a replay buffer: start of learning, selection of members, state of
-training."""
+"""The base class of agents that learn from a replay buffer: when learning starts, selection of members, training
+state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,16 @@ from models.streams import NoiseBlocks
 
 
 def rates(member_configs: Sequence[Any]) -> Tensor:
-    """The learning rate of each member, ``[M]``, by its hyperparameters."""
+    """Return the learning rate of each member, ``[M]``."""
     return torch.tensor([member_config.lr for member_config in member_configs], dtype=torch.float64)
 
 
 class Replaying(InnerAgent):
-    """Subclasses set the attributes below, and `_views` sets up attributes that depend on the weights.
-    ``member_configs`` holds the hyperparameters of each member, ``steps`` the number of steps so far in each
-    environment."""
+    """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_views`.
+
+    ``member_configs`` are the hyperparameters of each member. ``steps`` is the number of steps so far in each
+    environment.
+    """
 
     member_configs: list[Any]
     optimizer: MemberAdam  # of ``online``
@@ -33,7 +35,7 @@ class Replaying(InnerAgent):
     steps: int
 
     def of_learners(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """``values``, NaN for members that do not learn yet."""
+        """Return ``values`` (``[M]`` each) with NaN for members that do not learn yet."""
         waiting = ~self.learning()
         return {tag: numbers.masked_fill(waiting, torch.nan) for tag, numbers in values.items()}
 
@@ -42,19 +44,19 @@ class Replaying(InnerAgent):
         return {"train/learning_rate": rates(self.member_configs), "train/buffer_size": buffer_sizes}
 
     def _views(self) -> None:
-        """Called when weights have moved to other memory."""
+        """Update attributes that are views of the weights; called when the weights have moved to other memory."""
         raise NotImplementedError
 
     @property
     def first_update(self) -> int:
-        """As far as ``fill`` says; how long ``init_episodes`` take shows only as they are played."""
+        """A lower bound, from ``fill`` alone: the length of ``init_episodes`` is not known before they are played."""
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
         return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
 
     def count_steps(self, steps: int) -> None:
-        """Machine code has made so many steps, and written their rows."""
+        """Count ``steps`` steps in each environment, after compiled code has made them and written their rows."""
         self.steps += steps
         self.replay.added(steps * self.envs)
 

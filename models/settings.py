@@ -1,4 +1,4 @@
-"""Settings: dataclass fields that carry their help text and their range, so both have one home.
+"""Settings: dataclass fields with help text and range, so that both are defined in one place.
 
     @dataclass(frozen=True)
     class Config:
@@ -32,9 +32,9 @@ LONGEST = 16
 
 
 class UserError(Exception):
-    """An error that the user can put right. ``str(e)`` is one clear line, shown without a traceback."""
+    """An error that the user can correct. ``str(e)`` is one clear line, shown without a traceback."""
 
-    status = 2  # the exit status of a command that ends by it
+    status = 2  # exit status of a command that ends with this error
 
 
 class ProcessDied(UserError):
@@ -44,13 +44,15 @@ class ProcessDied(UserError):
 
 
 class StopNow(BaseException):
-    """The second signal. Lightning would answer a KeyboardInterrupt with exit status 1."""
+    """Raised at the second signal to stop. It replaces KeyboardInterrupt, which Lightning would turn into exit status
+    1."""
 
 
 class SettingError(UserError, ValueError):
-    """A setting that is unknown, of the wrong type, out of range or at odds with another.
+    """A setting that is unknown, of the wrong type, out of range or in conflict with another.
 
-    ``name`` is the setting at fault, empty for several. With it, the message can name the file of the value.
+    ``name`` is the setting at fault, or empty if there are several. A message can use it to name the file with the
+    value.
     """
 
     def __init__(self, line: str, name: str = ""):
@@ -59,7 +61,7 @@ class SettingError(UserError, ValueError):
 
 
 class SettingErrors(SettingError):
-    """Several at once; ``str(e)`` has a line for each of ``errors``."""
+    """Several SettingErrors as one; ``str(e)`` has a line for each of ``errors``."""
 
     def __init__(self, errors: Sequence[SettingError]):
         super().__init__("\n".join(map(str, errors)))
@@ -67,7 +69,7 @@ class SettingErrors(SettingError):
 
 
 def raise_all(errors: Sequence[SettingError]) -> None:
-    """Raise the error, or all of several as one. Does nothing without errors."""
+    """Raise the only error, or several as one SettingErrors. Does nothing without errors."""
     if errors:
         raise SettingErrors(errors) if len(errors) > 1 else errors[0]
 
@@ -127,20 +129,20 @@ def names_with(config: Any, fact: str, value: Any = True) -> set[str]:
 
 
 def width(default: Any, help: str, **metadata: Any) -> Any:
-    """A `setting` of units or channels of layers."""
+    """Return a `setting` for the number of units or channels of a layer."""
     return setting(default, help, minimum=1, maximum=65_536, **metadata)
 
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
-    """A `setting` that names the activation of hidden layers. Every agent with a network takes four names; ``more`` are
-    those that this one takes besides, ``but`` names the layers that keep another activation."""
+    """Return a `setting` for the activation of hidden layers. All agents with a network allow four names;
+    ``extra_choices`` are additional ones. ``but`` is added to the help text, to name layers with a fixed activation."""
     about = f"activation of the hidden layers{but}{source and f' [{source}]'}"
     return setting(default, about, choices=("relu", "leakyrelu", "tanh", "identity", *extra_choices))
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A field's type taken apart: ``tuple[int, ...] | None`` is ``Kind(int, is_list=True, optional=True)``."""
+    """The parts of a field's type: ``tuple[int, ...] | None`` is ``Kind(int, is_list=True, optional=True)``."""
 
     item: type
     is_list: bool
@@ -194,7 +196,7 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
-    """Check one value against its type and range; the SettingError calls it ``name``."""
+    """Raise SettingError, with ``name`` in its message, if a value does not fit its type and range."""
     if value is None and kind.optional:
         return
     items = value if kind.is_list else (value,)
@@ -204,8 +206,8 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
 
 
 def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The bounds of each item of a field, including those of `RANGES`, by their names in `setting`. Choices and bools
-    have none."""
+    """Return the bounds of each item of a field, ``{"minimum": 0, ...}``, including the default bounds in `RANGES`.
+    Empty for choices and bools."""
     if meta.get("choices"):
         return {}
     limits = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
@@ -214,12 +216,12 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
-    """The error for a value out of range: ``name``, the value, and the allowed ones, with `RANGES` if these are
-    broken."""
+    """Return the error for a value that is not allowed. It states the value and the allowed values, including `RANGES`
+    if the value exceeds them."""
     choices, note = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)], ""
     hint = nearest(value, choices) if isinstance(value, str) else ""
     items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
-    if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # as 1e3
+    if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # such as 1e3
         hint = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
     if not all(_in_range(item, kind, {}) for item in items):
         meta = {**meta, **bounds(kind, meta)}
@@ -231,8 +233,8 @@ def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> Setti
 
 
 def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
-    """The error for a ``value`` of ``name`` that is not in ``choices``. It suggests the choice nearest to ``guess``, by
-    default the value."""
+    """Return the error for a ``value`` of ``name`` that is not in ``choices``. It suggests the choice nearest to
+    ``guess``, by default the value."""
     names, guess = list(choices), value if guess is None else guess
     hint = nearest(guess, names) if isinstance(guess, str) else ""
     return SettingError(f"{name} is {format_value(value)}{allowing(hint, ', '.join(names), where)}", name)
@@ -251,21 +253,21 @@ def read(item: type, text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """A value for an error message: `repr` with lists for tuples, with the middle cut out if it is long."""
+    """Return a value as text for an error message: its `repr`, with tuples as lists, shortened if it is long."""
     try:
         return brief(repr(list(value) if isinstance(value, tuple) else value), 60)
-    except ValueError:  # of integers beyond some 4,300 digits
+    except ValueError:  # `repr` of an integer with more than 4,300 digits
         return "a number of thousands of digits"
 
 
 def brief(text: str, limit: int) -> str:
-    """``text`` with the middle cut out if it has more than ``limit`` characters."""
+    """Return ``text``, without its middle if it has more than ``limit`` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
-    """The allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater than 0;
-    or null", without `RANGES`."""
+    """Return the allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater
+    than 0; or null". `RANGES` are left out."""
     unit = " bytes" if kind.item is str else ""
     bounds = [f"{words} {meta[bound]}{unit}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
     if kind.item is str and not meta.get("choices") and not meta.get("empty"):
@@ -279,19 +281,20 @@ def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` when none is close."""
+    """Return ``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` if none is close."""
     close = closest(name, names)
     return f"; did you mean '{close}'?" if close else ""
 
 
 def allowing(hint: str, allowed_text: str, where: str = "") -> str:
-    """The end of an error message: the suggestion (`nearest`), if there is one, then the allowed values."""
+    """Return the end of an error message: the suggestion ``hint`` (from `nearest`), if there is one, then the allowed
+    values."""
     return f"{hint} Allowed{where}: {allowed_text}" if hint else f"; allowed{where}: {allowed_text}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The most similar of ``names``, ignoring case: the shortest with ``name`` as prefix, else by edit distance. None
-    if no name is close."""
+    """Return the most similar of ``names``, ignoring case: an equal name, else the shortest that begins with ``name``
+    and an underscore, else the closest by `difflib`. None if no name is close."""
     by_lower, lowered = {other.lower(): other for other in names}, name.lower()
     longer = sorted((other for other in by_lower if other.startswith(f"{lowered}_")), key=len)
     close = [lowered] if lowered in by_lower else longer or difflib.get_close_matches(lowered, by_lower, 1, cutoff=0.6)
@@ -299,8 +302,8 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def spelt(name: str, names: Iterable[str]) -> str:
-    """The one of ``names`` that equals ``name`` if case, blanks, dashes and underscores are ignored. Returns ``name``
-    itself if it is in ``names``, or if there is no unique match."""
+    """Return the element of ``names`` that equals ``name`` apart from case, blanks, dashes and underscores. Return
+    ``name`` itself if it is in ``names``, or if there is no unique match."""
     names = list(names)
     same = (
         [] if name in names else [other for other in names if _without_separators(other) == _without_separators(name)]
@@ -316,7 +319,7 @@ _SEPARATORS = str.maketrans("", "", " -_")
 
 
 def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
-    # An int is a float here, but True is not a number, though Python says so.
+    # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
     if type(value) is not item and not (item is float and type(value) is int):
         return False
     if isinstance(value, float) and not math.isfinite(value):
@@ -329,8 +332,8 @@ def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
 
 
 def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    """Whether a number (or text of a number), or the length of other text, is within its `bounds`. True for other
-    values."""
+    """Return whether a number (also as text) is within its `bounds`; for a field of text, whether its length is. True
+    for other values."""
     size = len(value.encode(errors="replace")) if kind.item is str and isinstance(value, str) else _as_number(value)
     if size is None or kind.item is bool:
         return True
@@ -339,7 +342,8 @@ def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
 
 
 def _as_number(value: Any) -> float | None:
-    """A value, or its text, as a number (an int if it is integral). None if it is no number."""
+    """Return a value, or the number in a text, as a number. An int remains an int; anything else becomes a float. None
+    if it is no number."""
     try:
         number = value if type(value) is int else float(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The spaces of an environment, from which agents are built: shapes, kind of actions, bounds."""
+"""Observation and action spaces of an environment: shapes, kind of actions, bounds."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class Continuous:
-    """Actions are vectors of length A within ``[low, high]`` per coordinate (finite bounds)."""
+    """Actions are vectors of length A, with coordinate i in ``[low[i], high[i]]``. Bounds are finite."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -32,9 +32,8 @@ class Spaces:
     ``max_episode_steps`` is the time limit in steps, None without one.
     ``max_return`` is the largest possible return of an episode, None if unknown.
     ``binary`` says that every number of an observation is 0 or 1; False promises nothing.
-    ``one_hot`` says that each observation is a single 1 among zeros, the number of a cell or state; False promises
-    nothing.
-    ``info`` names the numbers in the info of each step.
+    ``one_hot`` says that each observation is one-hot, the index of a cell or state; False promises nothing.
+    ``info`` are the names of the numbers in the info of each step.
     """
 
     obs_shape: tuple[int, ...]
@@ -52,7 +51,7 @@ class Spaces:
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: ``()`` when discrete, ``(A,)`` when continuous."""
+        """Shape of one action: ``()`` if discrete, ``(A,)`` if continuous."""
         return () if isinstance(self.actions, Discrete) else (self.actions.size,)
 
     @property

@@ -1,4 +1,4 @@
-"""Validation of state from a file against the state of the current program."""
+"""Validation of state loaded from a file against the state of the current program."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +10,16 @@ _NOT_NEGATIVE = ("square", "second_moment", "noise_std")
 
 
 class StateError(ValueError):
-    """A piece of state that this program cannot have written. ``str(e)`` names it and the expected one."""
+    """A part of a state that this program cannot have written. ``str(e)`` states its name, its value and the expected
+    value."""
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:
-    """Return ``value`` if it can replace ``template``. Raises StateError for the first piece that cannot.
+    """Return ``value`` if it can replace ``template``. Raises StateError for the first part that cannot.
 
-    Mappings have the same keys, lists the same length, tensors the same shape and dtype; whole numbers are not below
-    zero and floats not NaN, nor are squares and spreads, by their names. Tensors may hold NaN: a member that has
-    diverged does not end the others.
+    Mappings must have the same keys, lists the same length, tensors the same shape and dtype. Integers, int64 tensors
+    and tensors with a name that begins like one in ``_NOT_NEGATIVE`` must be at least 0. Floats must not be NaN, but
+    tensors may contain NaN: a diverged member does not end the others.
     """
     if isinstance(template, Mapping):
         demand(isinstance(value, Mapping), name, f"is {_kind(value)}", _kind(template))
@@ -39,7 +40,7 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
 
 
 def demand(holds: bool, name: str, problem: str, allowed: str) -> None:
-    """StateError of these words unless something ``holds``."""
+    """Raise StateError with this message, unless ``holds``."""
     if not holds:
         raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")
 
@@ -49,7 +50,7 @@ def _listed(names: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """The type of a value; of tensors and lists their size too."""
+    """Return the type of a value as text, with the shape of a tensor and the length of a list."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Random numbers: one stream per member, so that a member draws the same numbers alone as in company."""
+"""Random numbers: one stream per member, so that a member has the same numbers alone and among others."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,30 +17,30 @@ Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """A 32-bit seed for the stream `name` of the run `seed`; unrelated for different names."""
+    """Return a 32-bit seed for the stream ``name`` of the run ``seed``, unrelated to the seeds for other names."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
 
 
 def numbered_seed(seed: int, number: int) -> int:
-    """A 63-bit seed for the `number`-th of many things of one kind, such as the tests after episodes of one run."""
+    """Return a 63-bit seed for item ``number`` in a sequence, such as the evaluations of one run."""
     return (seed * 1_000_003 + number) % 2**63
 
 
 class Streams:
-    """M independent generators. Everything drawn leads with the member axis.
+    """M independent random generators. The first axis of all sampled numbers is the member axis.
 
-    Draw in blocks, not call by call: a draw costs M generator calls whatever its size. Work whose amount depends
-    on the company a member keeps (a rollout lasts as long as its longest episode) draws from a `fork`.
+    Sample large blocks: a call costs M generator calls, independent of its size. If the amount of numbers depends on
+    the other members (a rollout lasts as long as its longest episode), sample from a `fork`.
     """
 
-    device = torch.device("cpu")  # of the drawn numbers
+    device = torch.device("cpu")  # of the sampled numbers
 
     def __init__(self, seeds: Sequence[int]):
         self.generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
 
     @classmethod
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
-        """The streams called `name` of the runs `seeds`."""
+        """Return the streams ``name`` of the runs ``seeds``."""
         derived = {seed: derive_seed(seed, name) for seed in set(seeds)}
         return cls([derived[seed] for seed in seeds])
 
@@ -48,58 +48,58 @@ class Streams:
         return len(self.generators)
 
     def map_generators(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        """Call ``draw`` with the generator of each member: ``[M, ...]``."""
+        """Call ``draw`` with the generator of each member, and stack the results: ``[M, ...]``."""
         return torch.stack([draw(generator) for generator in self.generators])
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform on [0, 1), ``[M, *shape]``."""
+        """Sample uniform numbers in [0, 1), ``[M, *shape]``."""
         return self.map_generators(lambda g: torch.rand(shape, generator=g))
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal, ``[M, *shape]``."""
+        """Sample standard normal numbers, ``[M, *shape]``."""
         return self.map_generators(lambda g: torch.randn(shape, generator=g))
 
     def gumbel(self, *shape: int) -> Tensor:
-        """Standard Gumbel, ``[M, *shape]``: ``argmax(logits + gumbel)`` is a draw from softmax(logits)."""
+        """Sample standard Gumbel noise, ``[M, *shape]``: ``argmax(logits + gumbel)`` samples from softmax(logits)."""
         tiny = torch.finfo(torch.float32).tiny
         return self.map_generators(lambda g: -(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log())
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
-        """Uniform integers below `highs` (one number, or one per member), ``[M, *shape]`` int64."""
+        """Sample uniform integers in [0, highs), ``[M, *shape]`` int64. ``highs`` is one bound, or one per member."""
         if isinstance(highs, int):
             return self.map_generators(lambda g: torch.randint(highs, shape, generator=g))
         bounds = zip(highs, self.generators, strict=True)
         return torch.stack([torch.randint(high, shape, generator=g) for high, g in bounds])
 
     def permutations(self, count: int) -> Tensor:
-        """The numbers below ``count`` in random order, ``[M, count]`` int64."""
+        """Sample permutations of 0 .. ``count`` - 1, ``[M, count]`` int64."""
         return self.map_generators(lambda g: torch.randperm(count, generator=g))
 
     def episode_seeds(self, *shape: int) -> Tensor:
-        """Seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31)."""
+        """Sample seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31 - 1)."""
         return self.integers(2**31 - 1, *shape)
 
     def fork(self) -> "Streams":
-        """New streams seeded by one draw from each of these."""
+        """Return new streams, each with a seed sampled from one of these."""
         return Streams(self.integers(2**31 - 1).tolist())
 
     def of(self, members: Tensor) -> "Streams":
-        """The streams of ``members`` (indices). Their generators are shared with these streams."""
+        """Return the streams of ``members`` (indices). They share their generators with these streams."""
         member_streams = Streams(())
         member_streams.generators = [self.generators[m] for m in members.tolist()]
         return member_streams
 
     def select(self, members: Sequence[int]) -> None:
-        """Go on with the streams of ``members`` only."""
+        """Keep only the streams of ``members`` (indices)."""
         self.generators = [self.generators[m] for m in members]
 
     def get_state(self) -> Tensor:
-        """The state of all generators as one uint8 tensor ``[M, bytes]``."""
+        """Return the state of all generators as one uint8 tensor ``[M, bytes]``."""
         return self.standing()()
 
     def standing(self) -> Callable[[], Tensor]:
-        """A function that returns the current `get_state` when it is called later. Cheap, because most are never
-        called."""
+        """Capture the current state, and return a function that returns it as `get_state` does. The function stacks the
+        tensors only when called, because most captured states are never used."""
         states = [generator.get_state() for generator in self.generators]
         return lambda: torch.stack(states)
 
@@ -110,13 +110,13 @@ class Streams:
 
 
 class SharedStreams(Streams):
-    """Streams in which many members have the same seed. One generator draws for all of them, in a fraction of the time,
-    the same numbers as `Streams`. All members draw together."""
+    """Streams of which many have the same seed. The numbers equal the numbers of `Streams`, but members with one seed
+    share a generator, which takes a fraction of the time. All members must sample together."""
 
     def __init__(self, seeds: Sequence[int]):
         numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
         super().__init__(list(numbers))
-        self._of = torch.tensor([numbers[seed] for seed in seeds])  # the generator of each member
+        self._of = torch.tensor([numbers[seed] for seed in seeds])  # [M], index of each member's generator
 
     def __len__(self) -> int:
         return len(self._of)
@@ -147,12 +147,12 @@ class SharedStreams(Streams):
 
 
 def in_step(seeds: Sequence[int], name: str) -> Streams:
-    """`Streams.from_name`, for members that draw together for as long as they live."""
+    """Return `Streams.from_name` for members that always sample together; faster if seeds repeat."""
     return (Streams if len(set(seeds)) == len(seeds) else SharedStreams).from_name(seeds, name)
 
 
 def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) -> Tensor:
-    """Uniform actions ``[M, E]`` or ``[M, E, A]``."""
+    """Sample uniform actions, ``[M, E]`` (discrete) or ``[M, E, A]`` (continuous), E = ``envs``."""
     if isinstance(actions, Discrete):
         return streams.integers(actions.n, envs)
     low, high = torch.tensor(actions.low), torch.tensor(actions.high)
@@ -160,51 +160,51 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
 
 
 def uniforms(streams: Streams, steps: int, count: int) -> Tensor:
-    """A draw of `NoiseBlocks`: uniform numbers, of streams of any kind."""
+    """Sample uniform numbers ``[M, steps, count]`` for `NoiseBlocks`. Works with any subclass of `Streams`."""
     return streams.uniform(steps, count)
 
 
 def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
-    """A draw of `NoiseBlocks`: uniform integers below ``n``, each by one uniform number."""
+    """Return a function that samples integers in [0, n) for `NoiseBlocks`, from one uniform number each."""
     return lambda streams, steps, count: (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
 
 
 class Blocks:
-    """Random numbers for one step after another, drawn by ``streams`` for so many of them at once. The block after the
-    present one can be drawn early."""
+    """Random numbers for consecutive steps, sampled from ``streams`` in blocks of many steps. The next block can be
+    sampled in advance (`prepare`)."""
 
     def __init__(self, streams: Streams):
         self.streams = streams
         self._begin(-1)
 
     def _begin(self, number: int) -> None:
-        self.number = number  # of the present block; -1 before the first
-        # The current block, and the next one if it is drawn, each with the state of the streams before it.
+        self.number = number  # of the current block; -1 before the first
+        # The current block, and the next one if already sampled, each with the state of the streams before it.
         self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.standing(), {})]
-        self._by_step: Mapping[str, Sequence[Any]] | None = None  # the present one, split when it is first needed
+        self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
     def draw_block(self) -> dict[str, Tensor]:
-        """The numbers of T steps by name, ``[M, T, ...]`` each."""
+        """Sample the numbers of T steps, ``{name: [M, T, ...]}``."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Draw the next block, as another thread may do while the present one is used."""
+        """Sample the next block in advance. Another thread may call this while the current block is in use."""
         if len(self._blocks) == 1:
             self._blocks.append((self.streams.standing(), self.draw_block()))
 
     def turn(self) -> None:
-        """Go on to the next block."""
+        """Move to the next block."""
         self.prepare()
         del self._blocks[0]
         self.number, self._by_step = self.number + 1, None
 
     @property
     def block(self) -> dict[str, Tensor]:
-        """The present one; empty before the first."""
+        """The current block, ``{name: [M, T, ...]}``; empty before the first."""
         return self._blocks[0][1]
 
     def row(self, step: int) -> dict[str, Any]:
-        """The numbers ``[M, ...]`` of one step of the present block."""
+        """Return the numbers of one step of the current block, ``{name: [M, ...]}``."""
         if self._by_step is None:
             self._by_step = self._split()
         return {name: steps[step] for name, steps in self._by_step.items()}
@@ -213,7 +213,7 @@ class Blocks:
         return {name: block.unbind(1) for name, block in self.block.items()}
 
     def select(self, members: Tensor) -> None:
-        """Go on with ``members`` (indices ``[M']``) only."""
+        """Keep only ``members`` (indices ``[M']``)."""
         self.streams.select(members.tolist())
         self._blocks = [
             (partial(_rows, start_state, members), {name: column[members] for name, column in block.items()})
@@ -222,11 +222,11 @@ class Blocks:
         self._by_step = None
 
     def began(self) -> Tensor:
-        """The state of the streams before the present block."""
+        """Return the state of the streams before the current block."""
         return self._blocks[0][0]()
 
     def seek(self, began: Tensor, number: int) -> None:
-        """Go to block ``number``, which starts at the state ``began`` of the streams."""
+        """Move to block ``number``; -1 is before the first. ``began`` is the state of the streams before this block."""
         self.streams.set_state(began)
         self._begin(max(number, 0) - 1)
         if number >= 0:
@@ -238,10 +238,10 @@ def _rows(state: Callable[[], Tensor], members: Tensor) -> Tensor:
 
 
 class NoiseBlocks(Blocks):
-    """`Blocks` of ``steps`` that are used up in order.
+    """`Blocks` of ``steps`` steps each, used in order.
 
-    ``draws`` are functions such as `Streams.uniform`, each with the names and shapes of its numbers of a step. They are
-    called one after another; the numbers of one call are adjacent.
+    ``draws`` are pairs of a function, such as `Streams.uniform`, and ``{name: shape}`` of the numbers for one step.
+    Each function is called once per block, in this order, and its numbers are then split by name.
     """
 
     STEPS = 128
@@ -249,18 +249,21 @@ class NoiseBlocks(Blocks):
     def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
         super().__init__(streams)
         self.draws, self.steps, self.device = draws, steps, device
-        self._used = steps  # of the block, which is not drawn yet
+        self._used = steps  # steps used of the current block; all, so that the first step moves to a new block
 
     def next(self) -> dict[str, Tensor]:
-        """The numbers of the next step, ``[M, *shape]`` each."""
+        """Return the numbers of the next step, ``{name: [M, *shape]}``."""
         if self._used == self.steps:
             self.turn()
         self._used += 1
         return self.row(self._used - 1)
 
     def ahead(self, max_steps: int, joined: int = 0) -> dict[str, Tensor]:
-        """The numbers of the next T steps, ``[M, T, *shape]`` by name. T is the rest of the current block, or a whole
-        block, plus further blocks while there are at most ``joined`` steps; at most ``max_steps``."""
+        """Return the numbers of the next T steps, ``{name: [M, T, *shape]}``.
+
+        T is at most ``max_steps``. The steps end with the current block, or with the next one if the current block is
+        used up. Further blocks follow only as long as the total cannot exceed ``joined`` steps.
+        """
         parts: list[dict[str, Tensor]] = []
         done_steps = 0
         while not parts or done_steps < max_steps and done_steps + self.steps <= joined:
@@ -279,7 +282,7 @@ class NoiseBlocks(Blocks):
             counts = [prod(shape) for shape in shapes.values()]
             numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
-                block[name] = part.unflatten(2, shape).contiguous()  # here, because another thread may run this
+                block[name] = part.unflatten(2, shape).contiguous()  # copied here, because another thread may run this
         return block
 
     def turn(self) -> None:
@@ -287,7 +290,8 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Draw the numbers of the next step. Another thread may do so while the current numbers are used."""
+        """Sample the block of the next step if it is a new one. Another thread may call this while the current numbers
+        are in use."""
         if self._used == self.steps:
             self.prepare()
 

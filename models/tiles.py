@@ -1,6 +1,8 @@
-"""A layer of one member's network in compiled code: tiles of four rows and two vectors of columns, and activations.
+"""A layer of one member's network in compiled code, for activations ``[features, B]``: products and activations.
 
-Sums of a tile stay in registers. Each function names what it mirrors. Importing this takes Numba.
+Products are computed in tiles of four rows and two vectors of columns, with the sums of a tile in registers. In these
+functions, ``across`` is the distance in ``flat`` between the weights of adjacent rows, ``inner_stride`` the distance
+between the ``count`` weights of one row. Importing this requires Numba.
 """
 
 import numpy as np
@@ -25,13 +27,13 @@ from models.vectors import (
 ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
 RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
 ZERO, ONE = np.float32(0), np.float32(1)
-_MOST = np.float32(8.01773357391357422)  # whose tanh is 1
+_MOST = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
 
 
 @compiled
 def fraction(x):
-    """What `torch.tanh` is of a number or a vector but for some units in the last place, as two to divide: the rational
-    function of Eigen."""
+    """Return numerator and denominator of tanh of a number or a vector, from Eigen's rational approximation. Their
+    quotient equals `torch.tanh` up to some units in the last place."""
     x = where_less(x, -_MOST, -_MOST, x)
     x = where_less(_MOST, x, _MOST, x)
     s = x * x
@@ -47,12 +49,12 @@ def fraction(x):
 
 @inlined
 def _activated(x, y, kind, leak):
-    """The activation (in `Columns.affine`) of two vectors."""
+    """Return the activation of two vectors, as in `Columns.affine`."""
     if kind == RELU:
         x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
     elif kind == TANH:
         (a, b), (c, d) = fraction(x), fraction(y)
-        inverse_product = ONE / (b * d)  # one for two, for a division costs most
+        inverse_product = ONE / (b * d)  # one division for both, because it is slowest
         x, y = a * d * inverse_product, c * b * inverse_product
     elif kind:
         x, y = where_less(ZERO, x, x, leak * x), where_less(ZERO, y, y, leak * y)
@@ -61,7 +63,8 @@ def _activated(x, y, kind, leak):
 
 @inlined
 def _derived(gradient, value, kind, leak):
-    """A vector of a gradient times the derivative of the activation that gave ``value`` (`products.derivative`)."""
+    """Return a vector of the gradient times the activation's derivative (`products.derivative`). ``value`` is the
+    activation's output."""
     if kind == RELU:
         gradient = where_less(ZERO, value, gradient, ZERO)
     elif kind == TANH:
@@ -73,8 +76,9 @@ def _derived(gradient, value, kind, leak):
 
 @inlined
 def _four(x, j, k, flat, weight, across, count, inner_stride):
-    """``W x`` (`Columns.affine`) of four rows in two vectors of columns, those at j and k. The rows' weights begin at
-    ``weight`` and ``across`` further, three numbers, and each is ``inner_stride`` from its last."""
+    """Return ``W x`` (`Columns.affine`) for four rows and the vectors of columns at j and k: four vectors at j, then
+    four at k. The first row's weights begin at position ``weight`` of ``flat``. Here ``across`` are three numbers, the
+    offsets of the other rows."""
     a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     e, f, g, h = a, b, c, d
     weight_place, input_place, vector_offset, inner_stride, column_offset = (
@@ -97,7 +101,7 @@ def _four(x, j, k, flat, weight, across, count, inner_stride):
 
 @inlined
 def _two(x, j, k, flat, weight, across, count, inner_stride):
-    """As `_four`, of two rows."""
+    """Return ``W x`` for two rows, as `_four` does for four: two vectors at j, then two at k."""
     a, b, e, f = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     c, d, g, h = a, b, e, f
     weight_place, input_place, vector_offset, inner_stride, column_offset = (
@@ -108,7 +112,7 @@ def _two(x, j, k, flat, weight, across, count, inner_stride):
         4 * x.shape[1],
     )
     across = 4 * across
-    for _ in range(count // 2):  # even and odd ones by themselves, for every sum waits for its last
+    for _ in range(count // 2):  # separate sums of even and odd inputs, so that fewer additions wait
         first_vector, other, v, w = (
             load_from(input_place),
             load_from(input_place + vector_offset),
@@ -138,8 +142,11 @@ def _two(x, j, k, flat, weight, across, count, inner_stride):
 
 @inlined
 def up(x, y, preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak):
-    """Two vectors of columns of a layer, ``y`` of x; ``kept`` takes what prelu's derivative needs. Where four rows are
-    too many, the last is computed again."""
+    """Run a layer from inputs ``x`` to outputs ``y``, for all ``rows`` and the vectors of columns at j and k.
+
+    With prelu, also store values before the activation in ``preactivations``. If ``rows`` is no multiple of the tile,
+    the last row is computed repeatedly.
+    """
     o = 0
     while o < rows:
         if rows - o > 2:
@@ -178,7 +185,7 @@ def _put_two(y, o, p, j, k, a, b, e, f):
 
 @inlined
 def copy(x, of, y, to, rows):
-    """Rows of columns of x from ``of`` on, into those of ``y`` from ``to`` on."""
+    """Copy ``rows`` rows of ``x``, beginning at row ``of``, to ``y``, beginning at row ``to``."""
     for k in range(rows):
         for j in range(0, y.shape[1], LANES):
             store(y, to + k, j, load(x, of + k, j))
@@ -186,8 +193,11 @@ def copy(x, of, y, to, rows):
 
 @inlined
 def input_gradient(x, y, value, flat, weight, count, inner_stride, across, n, last, kind, leak):
-    """The gradient of the rows from n to before the ``last``, four at most, of a layer ``y`` from the next one's,
-    ``x``, where the activation gave ``value``."""
+    """Backpropagate through a layer: write rows n to ``last`` - 1 of ``y`` (at most four), the gradient of its inputs.
+
+    ``x`` is the gradient of the layer's outputs. ``value`` are the layer's inputs. The result includes the derivative
+    of the activation ``kind`` that computed them.
+    """
     p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
     row_offsets = (p - n) * across, (q - n) * across, (r - n) * across
     for j in range(0, y.shape[1], 2 * LANES):
@@ -204,7 +214,8 @@ def input_gradient(x, y, value, flat, weight, count, inner_stride, across, n, la
 
 @inlined
 def slope_of(gradient, preactivations, first, last, leak):
-    """What prelu's slope gets; its derivative goes into the gradient of the rows from the first to before the last."""
+    """Return the share of rows ``first`` to ``last`` - 1 in the gradient of prelu's slope. Also multiply these rows of
+    ``gradient`` by prelu's derivative. ``leak`` is the slope."""
     total_slope = splat(ZERO)
     for i in range(first, last):
         for j in range(0, gradient.shape[1], LANES):
@@ -216,8 +227,8 @@ def slope_of(gradient, preactivations, first, last, leak):
 
 @inlined
 def outer(layer_input, gradient, grad, weight, bias, inputs, inner_stride, across, n, last):
-    """The gradient of a layer's weight and bias (`Columns.outer`), of four outputs from n on, or fewer to the
-    ``last``."""
+    """Write the gradient of a layer's weight and bias (`Columns.outer`) to ``grad``, for outputs n to ``last`` - 1 (at
+    most four). ``gradient`` is the gradient of the layer's outputs."""
     p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
     a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     for j in range(0, gradient.shape[1], LANES):

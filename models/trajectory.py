@@ -1,4 +1,4 @@
-"""Trajectories of episodes and their returns, with time as the first axis: ``[T, ...]``."""
+"""Trajectories, returns and advantages, with time as the first axis: ``[T, ...]``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """T steps of M members in E environments. ``valid`` marks real steps; in whole-episode rollouts an episode is the
-    leading valid steps of its column.
+    """T steps of M members in E environments. ``valid`` marks real steps; all others are padding. In rollouts of whole
+    episodes, each environment has one episode: its first valid steps.
 
-    ``obs [T, M, E, *O]``, ``action [T, M, E(, A)]``, ``reward [T, M, E]`` float32,
-    ``terminated``/``truncated``/``valid`` ``[T, M, E]`` bool, ``final_obs [M, E, *O]`` the observation after each
-    column's last valid step, ``returns [M, E]`` the undiscounted return of each episode, summed step by step (a sum
-    over a padded axis would round by its length).
+    Shapes: ``obs [T, M, E, *O]``, ``action [T, M, E(, A)]``, ``reward [T, M, E]`` float32,
+    ``terminated``/``truncated``/``valid`` ``[T, M, E]`` bool. ``final_obs [M, E, *O]`` is the observation after each
+    environment's last valid step. ``returns [M, E]`` are the undiscounted returns of the episodes, summed step by step:
+    a sum over the padded axis would round depending on its length.
     """
 
     obs: Tensor
@@ -29,12 +29,12 @@ class Trajectory:
 
     @property
     def lengths(self) -> Tensor:
-        """Steps of each episode, ``[M, E]`` int64."""
+        """Number of steps of each episode, ``[M, E]`` int64."""
         return self.valid.sum(0)
 
 
 def padded(rows: Sequence[Tensor], count: int) -> Tensor:
-    """``[n, ...]`` a member as ``[M, count, ...]``, followed by zeros."""
+    """Stack one tensor ``[n, ...]`` per member, with differing n, to ``[M, count, ...]``, padded with zeros."""
     out = rows[0].new_zeros(len(rows), count, *rows[0].shape[1:])
     for m, row in enumerate(rows):
         out[m, : len(row)] = row
@@ -44,7 +44,7 @@ def padded(rows: Sequence[Tensor], count: int) -> Tensor:
 def discounted_returns(
     reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
 ) -> Tensor:
-    """Reward-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
+    """Return the reward-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
 
     ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; later steps give 0.
     ``bootstrap [...]`` is the value of the state after the last valid step (0 by default).
@@ -54,10 +54,11 @@ def discounted_returns(
 
 
 def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, trace: float) -> Tensor:
-    """TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
+    """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
+    ``trace`` is lambda.
 
     ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
-    after truncation. At the last valid step G_{t+1} is that same value. Source: Sutton & Barto 2018, eq. 12.20.
+    after truncation. At the last valid step G_{t+1} is ``next_value`` too. Source: Sutton & Barto 2018, eq. 12.20.
     """
     returns: list[Tensor] = []
     running, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
@@ -74,10 +75,10 @@ def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: 
 def generalised_advantages(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, trace: float
 ) -> Tensor:
-    """GAE ``A_t = d_t + discount_t trace A_{t+1}`` with ``d_t = r_t + discount_t V(s_{t+1}) - V(s_t)`` along the first
-    axis of pieces of experience ``[T, ...]``, in which episodes may begin and end anywhere.
+    """Return GAE ``A_t = d_t + discount_t trace A_{t+1}`` with ``d_t = r_t + discount_t V(s_{t+1}) - V(s_t)`` along the
+    first axis of rollouts ``[T, ...]``, in which episodes may begin and end anywhere. ``trace`` is lambda.
 
-    ``next_value`` is V of the observation after each step, which is the final one if the episode ended (``done``).
+    ``next_value`` is V of the observation after each step; if the episode ended (``done``), of its final observation.
     Traces are cut at the end of an episode and after the last step. ``discount`` is 0 after termination.
     Values of 0 and a ``trace`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
     """

@@ -1,5 +1,5 @@
-"""Random hyperparameters for each agent, for families with the settings ``vary_hp``, ``vary`` and those in `VARIED`.
-Imports no torch, so that the modules of settings can import it.
+"""Random hyperparameters for each agent, for families with the settings ``vary_hp`` and ``vary``. Modules of settings
+import this, so it imports torch only in functions that need it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
 """
@@ -10,12 +10,12 @@ from typing import Any
 
 from models.settings import setting
 
-SHAPE = ("width", "depth")  # units of every hidden layer, and how many of these there are: `hidden_sizes`
+SHAPE = ("width", "depth")  # units of every hidden layer, and number of hidden layers; together they are `hidden_sizes`
 VARIED = ("lr", "batch_size", *SHAPE)
 
 
 def vary_hp() -> Any:
-    """The setting of that name."""
+    """Return the setting ``vary_hp``."""
     return setting(
         False,
         "sample what `vary` names for each agent: lr, batch size and width of layers log-uniformly in [x/3, 3x]",
@@ -23,12 +23,12 @@ def vary_hp() -> Any:
 
 
 def vary(source: str = "") -> Any:
-    """The setting of that name, with the ``source`` that its family cites."""
+    """Return the setting ``vary``. ``source`` is the family's citation in the help text."""
     return setting(VARIED, f"hyperparameters that vary_hp samples{source}", choices=VARIED)
 
 
 def validate(config: Any) -> str | None:
-    """The error in settings of random hyperparameters, as one line; None if there is none."""
+    """Return the error in settings of random hyperparameters as one line, or None if there is none."""
     if config.vary_hp and set(SHAPE) & set(config.vary) and len(set(config.hidden_sizes)) > 1:
         line = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
         return f"{line}; allowed: hidden layers of one width, or a vary without width and depth"
@@ -36,11 +36,11 @@ def validate(config: Any) -> str | None:
 
 
 def draw(config: Any, seed: int) -> Any:
-    """The hyperparameters of one agent; ``config`` itself unless ``vary_hp``.
+    """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``; unchanged unless ``vary_hp``.
 
-    Learning rate log-uniform in [lr/3, 3 lr]; batch size and width log-uniform integers in [int(x/3), int(3x)];
-    depth uniform in {h - 1, h, h + 1}, at least 1 (zero hidden layers and one are the same network in the public
-    code).
+    The learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in [int(x/3), 3x].
+    Depth is uniform in {h - 1, h, h + 1}, and at least 1 (in the public code, zero hidden layers and one give the same
+    network).
     """
     return sampled(
         config,
@@ -55,8 +55,10 @@ def draw(config: Any, seed: int) -> Any:
 
 
 def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
-    """``config`` with random values for the settings in ``vary``: ``values(u)`` of four numbers u, uniform on [0, 1),
-    by ``seed``. Unchanged without ``vary_hp``."""
+    """Return ``config`` with random values for the settings in ``vary``; unchanged unless ``vary_hp``.
+
+    ``values(u)`` returns a value for each name in ``vary``, from four uniform numbers in [0, 1) sampled by ``seed``.
+    """
     if not config.vary_hp:
         return config
     import torch
@@ -79,7 +81,8 @@ def _log_uniform(base: int, u: float) -> int:
 
 
 def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """The hyperparameters of the members of one tensor program. Raises ValueError if their shapes differ."""
+    """Return the settings of each member of one tensor program (`draw`). Raises ValueError if shapes (`shape_of`)
+    differ."""
     configs_by_seed = {seed: draw(config, seed) for seed in set(seeds)}
     member_configs = [configs_by_seed[seed] for seed in seeds]
     if any(shape_of(config_of_seed) != shape_of(member_configs[0]) for config_of_seed in configs_by_seed.values()):
@@ -88,12 +91,12 @@ def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
 
 
 def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
-    """The settings that members of one tensor program must share: hidden layers and batch size."""
+    """Return the settings that must be equal in members of one tensor program: hidden layers and batch size."""
     return member_config.hidden_sizes, member_config.batch_size
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-    """Group the indices of ``seeds`` by shape (`shape_of`). Agents of a group can share a tensor program."""
+    """Group the positions in ``seeds`` by shape (`shape_of`). Members of a group can share a tensor program."""
     group_rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
     shapes = {seed: shape_of(draw(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):

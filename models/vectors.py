@@ -1,8 +1,8 @@
-"""Vectors of 16 numbers in compiled code: the columns of a batch that are computed together.
+"""Vectors of 16 numbers in compiled code (SIMD): columns of a batch that are computed together.
 
-Loops over arrays must ask first whether these overlap, and end with what fills no vector. At the sizes of small agents
-both cost more than the work. A `Vector` is a number to compiled functions, held in registers. Importing this takes
-Numba.
+If the compiler vectorises a loop over arrays, it adds a test for overlapping arrays and a loop for the remainder. For
+small agents, both take longer than the work. Compiled functions treat a `Vector` as a number in registers. Importing
+this requires Numba.
 """
 
 import operator
@@ -19,7 +19,7 @@ _VECTOR, _FAST = ir.VectorType(ir.FloatType(), LANES), ("contract", "nsz", "reas
 
 
 class Vector(types.Type):
-    """16 float32."""
+    """Numba's type for a vector of 16 float32."""
 
     def __init__(self) -> None:
         super().__init__(name="Vector")
@@ -47,7 +47,7 @@ def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 @intrinsic
 def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """``array[row, column : column + 16]``."""
+    """Return ``array[row, column : column + 16]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_place(context, builder, signature, arguments), align=4)
@@ -57,7 +57,7 @@ def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
-    """``array[row, column : column + 16] = value``."""
+    """Store a vector: ``array[row, column : column + 16] = value``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.store(arguments[3], _place(context, builder, signature, arguments), align=4)
@@ -68,7 +68,7 @@ def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
 
 @intrinsic
 def splat(typing: Any, x: Any) -> Any:
-    """The number, 16 times; a vector as it is."""
+    """Return a vector of 16 times the number x. A vector is returned unchanged."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return arguments[0] if signature.args[0] == VECTOR else _splat(builder, arguments[0])
@@ -83,7 +83,7 @@ def _splat(builder: Any, value: Any) -> Any:
 
 
 def _place_in_row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Where ``array[at]`` is, without a look at whether ``at`` counts from the end: with that, loops would gather."""
+    """Return a pointer to ``array[at]`` for ``at`` >= 0. A test for negative indices would turn loads into gathers."""
     kind = signature.args[0]
     array_struct = context.make_array(kind)(context, builder, arguments[0])
     return cgutils.get_item_pointer(context, builder, kind, array_struct, [arguments[1]], wraparound=False)
@@ -91,7 +91,7 @@ def _place_in_row(context: Any, builder: Any, signature: Any, arguments: Any) ->
 
 @intrinsic
 def entry(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """``array[row, column]``, for both from 0 on."""
+    """Return ``array[row, column]``. Indices must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_entry(context, builder, signature, arguments))
@@ -101,7 +101,7 @@ def entry(typing: Any, array: Any, row: Any, column: Any) -> Any:
 
 @intrinsic
 def number(typing: Any, array: Any, at: Any) -> Any:
-    """``array[at]``, for ``at`` from 0 on."""
+    """Return ``array[at]``. ``at`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_place_in_row(context, builder, signature, arguments))
@@ -111,7 +111,7 @@ def number(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def put(typing: Any, array: Any, at: Any, value: Any) -> Any:
-    """``array[at] = value``, for ``at`` from 0 on."""
+    """Store a number: ``array[at] = value``. ``at`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.store(arguments[2], _place_in_row(context, builder, signature, arguments))
@@ -122,7 +122,7 @@ def put(typing: Any, array: Any, at: Any, value: Any) -> Any:
 
 @intrinsic
 def line(typing: Any, array: Any, at: Any) -> Any:
-    """``array[at : at + 16]``."""
+    """Return ``array[at : at + 16]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = builder.bitcast(_place_in_row(context, builder, signature, arguments), _VECTOR.as_pointer())
@@ -133,7 +133,7 @@ def line(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def spread(typing: Any, array: Any, at: Any) -> Any:
-    """``array[at]``, 16 times, for ``at`` from 0 on."""
+    """Return a vector of 16 times ``array[at]``. ``at`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _splat(builder, builder.load(_place_in_row(context, builder, signature, arguments)))
@@ -143,7 +143,7 @@ def spread(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def place(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """The address of ``array[row, column]``; loops that count in addresses keep them in registers."""
+    """Return the address of ``array[row, column]``. Loops that increment addresses keep them in registers."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ptrtoint(_entry(context, builder, signature, arguments), ir.IntType(64))
@@ -153,7 +153,7 @@ def place(typing: Any, array: Any, row: Any, column: Any) -> Any:
 
 @intrinsic
 def place_along(typing: Any, array: Any, at: Any) -> Any:
-    """The address of ``array[at]``."""
+    """Return the address of ``array[at]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ptrtoint(_place_in_row(context, builder, signature, arguments), ir.IntType(64))
@@ -163,7 +163,7 @@ def place_along(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def load_from(typing: Any, address: Any) -> Any:
-    """The 16 numbers at an address."""
+    """Return the 16 numbers at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], _VECTOR.as_pointer()), align=4)
@@ -173,7 +173,7 @@ def load_from(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def spread_from(typing: Any, address: Any) -> Any:
-    """The number at an address, 16 times."""
+    """Return a vector of 16 times the number at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _splat(builder, builder.load(builder.inttoptr(arguments[0], ir.FloatType().as_pointer()), align=4))
@@ -183,7 +183,7 @@ def spread_from(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def total(typing: Any, x: Any) -> Any:
-    """The sum of a vector."""
+    """Return the sum of a vector."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
@@ -195,11 +195,12 @@ def total(typing: Any, x: Any) -> Any:
 
 @intrinsic
 def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The sums of four vectors, for little more than one takes."""
+    """Return the sums of four vectors as a tuple, in little more time than one sum."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def halves(pair: Any, size: int, end: int) -> Any:
-            """Of every ``size`` numbers, up to the ``end``-th of both vectors, the sum of the first half and second."""
+            """Add the second half to the first half of every ``size`` numbers, among the first ``end`` of both vectors
+            together."""
             parts = []
             for first in (0, size // 2):
                 picked = [k for at in range(first, end, size) for k in range(at, at + size // 2)]
@@ -226,7 +227,7 @@ def _compare_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
 
 
 def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """``if_true`` if x < y, else ``other``, also if one is NaN; for numbers and vectors."""
+    """Return ``if_true`` if x < y, else ``other`` (also if one is NaN), for numbers or elementwise for vectors."""
 
 
 @overload(where_less)
@@ -238,7 +239,8 @@ def _where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
-    """``if_true`` if x comes before y in an argmax, else ``other``. NaN is the largest, as in torch. For vectors."""
+    """Return ``if_true`` if an argmax prefers x to y, else ``other``, elementwise for vectors. NaN counts as the
+    largest number, as in torch."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, y, if_true, other = arguments
@@ -249,7 +251,7 @@ def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
 
 
 def _operator(symbol: Any, name: str) -> None:
-    """Make the operator one of vectors, and of vectors with numbers."""
+    """Define an operator for two vectors, and for a vector and a number. ``name`` is the LLVM builder's method."""
 
     @intrinsic
     def vector_operator(typing: Any, x: Any, y: Any) -> Any:

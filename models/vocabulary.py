@@ -1,8 +1,7 @@
-"""Other names for settings: what the originals and other libraries call them, and what they are called here.
+"""Aliases of settings: names from the original implementations and other libraries -> names of this package.
 
-A setting has one name in all families (``lr``, ``discount``, ``buffer_size``, ``hidden_sizes``, ...). These tables are
-the one place that knows others. They hold for flags, files, keywords, search spaces and the settings in checkpoints
-alike. Imports no torch.
+A setting has one name in all families (``lr``, ``discount``, ``buffer_size``, ``hidden_sizes``, ...). Only these tables
+contain aliases. They apply to flags, files, keywords, search spaces and the settings in checkpoints. Imports no torch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,8 +10,8 @@ from typing import Any
 from models.registry import as_named
 from models.settings import LONGEST, SettingError, format_value, no_choice
 
-# Sources: [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the command-conditioned family's original, each the
-# public code; SB3 is stable-baselines3, CleanRL that library, RLlib Ray's.
+# Setting -> its aliases. Sources: the public code of [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the
+# command-conditioned family's original; SB3 (stable-baselines3), CleanRL and RLlib.
 _OTHERS = {
     "implementation": "algo algorithm",  # SB3's zoo
     "gamename": "env env_id env_name environment game",
@@ -52,7 +51,7 @@ _OTHERS = {
     "fill": "learning_starts",
     "anneal_lr": "lr_decay linear_lr_schedule",
 }  # fmt: skip
-# Where a family's original means something else by a word, or nobody else means it.
+# Family's folder -> alias -> setting, for aliases with another meaning in this family, or with a meaning only there.
 _OF_FAMILY = {
     "model_generalisation": {"eval_frequency": "steps_per_epoch", "learning_starts": "training_start_time"},
     "policy_gradients": {"batch_size": "batch_episodes", "target_reward": "target_running_mean"},
@@ -88,14 +87,15 @@ MODE_NAMES = {
 
 
 def _mode(text: str) -> int | str:
-    """The number of a named mode; a number as it is. SettingError for an unknown name."""
+    """Return the number of a named mode, or ``text`` unchanged if it is a number. Raises SettingError for an unknown
+    name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
         raise no_choice("mode", text, MODE_NAMES, guess=name)
     return MODE_NAMES.get(name, text)
 
 
-# Values that have another name now, and names in another spelling.
+# Setting -> a function that translates old names and other spellings of its values.
 _VALUES: dict[str, Callable[[str], int | str]] = {
     "mode": _mode,
     "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
@@ -108,8 +108,8 @@ _GENERAL = {other: setting_name for setting_name, alias_text in _OTHERS.items() 
 
 
 def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[str, str]:
-    """Other name -> the one of the ``setting_names`` settings that it means for ``families``, the names of their
-    folders."""
+    """Return alias -> setting for the settings in ``setting_names``. ``families`` are folder names, because families
+    have additional aliases."""
     names_by_alias = _GENERAL | {
         other: setting_name for family in families for other, setting_name in _OF_FAMILY.get(family, {}).items()
     }
@@ -121,7 +121,7 @@ def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[
 
 
 def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
-    """The other names of a setting, for families of these names."""
+    """Return the aliases of setting ``name`` in ``families`` (folder names)."""
     names_by_alias = vocabulary(families, (name,))
     parts = [*WIDTHS[1:], *DEPTHS[1:]] if name == "hidden_sizes" else []
     return [other for other, setting_name in names_by_alias.items() if setting_name == name] + parts
@@ -130,11 +130,11 @@ def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
 def translate(
     values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate alternative names of settings in ``values`` (Python's, or lists of words) to ``setting_names``.
+    """Translate aliases in ``values`` to ``setting_names``. Values are Python objects or lists of words.
 
-    Returns the values by our names, and a mapping from each alternative name in use to ours. ``default_of(name)`` is
-    the value that a part of a setting changes, such as the width of hidden_sizes, or None. Raises SettingError if a
-    setting has two names in ``values``.
+    Return the values by setting name, and alias -> setting name for the aliases in use. ``default_of(name)`` is the
+    current value of a setting, or None: a width in ``values`` changes only a part of ``hidden_sizes``. Raises
+    SettingError if ``values`` contain two names of one setting.
     """
     words = vocabulary(families, setting_names)
     words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in setting_names}
@@ -148,7 +148,7 @@ def translate(
             and "hidden_sizes" in setting_names
             and name in WIDTHS + DEPTHS
         ):
-            continue  # a part, of which the whole is made below
+            continue  # a part of hidden_sizes, which is built below
         if setting_name in translated or setting_name != name and setting_name in values:
             alias = next((old for old, new in renamed.items() if new == setting_name), setting_name)
             first, second = sorted((alias, name if alias != name else setting_name), key=setting_name.__eq__)
@@ -162,7 +162,7 @@ def translate(
 
 
 def _renamed(name: Callable[[str], int | str], value: Any) -> Any:
-    """``value`` with its words called as now; items of a list stay words."""
+    """Translate the words in ``value`` by the function ``name``. Items of a list remain text."""
     if isinstance(value, list | tuple):
         return type(value)(str(name(item)) if isinstance(item, str) else item for item in value)
     return name(value) if isinstance(value, str) else value
@@ -172,7 +172,8 @@ def _put_together(
     values: Mapping[str, Any], setting_names: Collection[str], translated: dict[str, Any], renamed: dict[str, str],
     default_of: Callable[[str], Any],
 ) -> None:  # fmt: skip
-    """Make ``hidden_sizes`` of width and depth, where these were given."""
+    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a width or a depth. Record their names in
+    ``renamed``."""
     widths, depths = (
         [name for name in names if name in values and name not in setting_names] for names in (WIDTHS, DEPTHS)
     )

@@ -1,4 +1,4 @@
-"""Learned synthetic environments and learned rewards for any agent, with NumPy, Gymnasium and safetensors alone.
+"""Learned synthetic environments and learned rewards for any agent. Needs only NumPy, Gymnasium and safetensors.
 
     import gymnasium, understudy
     env = gymnasium.make("understudy/SyntheticCartPole-v0")
@@ -22,7 +22,7 @@ from understudy.rewards import RewardVectorWrapper, RewardWrapper
 
 __all__ = ["Proxy", "ProxyError", "RewardVectorWrapper", "RewardWrapper", "load", "pretrained", "save"]
 
-# Id -> the environment and kind a proxy must have to be called so, and the shipped one. `Synthetic-v0` takes any.
+# Id -> the game and kind that a proxy with this id must have, and the shipped proxy. `Synthetic-v0` takes any proxy.
 IDS: dict[str, dict[str, str]] = {
     "understudy/Synthetic-v0": {},
     "understudy/SyntheticCartPoleMDP-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},

@@ -1,4 +1,4 @@
-"""Learned synthetic environments in Gymnasium: one alone, and many copies at once."""
+"""Learned synthetic environments for Gymnasium: a single environment, and a vector environment."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ _COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """One synthetic environment, without a time limit, which `make_synthetic` adds.
+    """One synthetic environment without a time limit; `make_synthetic` adds it.
 
     ``requirements`` may have ``game`` and ``kind`` (mdp, bandit), which the ``proxy`` must match. Raises ProxyError if
     the proxy cannot be loaded or does not match. ``render_mode`` rgb_array draws the observation as bars.
@@ -42,7 +42,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode; without ``seed`` the next one of the last seed. ``options`` are ignored."""
+        """Start an episode. Without ``seed`` it is the next episode of the last seed. ``options`` are ignored."""
         self._reward = 0.0
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
@@ -51,7 +51,8 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """``action`` is an integer, or ``[A]``, which is not clipped to the bounds. Never truncates."""
+        """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Never truncates. Raises
+        ValueError for an action of another shape or type, out of range if discrete, or not finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         self._state, reward, ends = self.program.step(
@@ -61,8 +62,8 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         return self._state[0].copy(), self._reward, bool(ends[0]), False, {}
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]  # one picture, not a list
-        """``[H, W, 3]`` uint8: a bar for each number of the observation and, in another colour, one for the last
-        reward, as high as tanh of the number. None without a render mode."""
+        """Return a picture ``[H, W, 3]`` uint8, or None without a render mode. It has a bar for each number of the
+        observation and, in another colour, a bar for the last reward. A bar's height is tanh of the number."""
         if self.render_mode is None:
             return None
         if self._episodes is None:
@@ -78,19 +79,20 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
 
 
 def make_synthetic(proxy: Source = None, **requirements: Any) -> gym.Env:
-    """`SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten it."""
+    """Make a `SyntheticEnv` with the time limit of its proxy; ``gymnasium.make`` can only shorten the limit."""
     env = SyntheticEnv(proxy, **requirements)
     limit = env.proxy.time_limit
     return env if limit is None else gym.wrappers.TimeLimit(env, limit)
 
 
 class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """``num_envs`` (N) copies as one program. Each equals a `SyntheticEnv` of its seed, up to rounding.
+    """``num_envs`` (N) copies of a synthetic environment, stepped at once. Each equals a `SyntheticEnv` with its seed,
+    up to rounding.
 
-    ``requirements`` is as there. ``max_episode_steps`` shortens the time limit of the proxy. With ``autoreset_mode``
-    NEXT_STEP, the step after the last one of an episode starts the next episode and pays 0. With SAME_STEP, the last
-    step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final one. That wastes no
-    step of a bandit.
+    ``requirements`` is explained there. ``max_episode_steps`` can shorten the time limit of the proxy. With
+    ``autoreset_mode`` NEXT_STEP, the step after the last one of an episode starts the next episode and pays 0. With
+    SAME_STEP, the last step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final
+    one. This suits bandits, because no step is only a reset. Raises ProxyError as `SyntheticEnv` does.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -125,8 +127,9 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset all environments and return observations ``[N, S]``. A ``seed`` s seeds them with s, s + 1, and so on;
-        a list has one seed for each. None, alone or in a list, starts the next episode. ``options`` are ignored."""
+        """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
+        and so on; a list has one seed per environment. With None, alone or in a list, an environment starts its next
+        episode. ``options`` are ignored."""
         first_seed = int(seed) if isinstance(seed, int | np.integer) else None
         super().reset(seed=first_seed)
         if isinstance(seed, list | tuple):
@@ -146,8 +149,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         return self._state.copy(), {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """``actions [N]`` or ``[N, A]`` -> observations ``[N, S]`` float32, rewards ``[N]`` float32, terminated and
-        truncated ``[N]`` bool, infos."""
+        """Take ``actions [N]`` or ``[N, A]``. Return observations ``[N, S]`` float32, rewards ``[N]`` float32,
+        terminated and truncated ``[N]`` bool, and infos."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _checked(actions, self.action_space, self.single_action_space)
@@ -174,13 +177,14 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
 
 
 def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
-    """Load a learned environment and check its game and kind. Raises ProxyError."""
+    """Load a learned environment. Raises ProxyError if that fails, if ``proxy`` is a learned reward, or if it has
+    another ``game`` or ``kind``."""
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     if pays := KINDS[loaded.kind].used_by:
         raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {pays} for it")
-    # cartpole-200 and CartPole-v1 are a cartpole too.
+    # The names cartpole-200 and CartPole-v1 match the game cartpole too.
     base = loaded.game.partition(",")[0]
     proxy_game = IDS.get(base, base).rpartition("-v")[0].lower()
     if (game and proxy_game != game) or (kind and loaded.kind != kind):
@@ -192,13 +196,13 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
 
 
 def _checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
-    """Actions of ``space``, each one in ``single``, as an array. Raises ValueError for anything else. Continuous ones
-    may be out of bounds, but must be finite."""
+    """Return ``actions`` as an array, in the shape of ``space``. Raises ValueError if one is not in ``single``.
+    Continuous ones may be out of bounds, but must be finite."""
     action_array = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
     good = action_array.shape == space.shape
-    if isinstance(single, gym.spaces.Discrete) and good:  # negative ones are large without their sign
+    if isinstance(single, gym.spaces.Discrete) and good:  # negative numbers become large
         good = action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < single.n).all())
-    elif good:  # of NaN a poor network would be paid nothing at all, which may be the most there is
+    elif good:  # the reward for NaN would be 0, which may be the highest one
         good = bool(np.isfinite(action_array).all())
     if not good:
         raise ValueError(f"action is {actions!r}; allowed: {single}")

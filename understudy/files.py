@@ -1,10 +1,10 @@
-"""Learned environments and rewards on disk: safetensors files that hold nothing but numbers and text, so that opening
-one runs no code.
+"""Learned environments and rewards on disk: safetensors files that contain only numbers and text, so that opening one
+runs no code.
 
-One tensor per weight and per bias, named and laid out as ``torch.nn.Linear`` does. The metadata has one key,
-``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description``, ``networks``, which says in
-words how to rebuild them, and ``digest``, a SHA-256 of all the rest, which a file made by other means may leave out.
-The same proxy gives the same bytes.
+A file has one tensor per weight and per bias, named and laid out as in ``torch.nn.Linear``. The metadata has one key,
+``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description``, ``networks`` (how to rebuild
+the networks, in words) and ``digest`` (a SHA-256 of everything else, optional in files from other programs). The same
+proxy gives the same bytes.
 """
 
 import difflib
@@ -31,26 +31,26 @@ _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
 _PARTS = ("format", "game", "spaces", "config", "networks", "description", "digest")
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
-_TEXT = 2**20  # characters of metadata at most
-_HEADER = 8 * _TEXT  # bytes of the whole header at most
-_WIDEST = 1.7e38  # bound of an action, so that float32 holds the distance between two
+_TEXT = 2**20  # most characters of metadata
+_HEADER = 8 * _TEXT  # most bytes of the whole header
+_WIDEST = 1.7e38  # largest bound of an action, so that the distance of two bounds fits into float32
 
 
 def pretrained() -> dict[str, Path]:
-    """The files that come with this package, by name (``cartpole-mdp``)."""
+    """Return the proxy files in this package, by name (``cartpole-mdp``)."""
     return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """Load the learned environment or reward of a file, of a search's folder, or of a shipped name. Existing paths take
-    precedence over names. Raises ProxyError, one line with the path or the nearest name, if that fails."""
+    """Load a learned environment or reward from a file, from a search's run folder, or by the name of a shipped one.
+    Existing paths take precedence over names. Raises ProxyError with the path or the nearest name if that fails."""
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
         places = (path, path / IN_RUN, shipped_files.get(str(name_or_path), path))
         files = [place for place in places if place.is_file()]
         sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
-    except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, not to be looked at
+    except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, no permission
         reason = getattr(error, "strerror", None) or error
         raise ProxyError(f"proxy is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
     if files:
@@ -64,24 +64,25 @@ def load(name_or_path: str | Path) -> Proxy:
 def save(
     path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: Json, config: Json, description: Json
 ) -> None:
-    """Write a learned environment or reward, with the fields of `Proxy`. The file is replaced atomically.
+    """Write a learned environment or reward to ``path``. Arguments are fields of `Proxy`. An old file is replaced
+    atomically.
 
-    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError and does not change
-    ``path`` if `load` would refuse the file. Raises OSError if it cannot be written.
+    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError if `load` would
+    refuse the file, and OSError if it cannot be written. After an error, ``path`` is unchanged.
     """
     path = Path(path)
-    # JSON has no numbers that are not finite; Python's writes them as words.
+    # Python's JSON writes numbers that are not finite as words, which are not valid JSON.
     plain = json.loads(json.dumps(description), parse_constant=lambda word: None)
     kind = KINDS.get(str(config.get("proxy")))
     header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
     try:
         header["networks"] = kind.words({**kind.defaults, **config}) if kind else ""
-    except (KeyError, TypeError):  # of settings that are refused below
+    except (KeyError, TypeError):  # wrong settings, which raise ProxyError below
         header["networks"] = ""
     header["description"] = plain
     layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     header["digest"] = _digest(header, layers)
-    # One key: the library writes several in another order each time.
+    # Only one key, because the library writes several keys in varying order.
     metadata = {_KEY: json.dumps(header, allow_nan=False)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -96,18 +97,18 @@ def save(
 
 
 def refused(path: Path, fault: str, allowed: str) -> ProxyError:
-    """The error about a file, as one line."""
+    """Return the error about a file, as one line."""
     return ProxyError(f"proxy {str(path)!r}: {fault}{' Allowed' if fault.endswith('?') else '; allowed'}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` if none is close."""
+    """Return ``"; did you mean 'x'?"`` with the closest of ``names``, or ``""`` if none is close."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _read(file: Path, path: Path) -> Proxy:
-    """Read the open ``file``. Errors name ``path``."""
+    """Read and check ``file``. Raises ProxyError that names ``path``."""
     try:
         with open(file, "rb") as opened:
             if (start := opened.read(8))[:4] == b"PK\x03\x04":
@@ -116,7 +117,7 @@ def _read(file: Path, path: Path) -> Proxy:
                 raise refused(path, f"not a whole safetensors file (a header of {size:,} bytes)", _ALLOWED)
         with safe_open(file, "np") as opened:
             header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
-            # Checked against the settings before memory is allocated.
+            # Check dtypes and shapes against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
             for fault, allowed in _problems(header, tensor_specs):
@@ -137,14 +138,14 @@ def _read(file: Path, path: Path) -> Proxy:
 
 
 def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
-    """A hash of all numbers and text of a file, except the hash itself."""
+    """Return a hash of all numbers and text of a file, except the hash itself."""
     words = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
     parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
     return hashlib.sha256(b"".join([words.encode(), *parts])).hexdigest()
 
 
 def _parsed(path: Path, text: str) -> Any:
-    """The metadata: every name once, every number finite."""
+    """Parse the metadata. Raises ProxyError for invalid JSON, repeated keys, and numbers that are not finite."""
 
     def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(mapping := dict(pairs)) < len(pairs):
@@ -166,17 +167,17 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """A value for an error message, cut off if it is long."""
+    """Return a value as text for an error message, cut off if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+    except (ValueError, RecursionError):  # thousands of digits or brackets
         return f"a {type(value).__name__}"
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
 def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
-    """Errors in a header and in dtypes and shapes of tensors, each with the allowed values. Later checks assume that
-    earlier ones passed."""
+    """Yield errors in the header and in the tensors' dtypes and shapes, each as (fault, allowed values). Stop at the
+    first one, because later checks assume that earlier ones passed."""
     if not isinstance(header, dict) or "format" not in header:
         yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
     if type(header["format"]) is not int or header["format"] != _FORMAT:

@@ -9,37 +9,40 @@ from typing import Any
 import numpy as np
 
 UNIFORM, RADIUS, ANGLE, AT = range(4)  # purposes of a hash, so that no two uses share numbers
-UNIT = 2.0**-53  # of `bits`, to [0, 1)
-# Unsigned in the source, signed here: int64 wraps around.
+UNIT = 2.0**-53  # factor that scales `bits` to [0, 1)
+# The source's unsigned constants as signed int64, which wraps around.
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 def uniform(seeds: np.ndarray, n: int) -> np.ndarray:
-    """Uniform on [0, 1): ``seeds [...]`` int64, at least one axis, to ``[..., n]`` float64 with 53 random bits each."""
+    """Return ``[..., n]`` float64 numbers, uniform on [0, 1) with 53 random bits each, for ``seeds [...]`` int64 with
+    at least one axis."""
     return bits(seeds[..., None], np.arange(n), UNIFORM) * UNIT
 
 
 def normal(seeds: np.ndarray, n: int) -> np.ndarray:
-    """Standard normal (Box & Muller 1958): ``seeds [...]`` int64 to ``[..., n]`` float64; below 8.6 in size."""
+    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958). All are below
+    8.6 in size."""
     radius, angle = (bits(seeds[..., None], np.arange(n), use) * UNIT for use in (RADIUS, ANGLE))
     # 1 - radius is in (0, 1], whose logarithm is finite.
     return np.sqrt(-2.0 * np.log(1.0 - radius)) * np.cos(2.0 * np.pi * angle)
 
 
 def bits(seeds: Any, columns: Any, use: int) -> Any:
-    """53 random bits for each of ``seeds`` and ``columns``, int64 arrays or tensors, broadcast."""
+    """Return 53 random bits per pair of ``seeds`` and ``columns``, int64 arrays or tensors that broadcast. ``use`` is a
+    purpose, such as `UNIFORM`."""
     # The seed is hashed before the column is added: seeds are often neighbours, and so are columns.
     return _shift(_mix(_mix(seed_hash(seeds) + use) + (columns + 1) * GOLDEN), 11)
 
 
 def seed_hash(seeds: Any) -> Any:
-    """The hash of a seed by itself, of no column."""
+    """Return the hash of seeds alone, without a column."""
     return _mix(seeds + GOLDEN)
 
 
 def _mix(number: Any) -> Any:
-    """SplitMix64's finaliser, a bijection of the 64-bit integers, in the memory of ``number``."""
+    """Apply SplitMix64's finaliser, a bijection of the 64-bit integers, to ``number`` in place."""
     number ^= _shift(number, 30)
     number *= _FACTORS[0]
     number ^= _shift(number, 27)
@@ -49,7 +52,7 @@ def _mix(number: Any) -> Any:
 
 
 def _shift(number: Any, count: int) -> Any:
-    """Logical right shift, which fills with zeros; the shift of int64 is arithmetic."""
+    """Shift ``number`` right and fill with zeros (logical shift); int64's ``>>`` is arithmetic."""
     number = number >> count
     number &= (1 << (64 - count)) - 1
     return number

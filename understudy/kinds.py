@@ -1,8 +1,8 @@
-"""The kinds of learned environments and rewards, one record each: `KINDS` is the one table that writers, readers and
-environments go by.
+"""The kinds of learned environments and rewards, one record each in `KINDS`. Writers, readers and environments all use
+this table.
 
-S is the size of an observation, A the number of actions (or the size of one), I the number of numbers that a step tells
-in its info.
+S is the size of an observation, A the number of discrete actions (or the size of a continuous one), I the number of
+numbers in a step's info.
 """
 
 import math
@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
-    """Requirements on one setting of a file: a test of a value (``good``), and the allowed values in ``words``."""
+    """Requirements on one setting of a file: ``good`` tests a value, ``words`` describes the allowed values."""
 
     good: Callable[[Any], bool]
     words: str
@@ -27,7 +27,7 @@ class Kind:
     """One kind of proxy.
 
     ``called`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
-    trainer's flags. `defaults` has default values for settings that older files lack. ``shapes(config, spaces)`` maps
+    trainer's flags. ``defaults`` has default values for settings that older files lack. ``shapes(config, spaces)`` maps
     each tensor's name to its shape. ``words(config)`` explains how to rebuild the networks. ``spaces`` are additional
     entries about the real environment, and ``fits(config, spaces)`` is false if they are damaged. ``one_step`` means
     that every step is an episode. ``used_by`` names the wrapper of a learned reward; it is empty for an environment.
@@ -49,8 +49,8 @@ class Mode:
     """One way to compute a reward from a network phi (`understudy.rewards.shaped`).
 
     ``additive`` rewards are added to the real one, others replace it. With ``potential`` phi is a potential, else the
-    reward is phi of the next state. The inputs of phi are the ``state``, the step's ``info``, or both; with info alone
-    phi is linear without bias.
+    reward is phi of the next state. The inputs of phi are the ``state``, the step's ``info``, or both. With info alone
+    phi is linear without bias; with neither it is 0.
     """
 
     name: str
@@ -90,12 +90,12 @@ MODES: dict[int, Mode] = {
 
 
 def integer(maximum: int, words: str, optional: bool = False, minimum: int = 1) -> Setting:
-    """An integer from ``minimum`` to ``maximum``, or null if it is ``optional``."""
+    """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``."""
     return Setting(lambda v: v is None and optional or type(v) is int and minimum <= v <= maximum, words)
 
 
 def choice(*names: Any) -> Setting:
-    """One of ``names``; 1 is not true."""
+    """Return a `Setting` with the allowed values ``names``. Types must match too: 1 is not ``True``."""
     return Setting(lambda v: any(type(v) is type(name) and v == name for name in names), ", ".join(map(str, names)))
 
 
@@ -116,7 +116,8 @@ NETWORKS = {
 
 
 def layers(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
-    """Shapes of weights and biases of networks by these settings: name -> numbers in and out."""
+    """Return the shapes of weights and biases, by tensor name. ``networks`` maps a network's name to its numbers of
+    inputs and outputs; ``config`` has the settings `NETWORKS`."""
     hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
     shapes: dict[str, list[int]] = {}
     for name, (first, last) in networks.items():
@@ -135,32 +136,34 @@ def activation_in_words(config: Json) -> str:
 
 
 def _vector(spaces: Json) -> int:
-    """Length of an action as an input of networks (one-hot if discrete)."""
+    """Return the length of an action as an input of networks (one-hot if discrete)."""
     actions = spaces["actions"]
     return int(actions["n"] if "n" in actions else len(actions["low"]))
 
 
 def _inputs(spaces: Json) -> int:
-    """Numbers of ``[action, state]``."""
+    """Return the length of the input ``[action, state]``."""
     return int(_vector(spaces) + spaces["obs_shape"][0])
 
 
 def _initial(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
-    """The network that turns noise into first states ``[S]``."""
+    """Return the size of the network that turns noise into initial states ``[S]``."""
     (size,) = spaces["obs_shape"]
     return {"initial": (config["latent_size"] or size, size)}
 
 
 def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """State ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action, state]``."""
+    """Return the tensors' shapes: state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action,
+    state]``."""
     inputs, (size,) = _inputs(spaces), spaces["obs_shape"]
     networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
     return layers(networks | (_initial(config, spaces) if config["learned_reset"] else {}), config)
 
 
 def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """The reward ``[1]`` is a network of ``[action, state]``, or depends on ``target``, a network of ``(state - center)
-    / spread`` whose outputs are actions. Initial states are rows of a table, or outputs of ``initial``."""
+    """Return the tensors' shapes. The reward ``[1]`` is a network of ``[action, state]``, or depends on ``target``, a
+    network from ``(state - center) / spread`` to actions. Initial states are rows of a table, or outputs of
+    ``initial``."""
     (size,), free, table = spaces["obs_shape"], config["reward_form"] == FREE, config["first_states"] == "table"
     networks = {"reward": (_inputs(spaces), 1)} if free else {"target": (size, _vector(spaces))}
     shapes = layers(networks | ({} if table else _initial(config, spaces)), config)
@@ -219,12 +222,12 @@ _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size":
 
 
 def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """One network of the state, of the step's info or of both (`Mode`); of the info alone it is one weight, without a
-    bias."""
+    """Return the tensors' shapes: one network of the state, the step's info, or both (`Mode`). With info alone it is
+    one weight matrix without bias."""
     mode, (size,), info_size = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
     if mode.info and not mode.state:
         return {"reward.0.weight": [1, info_size]}
-    inputs = max(1, size * mode.state + info_size * mode.info)  # mode 0 has a network without use
+    inputs = max(1, size * mode.state + info_size * mode.info)  # mode 0 has an unused network
     return layers({"reward": (inputs, 1)}, config)
 
 
@@ -246,7 +249,7 @@ def _reward_fits(config: Json, spaces: Json) -> bool:
     )
 
 
-MOST_EXPONENT = 30.0  # of a symexp
+MOST_EXPONENT = 30.0  # largest exponent of symexp
 _REWARD_DEFAULTS = {"rn_output": "linear"}
 _REWARD = NETWORKS | {
     "mode": choice(*MODES),

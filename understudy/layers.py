@@ -8,7 +8,7 @@ Layers = list[tuple[np.ndarray, np.ndarray]]
 """Weights ``[in, out]`` and biases ``[out]``, from the first layer on."""
 
 
-# In place: the argument is overwritten. Functions with names, for environments that have them are pickled.
+# They overwrite their argument. They are no lambdas, because environments that contain them are pickled.
 def _relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0, out=x)
 
@@ -39,8 +39,8 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def side_by_side(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
-    """Join networks of equal depth with the same input into one wide network, so that a step takes one product a layer.
-    After the first layer the matrices are block-diagonal."""
+    """Join networks of equal depth with the same input into one wide network, so that a step takes one matrix product
+    per layer. After the first layer the matrices are block-diagonal."""
     layers: Layers = []
     while (weight := f"{len(layers)}.weight") and f"{names[0]}.{weight}" in tensors:
         weights = [tensors[f"{name}.{weight}"].T for name in names]
@@ -58,7 +58,8 @@ def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
 
 
 def finished(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Outputs ``[..., out]`` of the ``layers`` after the first one, given its result before the activation."""
+    """Return the network's outputs ``[..., out]``. ``hidden`` is the first layer's result before the activation, and
+    ``layers`` are the layers after it."""
     for weight, bias in layers:
         hidden = activation(hidden) @ weight + bias
     return hidden

@@ -1,4 +1,4 @@
-"""The arithmetic of a learned environment in NumPy: first states from seeds, and steps of N rows at once."""
+"""A learned environment as NumPy functions: initial states from seeds, and steps of N rows at once."""
 
 import functools
 import re
@@ -13,10 +13,10 @@ from understudy.kinds import FORMS, FREE, KINDS
 from understudy.layers import ACTIVATIONS, finished, side_by_side
 from understudy.proxy import BOUND, Proxy, ProxyError
 
-SEEDS = 2**62  # of an environment's first episode; the next ones count on
+SEEDS = 2**62  # bound on the seed of an environment's first episode; each next episode adds 1
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends
-_BLOCK = 32  # episodes whose initial states are drawn at once
-_DRAWS = 4096  # first observations of an environment that has no formula here
+_BLOCK = 32  # number of episodes for which initial states are computed at once
+_DRAWS = 4096  # number of initial observations of an environment that has no formula here
 # Gymnasium ids for the trainer's names of environments; any other name is an id.
 IDS = {
     "cartpole": "CartPole-v1",
@@ -48,7 +48,7 @@ Starts = Callable[[np.ndarray], np.ndarray]
 class Program:
     """A `Proxy` ready to be stepped.
 
-    Results are made finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
+    Results are always finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
     """
 
     def __init__(self, proxy: Proxy) -> None:
@@ -61,7 +61,7 @@ class Program:
             names = ["reward"] if self._one_step else ["state", "reward", "done"]
             (first, self._bias), *self._layers = side_by_side(proxy.tensors, names)
             self._by_action, self._by_state = np.split(first, [-self._size])
-            if self._discrete:  # the product of a one-hot action is a row of the weights
+            if self._discrete:  # a one-hot action selects a row of the weights
                 self._by_action = self._by_action + self._bias
         if "states.table" in proxy.tensors:
             self._starts = _rows_of(proxy.tensors["states.table"])
@@ -70,10 +70,11 @@ class Program:
             self._starts = self._learned_starts(proxy) if learned else real_starts(proxy.game)
 
     def __reduce__(self) -> tuple[type["Program"], tuple[Proxy]]:
-        return Program, (self._proxy,)  # pickle takes none of the functions made here
+        return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_pay`
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """Initial states of episodes, as `Starts`: learned, rows of a table, or the real environment's."""
+        """Return initial states ``[..., S]`` for ``seeds [...]``: learned ones, rows of a table, or the real
+        environment's. Raises ProxyError if they do not fit the proxy."""
         with np.errstate(all="ignore"):
             states = _finite(self._starts(seeds))
         if states.shape[-1] != self._size:
@@ -81,9 +82,9 @@ class Program:
         return states
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One step from ``state [N, S]`` with ``action [N]`` integers or ``[N, A]`` float32 (or one action for all
-        rows, without that axis). Returns the next state ``[N, S]``, the reward ``[N]`` float32 and the end of the
-        episode ``[N]`` bool. The next state of a bandit is the same array as ``state``."""
+        """Take ``action [N]`` integers or ``[N, A]`` float32 in ``state [N, S]``; an action without the first axis is
+        for all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool. The next
+        state of a bandit is the same array as ``state``."""
         with np.errstate(all="ignore"):
             if self._pay is not None:
                 return state, _finite(self._pay(state, action)), np.ones(len(state), np.bool_)
@@ -112,12 +113,13 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _rows_of(table: np.ndarray) -> Starts:
-    """A row for each seed."""
+    """Return a function that picks a uniform row of ``table`` for each seed."""
     return lambda seeds: table[(uniform(seeds, 1)[..., 0] * len(table)).astype(np.int64)]
 
 
 def _pay_by_target(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """A function from states ``[N, S]`` and actions to rewards ``[N]`` by their distance from the target's actions."""
+    """Return a function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the distance between an
+    action and the target's action."""
     (weight, bias), *layers = side_by_side(proxy.tensors, ["target"])
     center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
     activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
@@ -140,15 +142,15 @@ def _pay_by_target(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarra
 
 
 class Episodes:
-    """First states of the episodes of N environments one after the other, drawn in blocks: a draw costs the same for
-    one and for many. The episodes of an environment have neighbouring seeds; ``seeds [N]`` int64 are the next ones."""
+    """Initial states of successive episodes of N environments, computed in blocks, because one call costs the same for
+    few states and for many. ``seeds [N]`` int64 are the seeds of the next episodes; each episode adds 1."""
 
     def __init__(self, program: Program, seeds: np.ndarray) -> None:
         self._program, self.seeds = program, seeds
-        self._first = seeds - _BLOCK  # seeds of the drawn block; before the first one, none is
+        self._first = seeds - _BLOCK  # first seeds of the current block; no block exists yet
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
-        """Start the next episode in the k environments ``rows``. Returns initial states ``[k, S]``, a copy."""
+        """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
         used = self.seeds[rows] - self._first[rows]
         if used.max() == _BLOCK:
             self._first, used = self.seeds.copy(), np.zeros_like(used)
@@ -158,40 +160,41 @@ class Episodes:
 
 
 def real_starts(game: str) -> Starts:
-    """Initial observations of the environment of that name, equal to those in the trainer (`envs.synthetic.starts_of`).
-    They follow from a formula for tensor programs of the trainer. For other environments they are the result of a reset
-    with one of 4,096 seeds. Raises ProxyError if the environment cannot be made."""
-    game = re.sub(r",action_repeat=\d+$", "", game)  # which changes no start
-    gym_id = IDS.get(game.partition(",")[0], game)  # whose parameters change none either
+    """Return a function from seeds to initial observations of a real environment. They equal the trainer's
+    (`envs.synthetic.starts_of`). Tensor programs of the trainer have a formula here; for other environments, a reset
+    with one of 4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
+    game = re.sub(r",action_repeat=\d+$", "", game)  # it does not change initial states
+    gym_id = IDS.get(game.partition(",")[0], game)  # nor do the parameters of these environments
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
 
 
 def _cartpole(seeds: np.ndarray) -> np.ndarray:
-    """Uniform on [-0.05, 0.05): position (m), speed (m/s), angle (rad), angular speed (rad/s)."""
+    """Return position (m), speed (m/s), angle (rad) and angular speed (rad/s), all uniform on [-0.05, 0.05)."""
     return ((uniform(seeds, 4) * 2 - 1) * 0.05).astype(np.float32)
 
 
 def _acrobot(seeds: np.ndarray) -> np.ndarray:
-    """Uniform on [-0.1, 0.1): two angles (rad), seen as cosine and sine, and their speeds (rad/s)."""
+    """Return cosine and sine of two angles (rad), and their speeds (rad/s). Angles and speeds are uniform on [-0.1,
+    0.1)."""
     first, second, *speeds = np.moveaxis((uniform(seeds, 4) * 2 - 1) * 0.1, -1, 0)
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
 def _cell(cells: int, first: int = 0) -> Starts:
-    """Always the same cell of a map, one-hot."""
+    """Return a function that gives the cell ``first`` of ``cells``, one-hot, for every seed."""
     obs = np.zeros(cells, np.float32)
     obs[first] = 1
     return lambda seeds: np.tile(obs, (*seeds.shape, 1))
 
 
 def _mountaincar(seeds: np.ndarray) -> np.ndarray:
-    """At rest, at a position that is uniform on [-0.6, -0.4)."""
+    """Return a position uniform on [-0.6, -0.4), and speed 0."""
     position = uniform(seeds, 1) * 0.2 - 0.6
     return np.concatenate((position, np.zeros_like(position)), -1).astype(np.float32)
 
 
 def _pendulum(seeds: np.ndarray) -> np.ndarray:
-    """Uniform on [-pi, pi) and [-1, 1): an angle (rad), seen as cosine and sine, and its speed (rad/s)."""
+    """Return cosine and sine of an angle (rad) uniform on [-pi, pi), and a speed (rad/s) uniform on [-1, 1)."""
     angle, speed = np.moveaxis((uniform(seeds, 2) * 2 - 1) * [np.pi, 1.0], -1, 0)
     return np.stack((np.cos(angle), np.sin(angle), speed), -1).astype(np.float32)
 
@@ -218,12 +221,12 @@ _FORMULAS = {
 @functools.cache
 def _resets(gym_id: str) -> Starts:
     module = gym_id.rpartition(":")[0]
-    if module and module not in sys.modules:  # Gymnasium would import the module, whose name comes from a file
+    if module and module not in sys.modules:  # Gymnasium would import a module named by a file
         line = f"first states are those of {gym_id!r}, but no file has a module imported"
         raise ProxyError(f"{line}; import {module} yourself first")
     try:
         real = gymnasium.make(gym_id)
-    except (Exception, SystemExit) as error:  # whatever a missing package or an unknown id raises
+    except (Exception, SystemExit) as error:  # missing packages and unknown ids may raise any error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ProxyError(f"first states are those of {gym_id!r}, which cannot be made ({reason})") from error
 

@@ -1,4 +1,4 @@
-"""A learned environment, or a learned reward, as plain numbers and text."""
+"""`Proxy`: a learned environment, or a learned reward, as plain numbers and text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ BOUND = 1e6  # the largest size of an observation and of a reward
 
 
 class ProxyError(ValueError):
-    """A learned environment or reward that is not there, or cannot be used so. ``str(e)`` is one clear line."""
+    """A learned environment or reward is missing, or cannot be used in this way. ``str(e)`` is one clear line."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Proxy:
 
     @property
     def kind(self) -> str:
-        """A name of `understudy.kinds.KINDS`: ``mdp``, ``bandit``, whose episodes have one step, or ``reward``."""
+        """A name of `understudy.kinds.KINDS`: ``mdp``, ``bandit`` (episodes of one step) or ``reward``."""
         return self.config["proxy"]
 
     @property
@@ -46,12 +46,12 @@ class Proxy:
 
     @property
     def observation_space(self) -> Box:
-        """Every number up to `BOUND`: a learned environment leaves the range of the real one."""
+        """A Box from -`BOUND` to `BOUND`, because observations may leave the range of the real environment."""
         return Box(-BOUND, BOUND, tuple(self.spaces["obs_shape"]), np.float32)
 
     @property
     def action_space(self) -> Discrete | Box:
-        """That of the real environment."""
+        """The action space of the real environment."""
         actions = self.spaces["actions"]
         if "n" in actions:
             return Discrete(actions["n"])

@@ -1,10 +1,10 @@
-"""Learned rewards: the ways in which a network phi turns a task's reward r into another, and Gymnasium wrappers that
-pay it.
+"""Learned rewards: the ways in which a network phi changes the reward r of a task, and Gymnasium wrappers that pay the
+result.
 
     env = understudy.RewardWrapper(gymnasium.make("CliffWalking-v1"), "cliff-additive-potential")
 
-x is the state before a step, x' the one after it, i the numbers that the step tells in its info, and gamma the discount
-of the agent. Formulas as in Ferreira et al. 2022, arXiv 2202.02790, section 3 and appendix, and its public code.
+x is the state before a step, x' the state after it, and phi may also read numbers from the step's info. Formulas are
+from Ferreira et al. 2022, arXiv 2202.02790, section 3 and appendix, and its public code.
 """
 
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ NATIVE = "native_reward"  # entry of info for the environment's reward
 
 
 def shaped(mode: Mode, reward: Any, potential: Any, next_potential: Any, discount: Any) -> Any:
-    """The reward that an agent gets, of arrays or tensors of one shape: ``potential`` is phi(x), ``next_potential``
-    phi(x')."""
+    """Compute the reward that an agent gets, from arrays or tensors of one shape. ``potential`` is phi(x) (unused
+    unless phi is a potential), ``next_potential`` phi(x'), and ``discount`` the agent's."""
     bonus = discount * next_potential - potential if mode.potential else next_potential
     return reward + bonus if mode.additive else bonus
 
 
 class Phi:
-    """The network of a `Proxy` of kind ``reward`` in NumPy."""
+    """The network of a `Proxy` of kind ``reward``, in NumPy. Raises ProxyError for other kinds."""
 
     def __init__(self, proxy: Proxy) -> None:
         if proxy.kind != "reward":
@@ -53,7 +53,7 @@ class Phi:
         self._layers = [(tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", zero)) for i in range(count)]
 
     def __call__(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
-        """phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
+        """Return phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
         parts = [(obs - self._center) / self._spread] * self.mode.state + [info] * self.mode.info
@@ -66,7 +66,7 @@ class Phi:
 
 @dataclass
 class _Payer:
-    """The learned reward of N environments, for both wrappers: network, discount, and phi of the current states."""
+    """The learned reward of N environments, for both wrappers: network, discount, and current observations."""
 
     phi: Phi
     discount: float
@@ -74,7 +74,8 @@ class _Payer:
     obs: np.ndarray
 
     def pay(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
-        """The rewards ``[N]`` of steps to ``obs [N, S]``. Both states of a step get the info of that step [F]."""
+        """Return the learned rewards ``[N]`` of steps to ``obs [N, S]`` with ``reward [N]``, ``info [N, I]`` and
+        ``terminated [N]``. Phi of both states of a step gets the info of that step, as in the published code."""
         mode, potential, next_potential = self.phi.mode, np.zeros(len(obs), np.float32), self.phi(obs, info)
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
@@ -88,8 +89,9 @@ class _Payer:
 def _opened(
     proxy: str | Path | Proxy, discount: float | None, space: gym.Space, actions: gym.Space, spec: EnvSpec | None
 ) -> _Payer:
-    """Make the `_Payer` of a wrapper. Raises ProxyError if the reward was learned for another environment than
-    ``spec``, or if no discount is known. Bounds of actions may differ, because rewards do not depend on actions."""
+    """Make the `_Payer` of a wrapper. Raises ProxyError if the reward was learned for another environment than ``spec``
+    or for spaces of other sizes, or if there is no discount. Bounds of actions may differ, because rewards do not
+    depend on actions."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
@@ -108,7 +110,7 @@ def _opened(
 
 
 def _kind(actions: gym.Space) -> str:
-    """Kind and size of a space of actions."""
+    """Return kind and size of a space of actions, in words."""
     if isinstance(actions, gym.spaces.Discrete):
         return f"{actions.n} actions"
     continuous = isinstance(actions, gym.spaces.Box)
@@ -116,7 +118,8 @@ def _kind(actions: gym.Space) -> str:
 
 
 def _units(space: gym.Space) -> str:
-    """The unit of an observation's size for error messages: numbers, or cells of a one-hot observation."""
+    """Return the unit of an observation's size for error messages: numbers with their shape, or cells and the first
+    cell's number if that is not 0."""
     if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
         return f"numbers in the shape {list(space.shape)}"
     first = space.start if isinstance(space, gym.spaces.Discrete) else 0
@@ -124,8 +127,8 @@ def _units(space: gym.Space) -> str:
 
 
 def _other_task(spec: EnvSpec, game_id: str) -> bool:
-    """Whether both are Gymnasium's environments with different names and classes. Variants from other packages are
-    accepted."""
+    """Return whether ``spec`` and ``game_id`` are Gymnasium's environments with different names and classes. Variants
+    from other packages are accepted."""
     game_spec = gym.registry.get(game_id)
     if game_spec is None or game_spec.name == spec.name or game_spec.entry_point == spec.entry_point:
         return False
@@ -133,7 +136,7 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
 
 
 def _info_values(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
-    """The numbers ``[N, I]`` of ``names`` in the info of a step. Raises ProxyError if one is missing."""
+    """Return the numbers ``[N, I]`` of ``names`` in the info of a step. Raises ProxyError if one is missing."""
     for name in names:
         if name not in info:
             raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
@@ -141,8 +144,9 @@ def _info_values(names: list[str], info: dict[str, Any], count: int) -> np.ndarr
 
 
 def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
-    """The numbers ``[N, I]`` that the steps of N environments tell; zeros of those that have not ``stepped [N]`` but
-    only reset. Those that have ``reset_mask [N]`` and begun anew since tell them in ``final_info``."""
+    """Return the numbers ``[N, I]`` of ``names`` in the infos of N environments. Environments that are not in ``stepped
+    [N]``, because they were only reset, have zeros. Environments in ``reset_mask [N]`` started a new episode in the
+    same step; their numbers are in ``final_info``."""
     info_values = np.zeros((len(stepped), len(names)))
     for where, source in ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {}))):
         if where.any():
@@ -151,14 +155,15 @@ def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, re
 
 
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
-    """Replaces the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
+    """Replace the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
 
-    ``proxy`` is a file, the folder of a search, the name of a shipped reward, or a `Proxy`. ``discount`` is the
-    agent's, for potentials; None means the discount of the search's agents. Raises ProxyError.
+    ``proxy`` is a file, the run folder of a search, the name of a shipped reward, or a `Proxy`. ``discount`` is the
+    agent's, for potentials; None means the discount of the search's agents. Raises ProxyError if the proxy cannot be
+    loaded or does not fit the environment.
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
-        RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # so that its spec can make it again
+        RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
         gym.Wrapper.__init__(self, env)
         self._payer = _opened(proxy, discount, env.observation_space, env.action_space, env.unwrapped.spec)
 
@@ -179,17 +184,17 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
 
 class RewardVectorWrapper(gym.vector.VectorWrapper):
-    """`RewardWrapper` for a vector environment of any autoreset mode. A step that only resets an environment pays
+    """`RewardWrapper` for a vector environment with any autoreset mode. A step that only resets an environment pays
     the environment's reward."""
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)
-        # Vector environments that were assembled by hand have no spec, but their environments do.
+        # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments do.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
         self._payer = _opened(proxy, discount, env.single_observation_space, env.single_action_space, spec)
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._fresh = np.zeros(env.num_envs, np.bool_)  # whose next step only resets
+        self._fresh = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 
     def _flat(self, obs: Any) -> np.ndarray:
         space = self.env.single_observation_space

@@ -1,4 +1,4 @@
-"""Colours on a terminal that shows them, and nowhere else. Imports nothing that takes time."""
+"""Coloured text, only on terminals that show colours. Imports nothing slow."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
-    """``text`` in a colour if ``stream`` is a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    """Return ``text`` with colour codes if ``stream`` is a terminal, unless NO_COLOR is set or the terminal is dumb."""
     shows = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows and text else text
 

@@ -1,5 +1,5 @@
-"""Exit of the command: the right status after signals, and no failure if nobody reads its output any more. Imports
-nothing slow, because everything else is imported under its protection."""
+"""Exit of the command: the right status after signals, and no failure if its output cannot be written any more. Imports
+nothing slow, because all other modules are imported after `begin`."""
 
 import contextlib
 import io
@@ -15,11 +15,11 @@ INTERRUPTED = 130
 
 
 class Ending:
-    """Signal handling of the command. The first signal raises KeyboardInterrupt in code that has to clean up
+    """Signal handler of the command. The first signal raises KeyboardInterrupt if the running code has to clean up
     (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``."""
 
     def __init__(self) -> None:
-        self.last_acts: list[Callable[[], Any]] = []  # done in any case, also if nothing is put in order
+        self.last_acts: list[Callable[[], Any]] = []  # called also if the process exits without cleaning up
         self.reset()
 
     def reset(self) -> None:
@@ -38,13 +38,13 @@ class Ending:
         os._exit(self.status)
 
     def act_last(self) -> None:
-        """Do the ``last_acts``, before the process ends without putting anything in order."""
+        """Call the ``last_acts``, before the process exits without cleaning up. Their exceptions are ignored."""
         for act in list(self.last_acts):
             with contextlib.suppress(Exception):
                 act()
 
     def say(self) -> None:
-        """Print ``interrupted``, unless all was done before the signal came."""
+        """Print ``interrupted``, unless the command had finished before the signal."""
         if self.status == INTERRUPTED:
             say("interrupted")
 
@@ -53,7 +53,7 @@ ending = Ending()
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, also from a signal handler that has interrupted a print."""
+    """Print a line on stderr. This also works in a signal handler that has interrupted a print."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, RuntimeError):
@@ -62,8 +62,8 @@ def say(text: str) -> None:
 
 
 def begin() -> None:
-    """Handle `SIGNALS` and make output robust, in the process of the command only. Signals that are ignored, as under
-    nohup, stay ignored."""
+    """Install the handler of `SIGNALS` and make stdout and stderr robust. Call it only in the command's main process.
+    Signals that are ignored, as under nohup, continue to be ignored."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, ending)
@@ -71,7 +71,7 @@ def begin() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # else the next opened file would get this descriptor, and all output
+        except OSError:  # else the next opened file would get this descriptor and all output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout, sys.stderr = _lasting(1, sys.stdout), _lasting(2, sys.stderr)
 
@@ -88,7 +88,8 @@ class _Lasting(io.FileIO):
 
 
 def _lasting(number: int, stream: Any) -> io.TextIOWrapper:
-    """A robust stream like ``stream`` (None if closed). Characters outside its encoding are printed as ``\\u65e5``."""
+    """Return a robust stream for descriptor ``number``, like ``stream`` (None if closed). Characters that its encoding
+    lacks are written as escapes such as ``\\u65e5``."""
     line_buffering = stream is None or stream.line_buffering or stream.write_through
     file = io.BufferedWriter(_Lasting(number, "w", closefd=False))
     return io.TextIOWrapper(file, stream and stream.encoding, "backslashreplace", line_buffering=line_buffering)

@@ -1,5 +1,5 @@
-"""Which errors are the user's to put right, and how they are shown. Every other error is a bug and keeps its traceback.
-Imports no torch."""
+"""Error messages for users. Errors that the user can correct are shown as one line without a traceback; every other
+error is a bug and keeps its traceback. Imports no torch."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from models.settings import SettingErrors, UserError, brief
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # disk full or broken
-# Extras of pyproject.toml that install a module; other modules come with `train`.
+# Module -> the extra of pyproject.toml that installs it; `train` installs all others.
 EXTRAS = {
     "ray": "tune",
     "optuna": "tune",
@@ -22,13 +22,13 @@ EXTRAS = {
     "wandb": "loggers",
     "mlflow": "loggers",
 }
-MOST = 20  # lines about one command
+MOST = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def lines(error: BaseException) -> list[str] | None:
-    """The error messages for the user, one line each; None for a bug."""
+    """Return the error messages for the user, at most `MOST` lines; None for a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
     messages = [line for item in errors[:MOST] if (line := one_line(item)) is not None]
     if len(errors) > MOST:
@@ -37,8 +37,8 @@ def lines(error: BaseException) -> list[str] | None:
 
 
 def one_line(error: BaseException) -> str | None:
-    """The error message for the user, as one line; None for a bug."""
-    understudy = sys.modules.get("understudy")  # its errors are user errors, if it is loaded
+    """Return the error message for the user, as one line; None for a bug."""
+    understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
         return _plain(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
@@ -59,14 +59,14 @@ def one_line(error: BaseException) -> str | None:
 
 
 def _plain(line: str) -> str:
-    """``line`` as one printable line of at most 1500 characters. User input may be long and contain escape sequences
-    of terminals."""
+    """Return ``line`` as one printable line of at most 1500 characters. It may contain user input, which may be long
+    and have escape sequences of terminals."""
     line = brief(" ".join(brief(word, 300) for word in line.split()), 1500)
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
 
 
 def absent(path: str | os.PathLike[str]) -> str:
-    """The message for a path that does not exist or cannot be accessed."""
+    """Return the message for a path that does not exist or cannot be accessed."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:

@@ -1,5 +1,5 @@
-"""Files that a user gives or receives, if they are regular and of a sensible size; and files of settings, YAML or JSON:
-small flat mappings of names to text. Whatever else a file holds is one line."""
+"""Read files from users: regular files of limited size, and settings in YAML or JSON, which are small mappings of names
+to text. Any other content raises an error of one line."""
 
 import errno
 import json
@@ -16,13 +16,13 @@ from control.cli.settings import RETURN_COMMANDS
 from control.cli.words import NULL, Pair, readable, word
 from models.settings import SettingError, format_value
 
-LARGEST = 100_000  # bytes, some fifty times a run's config.yaml
-DEEPEST = 5  # name: {choice: [[64, 64], ...]} of a search space has four levels
+LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
+DEEPEST = 5  # levels of nesting; name: {choice: [[64, 64], ...]} of a search space has four
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
-    """Raise OSError with a ``strerror`` for a pipe, a device or a file of more than ``max_bytes`` bytes. Opens
-    nothing."""
+    """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
+    bytes. Folders pass. Opens nothing, because opening a pipe may block."""
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -31,14 +31,16 @@ def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
-    """The text of a regular file of at most ``max_bytes`` bytes. Raises OSError as `check_regular` does."""
+    """Return the text of a regular file of at most ``max_bytes`` bytes. Raises OSError as `check_regular` does, and
+    UnicodeDecodeError."""
     check_regular(path, max_bytes)
     with open(path, "rb") as file:
         return file.read(max_bytes).decode(encoding)
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
-    """The content of a JSON file. Raises OSError as `read_text` does, and ValueError for any other text."""
+    """Return the content of a JSON file. Raises OSError as `read_text` does, and ValueError for text that is not
+    JSON."""
     try:
         return json.loads(read_text(path, max_bytes))
     except RecursionError as error:
@@ -46,7 +48,8 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
 
 
 def read_config(path: str) -> list[Pair]:
-    """The settings in a YAML or JSON file, ``command: {return: 250}`` as ``command.return``. Raises SettingError."""
+    """Read the settings in a YAML or JSON file as pairs. ``command: {return: 250}`` becomes ``command.return``. Files
+    of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
     content = read_mapping("config", path, "name: value", empty=True)
     try:
         content = from_original(content) if is_original(content) else content
@@ -56,9 +59,11 @@ def read_config(path: str) -> list[Pair]:
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file. Numbers stay text. With ``empty`` the file may be empty.
+    """Read a mapping from a YAML file or a ``.json`` file. Numbers are not parsed but returned as text. If ``empty``,
+    the file may be empty.
 
-    Raises SettingError, which names ``setting`` (whose value is the path) and the example ``line``.
+    Raises SettingError for any other content. Its message names ``setting``, the flag with the path, and shows ``line``
+    as an example of a correct line.
     """
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -112,7 +117,7 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
 
 
 def _depth(content: Any) -> int:
-    """Mappings and lists inside each other; a plain value has none."""
+    """Return how deep mappings and lists are nested; 0 for a plain value."""
     inner = content.values() if isinstance(content, dict) else content
     return 1 + max(map(_depth, inner), default=0) if isinstance(content, dict | list) else 0
 

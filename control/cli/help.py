@@ -1,5 +1,6 @@
-"""``--help``: settings with their meaning, default and range, grouped: those that act in the run asked for, those of
-one command (``--plot --help``), those with a word (``--help discount``), or all (``--help all``)."""
+"""The text of ``--help``: settings with their meaning, default and range, in groups. It lists the settings that act in
+the chosen run, settings of one command (``--plot --help``), settings that contain a word (``--help discount``), or all
+(``--help all``)."""
 
 import contextlib
 import os
@@ -55,7 +56,7 @@ EXAMPLES = """more examples than those at the top:
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
   python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
 WIDEST = 110
-COLUMN = 32  # of the explanations
+COLUMN = 32  # at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
 
@@ -63,10 +64,11 @@ OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar 
 def help_text(
     valid_flags: Mapping[str, Flag], choices: Mapping[str, str], words: Sequence[str], command: str | None = None
 ) -> str:
-    """The help page for ``valid_flags`` settings, of a run whose implementation, game, preset, ... are ``choices``.
+    """Return the help page.
 
-    ``words`` follow ``--help``; ``command`` is another command than training, such as ``plot``. Raises SettingError if
-    no setting contains the words.
+    ``valid_flags`` are the settings of a run; ``choices`` are its implementation, game, preset, and so on. ``words``
+    are the words after ``--help``. ``command`` is a command other than training, such as ``plot``. Raises SettingError
+    if no setting contains the words.
     """
     implementation, game = choices["implementation"], choices["gamename"]
     width = max(40, min(WIDEST, _columns()))
@@ -113,7 +115,8 @@ def help_text(
 
 
 def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
-    """The settings without effect in a run of the ``choices`` implementation, preset, ..., each with the reason."""
+    """Return setting -> reason for settings that have no effect in a run with these ``choices`` of implementation,
+    preset, and so on."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
     needs = {name: " or ".join(f"--{other}" for other in flag.meta["needs"]) for name, flag in valid_flags.items()}
@@ -132,7 +135,8 @@ def _acts(flag: Flag, idle: Mapping[str, str]) -> bool:
 
 
 def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
-    """The settings with ``text`` in their name, section, explanation or alternative names. Raises SettingError."""
+    """Return the settings with ``text`` in their name, section, help text or aliases; matches in names are first.
+    Raises SettingError if there are none."""
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
@@ -156,7 +160,7 @@ def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
 
 
 def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
-    """Lines about settings; ``idle`` says why some have no effect."""
+    """Return help entries for ``flags``. ``idle`` is setting -> reason why it has no effect."""
 
     def explain(flag: Flag) -> str:
         return f"{_explain(flag, families)}{f' [{idle[flag.name]}]' if flag.name in idle else ''}"
@@ -165,14 +169,15 @@ def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[
 
 
 def _columns() -> int:
-    """Of the terminal; in a file or pipe, the widest."""
+    """Return the width of the terminal in characters, or `WIDEST` if stdout is no terminal."""
     with contextlib.suppress(ValueError, OSError):
         return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
     return WIDEST
 
 
 def _place(section: str) -> tuple[bool, bool]:
-    """Sort key: hyperparameters last, so that they are visible in a terminal, and their subsections after them."""
+    """Return the sort key of a section: hyperparameters last, so that they are visible in a terminal, and subsections
+    after them."""
     return section.startswith("hyperparameters"), ": " in section
 
 
@@ -202,7 +207,7 @@ def _explain(flag: Flag, families: Sequence[str]) -> str:
 
 
 def version() -> str:
-    """The version of this checkout, as pyproject.toml has it."""
+    """Return the version in pyproject.toml."""
     import tomllib
 
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The available settings: of every run, of an implementation and of a game; and suggestions for misspelt names."""
+"""Lists of the available settings for a run, an implementation and a game; and suggestions for misspelt names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -36,8 +36,9 @@ class Flag:
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Every setting of an implementation by name, with its default on that game, and every parameter of the game.
-    ``choices`` are words that choose other defaults: ``preset`` and, for a learned proxy, ``proxy`` and ``agent``."""
+    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
+    this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
+    ``mode``. Raises RuntimeError if two declarations have one name."""
     choices = choices or {}
     inner = agents_of(implementation, game, choices)
     agent, proxy = default_configs(implementation, game, choices, inner)
@@ -82,11 +83,12 @@ def _of_all(agents: Any, section: str) -> dict[str, Flag]:
 
 
 def flags_of_all(game: str) -> dict[str, Flag]:
-    """Every setting of every implementation, and every parameter of every game."""
+    """Return every setting of every implementation and every parameter of every game, as `flags` does. Settings of
+    agents that train on proxies also have their names with a prefix, such as ``PPO_lr``."""
     from envs.names import GAMES
 
     all_flags = {name: flag for other in GAMES for name, flag in parameters(other).items()}
-    inner = {"agent": RunConfig.agent}  # so that no environment has to be made to choose agents
+    inner = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
     all_flags |= {
         n: flag for implementation in implementations() for n, flag in flags(implementation, game, inner).items()
     }
@@ -97,7 +99,8 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
 
 def parameters(game: str) -> dict[str, Flag]:
-    """The parameters that a name of this game can change (`envs.names`), each with its value in ``game``."""
+    """Return the parameters that the name of this game can set (`envs.names`), with their values in ``game`` as
+    defaults."""
     from envs.names import GAMES, declared, resolve
 
     base_name = game.partition(",")[0]
@@ -109,13 +112,15 @@ def parameters(game: str) -> dict[str, Flag]:
 
 
 def for_fresh_agents() -> set[str]:
-    """The hyperparameters of agents that can train on a proxy, by their names and by those in company."""
+    """Return the hyperparameters of all agents that can train on a proxy, with and without prefix: ``lr``,
+    ``PPO_lr``."""
     kinds_by_agent = {agent: kinds(family(agent).config) for agent in inner_agents()}
     return {called for agent, names in kinds_by_agent.items() for name in names for called in (name, f"{agent}_{name}")}
 
 
 def for_evaluation() -> set[str]:
-    """`for_fresh_agents`, and the parameters of every environment, in which a checkpoint may be evaluated."""
+    """Return `for_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
+    another environment."""
     from envs.names import GAMES, declared, resolve
 
     return for_fresh_agents() | {name for game in (*GAMES, *declared()) for name in resolve(game).in_use()}
@@ -135,7 +140,7 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 
 def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
-    """The error for a parameter (or ``no_`` and its name) that the ``game`` has not."""
+    """Return the error for a parameter (or ``no_`` and its name) that ``game`` lacks."""
     from envs.names import games_with
 
     other_games = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
@@ -144,7 +149,8 @@ def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
 
 
 def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
-    """The error for a name that is not among ``valid_flags``: whose setting it is, or which one was meant."""
+    """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
+    setting, or suggests a similar name."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):

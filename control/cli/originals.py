@@ -1,4 +1,4 @@
-"""Configuration files of the training scripts of Young et al. 2023 (arXiv 2211.02222), for ``--config``."""
+"""Translate configuration files of the training scripts of Young et al. 2023 (arXiv 2211.02222), for ``--config``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +11,17 @@ from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 _UNREAD = {"SimpleModel": {*OF_LATENT, "rollout_batch_size", "seperate_rollout_batch_size"}}
 _UNREAD["PerfectModel"] = {*_UNREAD["SimpleModel"], *OF_LEARNED, "model_alpha"}
 _UNREAD["ER"] = {*_UNREAD["PerfectModel"], "rollout_length"}
-_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has others
+_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; they differ from GaussianLatent's
 
 
 def is_original(content: Mapping[str, Any]) -> bool:
-    """Whether a file is one of the original's: it nests the environment's settings, or names no implementation."""
+    """Return whether a file is for the original scripts. Such a file has ``env_config``, or an original name of an
+    environment without an implementation."""
     return "env_config" in content or (content.get("environment") in ORIGINAL_GAMES and "implementation" not in content)
 
 
 def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the content of such a file to settings. Missing keys get the original script's defaults. Raises
+    """Translate the content of an original file to settings. Missing keys get the original script's defaults. Raises
     SettingError for keys that the script does not read."""
     keys = dict(content)
     game, env_config = keys.pop("environment", None), keys.pop("env_config", {})
@@ -45,7 +46,7 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingError("rollout_batch_size is missing; seperate_rollout_batch_size is true")
     if rollout_batch != "true":
         keys.pop("rollout_batch_size", None)
-    keys.pop("save_final_params", None)  # which no script looks at
+    keys.pop("save_final_params", None)  # unused by the scripts
     if "save_params" in keys:
         settings["no_checkpoint"] = str(keys.pop("save_params")).lower() == "false"
     if "save_frequency" in keys:
@@ -57,7 +58,8 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _implementation(keys: dict[str, Any]) -> str:
-    """The agent of the script that a file is for: of its ``agent_type``, else of the script that needs its keys."""
+    """Return the implementation for the ``agent_type`` in ``keys``, which is removed. Without ``agent_type``, it
+    follows from the keys that only one script reads. Raises SettingError for an unknown agent."""
     scripts = {"latent_type": "latent_model", "Q_alpha": "simple_model", "model_alpha": "simple_model"}
     scripts |= {"rollout_length": "perfect_model"}
     agent = keys.pop("agent_type", next((script for key, script in scripts.items() if key in keys), "ER"))

@@ -1,5 +1,5 @@
-"""Makes `Settings` from the command line or from Python, before torch is imported. Later sources override earlier ones:
-defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
+"""Parse the command line, or keywords in Python, to `Settings`, before torch is imported. Later sources override
+earlier ones: defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
 
 import dataclasses
 import os
@@ -40,7 +40,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     flag_words, file_words = dict(pairs), dict[str, list[str]]()
     file = one_word("config", flag_words["config"]) if "config" in flag_words else ""
     if file:
-        from control.cli.files import read_config  # with PyYAML, which most command lines need not load
+        from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
         file_words = dict(read_config(file))
     modules = [word for name, words in pairs if name == "import" for word in words or [""]]
@@ -175,7 +175,7 @@ def _of_search(typed: list[Pair]) -> list[Pair]:
 
 
 def about_the_bare_command() -> str:
-    """A hint about the default command, for calls without flags."""
+    """Return a hint about the default training run, for calls without flags."""
     run = RunConfig()
     return (
         f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about half an hour; "
@@ -184,8 +184,8 @@ def about_the_bare_command() -> str:
 
 
 def settings_from(**values: Any) -> Settings:
-    """The settings of these names and values, as flags of the same names give them, with Python's values: numbers,
-    text or paths, None, lists or tuples, ``command={"return": 250}``. Raises SettingError as `parse` does."""
+    """Return settings from keywords with the names of flags. Values are numbers, text or paths, None, lists or tuples;
+    commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
     values = {name: unboxed(value) for name, value in values.items()}
     values |= {f"command.{name}": unboxed(value) for name, value in (values.pop("command", None) or {}).items()}
     values, _ = translate(values, (), FIRST, _no_value)
@@ -202,7 +202,7 @@ def settings_from(**values: Any) -> Settings:
 
 
 def training_from(**values: Any) -> Settings:
-    """`settings_from` for a training run. Raises SettingError for settings of other commands."""
+    """Return `settings_from` for a training run. Raises SettingError if a setting selects another command."""
     settings = settings_from(**values)
     if settings.subcommand is not None:
         name = settings.subcommand.flag
@@ -212,8 +212,9 @@ def training_from(**values: Any) -> Settings:
 
 
 def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate ``--implementation RN --mode -1``, the baseline of Ferreira et al. 2022: the agent on the task's reward
-    with ICM or, for tables, with a bonus for rare actions. Other settings are not changed."""
+    """Translate ``--implementation RN --mode -1`` to a run of the agent alone, and print the translation. It is a
+    baseline of Ferreira et al. 2022: the environment's reward plus ICM or, for tabular agents, a count-based bonus.
+    Returns the settings of the file and of the flags, unchanged if they are for another run."""
     texts = {name: word(value) for name, value in (in_file | flag_values).items()}
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return in_file, flag_values
@@ -231,8 +232,11 @@ def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dic
 def _by_our_names(
     values: Mapping[str, Any], choice: "_Choice", previous_words: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate alternative names in ``given`` to settings. Also returns the translations. A part of a setting (such as
-    the width of hidden_sizes) changes the value given ``previous_words``, or else the default."""
+    """Translate aliases in ``values`` to names of settings. Returns the values, and alias -> name.
+
+    A part of a setting, such as the width of ``hidden_sizes``, changes the value in ``previous_words`` or else the
+    default.
+    """
 
     def current_value(name: str) -> Any:
         flag = choice.valid_flags[name]
@@ -242,7 +246,7 @@ def _by_our_names(
 
 
 def _tell(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
-    """Print the translation of flags with alternative names, one line for each setting."""
+    """Print the translation of flags that are aliases, one line for each setting."""
     words = vocabulary(choice.families, {*choice.valid_flags, *FIRST})
     parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.valid_flags]
     flag_texts: dict[str, list[str]] = {}
@@ -261,7 +265,8 @@ def _no_value(name: str) -> None:
 
 
 def _import(modules: Sequence[str], game: Sequence[str]) -> None:
-    """Import modules named by flags or keywords. Files cannot name any, so a foreign file runs no code."""
+    """Import ``modules`` and the module in a name ``module:Name`` of ``game``. Both are words of flags or keywords,
+    never from a file, so a file from elsewhere cannot run code."""
     from envs.names import import_module
 
     for module in ",".join(modules).split(",") if modules else ():
@@ -270,7 +275,8 @@ def _import(modules: Sequence[str], game: Sequence[str]) -> None:
 
 
 class _Choice(NamedTuple):
-    """The ``valid_flags`` settings with their defaults, and the choices that they depend on."""
+    """The valid settings with their defaults, and the choices that they depend on. ``agents`` is the default config of
+    the agent or agents; None if ``evaluating``."""
 
     implementation: str
     game: str
@@ -281,8 +287,8 @@ class _Choice(NamedTuple):
 
 
 def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
-    """The choices in ``words``, some of them from flags (``flag_names``). Aliases of games are resolved, and a preset
-    of one game chooses this game."""
+    """Return the choices in ``words``; ``flag_names`` are the settings that flags set. Aliases of games are resolved. A
+    preset for one game is the default for ``gamename``. Raises SettingError if they conflict."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -310,7 +316,8 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
 
 
 def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str]) -> Settings:
-    """Checked settings of ``values``, some of them from flags (``flag_names``)."""
+    """Build settings from ``values`` and check them; ``flag_names`` are the settings that flags set. Raises
+    SettingError."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
         parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}

@@ -1,4 +1,4 @@
-"""How far a part of a command has come: a bar on a terminal, elsewhere a line every few seconds."""
+"""Progress of a command: a bar on a terminal, otherwise a line of text every few seconds."""
 
 import contextlib
 import sys
@@ -14,23 +14,24 @@ LINE_SECONDS = 5.0  # between lines without a terminal
 
 
 class Lines:
-    """A line of text every so many seconds, for a log."""
+    """Prints at most one line of text every `LINE_SECONDS`, for a log."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Count the seconds from now on."""
+        """Restart the clock for the remaining time and for the next line."""
         self._started = self._last = time.monotonic()
 
     def show(self, label: str, share: float) -> None:
-        """Print the progress of ``label``, if a line is due."""
+        """Print the progress of ``label`` and the estimated remaining time, if a line is due. ``share`` is from 0 to
+        1; nothing is printed at 0 or 1."""
         if 0 < share < 1:
             remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
             self.say(f"  {label}: {100 * share:.0f} %, {remaining} left")
 
     def say(self, line: str) -> None:
-        """Print it, if it is time for a line."""
+        """Print ``line`` if the last one is at least `LINE_SECONDS` ago."""
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
             self._last = now
@@ -39,8 +40,8 @@ class Lines:
 
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
-    """Context manager for a function that shows the progress of ``label``; None unless ``enabled``. The bar is on
-    stderr and is erased at the end."""
+    """Yield a function that shows the progress of ``label``, or None unless ``enabled``. A bar is on stderr and is
+    erased at the end."""
     if not enabled:
         yield None
     elif sys.stderr.isatty():
@@ -53,5 +54,6 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
 
 
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Progress of a part of the work that begins at the share ``first`` and has the share ``size``."""
+    """Return a function that shows the progress of a part of the work, in the range of ``watch`` from ``first`` to
+    ``first + size``. None if ``watch`` is None."""
     return None if watch is None else lambda share: watch(first + size * share)

@@ -1,4 +1,4 @@
-"""The page of all settings, made from their declarations.
+"""Generate the documentation page of all settings from their declarations.
 
 python -m control.cli.reference     # writes docs/settings.md
 """
@@ -50,7 +50,7 @@ TITLES = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
     return (
         "\n".join(
@@ -129,7 +129,7 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
-    """A list item a setting, and an empty line."""
+    """Yield a list item for every setting, then an empty line. ``families`` determine the aliases."""
     for flag in flags:
         may = ("one of " if flag.meta.get("choices") and not flag.kind.is_list else "") + allowed(flag.kind, flag.meta)
         plain = not flag.kind.is_list and may.split(";")[0] in OBVIOUS and flag.kind.item is not bool

@@ -30,7 +30,7 @@ _FILMS = ("eval_agent", "use_tune", "film")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything about a run that is not a hyperparameter of the agent. This is the only home of its defaults."""
+    """Everything about a run that is not a hyperparameter of the agent. No other place defines these defaults."""
 
     implementation: str = _run(
         "UDRL", "the learning algorithm, SE to learn a synthetic environment, or RN a reward", identity=True

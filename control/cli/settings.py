@@ -1,5 +1,5 @@
-"""The settings of a run, and their written form: one flat mapping of names to plain values, for `config.yaml` in a run
-folder, checkpoints and ``--config``. Imports no torch."""
+"""`Settings`, all settings of a run, and their written form: a flat mapping of names to plain values, for
+``config.yaml`` in a run folder, checkpoints and ``--config``. Imports no torch."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ COMMAND = Kind(float, is_list=False, optional=True)
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one invocation.
+    """All settings of one call of the command.
 
     ``subcommand`` has the settings of the command (`control.cli.run_settings.COMMANDS`), None for training. ``agent``
     is the ``config`` of the agent's family, None with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the
@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def total_steps(self) -> int | None:
-        """Environment steps of a seed that end the run."""
+        """Environment steps of each seed (with a proxy: of all agents on proxies) that end the run, or None."""
         return self.value("total_steps")
 
     @property
@@ -76,7 +76,7 @@ class Settings:
 
     @property
     def schedule(self) -> StepSchedule:
-        """Lengths of epochs and evaluations: the agent's if its settings count steps, else the run's."""
+        """Lengths of epochs and evaluations: the agent's if its config has a `StepSchedule`, else the run's."""
         agent_schedule = getattr(self.agent, "schedule", None)
         if isinstance(agent_schedule, StepSchedule):
             return agent_schedule
@@ -106,8 +106,8 @@ class Settings:
 
 
 def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` of a search, with ``target_return`` as solved_reward, which ends it unless quit_when_solved is
-    given."""
+    """Return ``changes`` of a search in which ``target_return`` becomes ``solved_reward``. It also ends the search once
+    solved, unless ``changes`` set ``quit_when_solved``. Raises SettingError if the two rewards differ."""
     if changes.get("target_return") is None:
         return changes
     target, solved = build(run, {"target_return": changes["target_return"]}).target_return, changes.get("solved_reward")
@@ -181,7 +181,8 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """The agents that train on a proxy: those ``given``, else the usual ones of a preset that may be, and of a game."""
+    """Return the names of the agents that train on a proxy: ``choices["agent"]``, else the defaults for the preset in
+    ``choices`` and the game."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -191,7 +192,7 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
 
 
 def end_of(implementation: str) -> str:
-    """The setting that ends a run of this implementation without ``total_steps``."""
+    """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
     return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
 
@@ -203,8 +204,8 @@ def validate(implementation: str, config: Any) -> None:
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """``config`` with ``values``, validated. Lists, paths and integers are converted to tuples, text and floats as the
-    fields demand."""
+    """Return a copy of ``config`` with ``values``. Lists, paths and integers are converted to tuples, text and floats
+    if the fields have these types. Raises SettingError for an unknown name or a value out of range."""
     field_kinds = kinds(type(config))
     for name in values:
         if name not in field_kinds:
@@ -221,12 +222,12 @@ def _typed(item: type, value: Any) -> Any:
         return tuple(_typed(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    # An integer that no float holds is left to be refused.
+    # `check` refuses integers that are too large for a float.
     return float(value) if item is float and type(value) is int and abs(value) < 2**1000 else value
 
 
 def replaced_in(implementation: str) -> dict[str, str]:
-    """Settings of a run that this implementation does not use, and their replacements, or ""."""
+    """Return setting of a run that this implementation does not use -> its replacement, or ""."""
     family_spec = family(implementation)
     replacements = {field.name: field.metadata["replaced"] for field in dataclasses.fields(RunConfig)}
     by_kind = {name: of[family_spec.learns_from] for name, of in replacements.items() if family_spec.learns_from in of}
@@ -234,12 +235,13 @@ def replaced_in(implementation: str) -> dict[str, str]:
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Name -> reason, of the family's and the inner agents' settings that do nothing beside the others."""
+    """Return name -> reason, for settings of the family and the inner agents that have no effect in combination with
+    the others."""
     run, family_spec = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
-    # A search may vary these settings when it evaluates its winner, if not before.
+    # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
     agents, sample_all = named_agents(run.agent), settings.proxy.retest_drawn
     for first, called, _ in by_family(settings.agent, agents):
         kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
@@ -277,7 +279,7 @@ def acting(settings: Settings) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """The settings of a run (`acting`) as YAML, from which ``--config`` makes the same run."""
+    """Return the settings of a run (`acting`) as YAML. ``--config`` with this YAML repeats the run."""
     import yaml
 
     values = acting(settings)

@@ -1,4 +1,4 @@
-"""Checks of combinations: settings that exclude each other, flags without effect, missing files. Imports no torch."""
+"""Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping

@@ -1,5 +1,5 @@
-"""From words to values and back: argv, YAML and JSON are read as text, and one reader turns text into values. So a
-value in a file and the same text after a flag cannot mean different things."""
+"""Convert words of the command line to values of settings, and back. Values in YAML and JSON files are read as text and
+converted by the same functions, so a text means the same in a file and after a flag."""
 
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -15,18 +15,20 @@ Pair = tuple[str, list[str]]
 
 NULL = ("null", "none", "~", "")
 _MORE = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
-WORDS = ("untrained", "real")  # of --film, for agents that no file holds
+WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
-    """``--a=1 --b --c 2 3`` as ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``; ``-h`` is ``--help``, and
-    hyphens within a name are underscores. Raises
-    SettingError for words before the first flag, a setting with one dash, and bytes that are no UTF-8."""
+    """Split ``--a=1 --b --c 2 3`` into ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``.
+
+    ``-h`` becomes ``--help``, and hyphens in names become underscores. Raises SettingError for words before the first
+    flag, a setting with one dash, and bytes that are not UTF-8.
+    """
     pairs: list[Pair] = []
     for word in argv:
         if word == "-h":
             word = "--help"
-        if word.startswith("-") and word[1:2].isalpha():  # numbers have one dash too, and later words may be text
+        if word.startswith("-") and word[1:2].isalpha():  # not a negative number
             name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
             suggestion = closest(name, flag_names) if not pairs and name not in flag_names else name
             if suggestion in flag_names:
@@ -42,8 +44,9 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 
 def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
-    """Check that ``pairs`` are UTF-8 without NUL. Python represents other bytes as surrogates, which cannot be written
-    to files. The SettingError begins with their source ``where``."""
+    """Return ``pairs`` unchanged if they are UTF-8 without NUL, else raise SettingError. Its message begins with
+    ``where``, the source of the pairs. Python represents other bytes as surrogates, which cannot be written to
+    files."""
     for name, words in pairs:
         for word in (name, *words):
             if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
@@ -52,7 +55,7 @@ def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
 
 
 def one_word(name: str, words: Sequence[str]) -> str:
-    """The single word given for a setting that needs one."""
+    """Return the only word in ``words``. Raises SettingError for none or several."""
     if not words:
         raise SettingError(f"--{name} needs a value")
     if len(words) > 1:
@@ -68,8 +71,11 @@ def words_by_setting(
     game: str,
     wrong: list[SettingError],
 ) -> dict[str, list[str]]:
-    """The words of each setting, of which the last wins. ``no_x`` is the negation of ``x``. Errors are appended to
-    ``wrong``; they may mention ``game``, and ``prefix`` stands before a name: ``--``, or its file."""
+    """Return setting -> words; the last pair of a name wins. ``no_x`` is the negation of a switch ``x``.
+
+    Appends an error to ``wrong`` for every unknown name or negation of a text that is no boolean. The errors may
+    mention ``game``, and put ``prefix`` before the name: ``--``, or the name of the file.
+    """
     setting_words: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
@@ -83,12 +89,12 @@ def words_by_setting(
         elif len(wrong) < MOST:
             wrong.append(unknown(name, valid_flags, implementation, prefix, game))
         else:
-            wrong.append(SettingError(f"{prefix}{name} is unknown"))  # which is counted but not shown
+            wrong.append(SettingError(f"{prefix}{name} is unknown"))  # counted but not shown
     return setting_words
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
-    """The value that ``words`` after a flag mean, of its type, not yet held against its range. Raises SettingError."""
+    """Convert the ``words`` after a flag to its type, without checking the range. Raises SettingError."""
     kind = flag.kind
     if not words and kind.item is bool:
         return True
@@ -109,23 +115,24 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
 
 
 def unboxed(value: Any) -> Any:
-    """Convert a scalar of an array library to a Python number."""
+    """Convert a scalar of an array library to a Python number. Return other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
 def word(value: Any, separator: str = " ") -> str:
-    """The text of ``value`` after a flag; items of a list are joined by separators."""
+    """Return ``value`` as the text to write after a flag. Items of a list are joined by ``separator``."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return separator.join(map(word, value))
     return (
         format_value(value) if isinstance(value, int) else str(value)
-    )  # some integers are more than Python writes out
+    )  # str() refuses very long integers
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """The command for these settings: all that differ from the defaults, except those in ``without``."""
+    """Return the shell command for these settings. It has the settings that differ from their defaults, except
+    ``without``."""
     values = as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     run = settings.run

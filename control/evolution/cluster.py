@@ -33,9 +33,9 @@ from models.settings import ProcessDied, SettingError, UserError
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
 _REACH_SECONDS, _ANSWER_SECONDS = 5.0, 20.0
-# Read by Ray when it is first imported. Its reports, its usage statistics and its copies of every metric are off, and
-# trials have the priority of an ordinary run, not the lowest but four. Nor does a call after its end start another, and
-# messages of its daemons, such as a page about a dead worker, are skipped.
+# Ray reads these when it is first imported. They turn off its reports, its usage statistics and its copies of every
+# metric, and give trials the priority of an ordinary run instead of a lower one. A call after Ray's end does not start
+# it again. Messages of its daemons, such as a page about a dead worker, are skipped.
 _ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -49,19 +49,21 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
-# All servers of a local Ray then listen on 127.0.0.1 alone.
+# With this, all servers of a local Ray listen only on 127.0.0.1.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
-_DEATHS = 3  # of workers over the same agents, before it is no accident
+_DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _NOTICE_SECONDS, _GRACE_SECONDS, _LOOK_SECONDS = 60.0, 1.0, 0.2
 
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Context manager for Ray: a local instance with ``cpus``, or the cluster at ``address``.
+    """Context manager for Ray: a local instance with ``cpus`` cores if ``address`` is None, or the cluster at
+    ``address``.
 
-    Raises UserError, one line, if the cluster cannot be reached. Temporary files of a local instance are removed.
+    Raises UserError, one line, if the cluster cannot be reached or Ray cannot start. Temporary files of a local
+    instance are removed.
     """
     for name, value in (_ENVIRONMENT | (_ALONE if address is None else {})).items():
         os.environ.setdefault(name, value)
@@ -70,7 +72,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    # The code is sent along, so that every node runs this version. Packages that it imports must be installed there.
+    # Ray sends the code to every node, so that all run this version. Packages that it imports must be installed there.
     variables = {"OMP_NUM_THREADS": "1", "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO")}  # rounds as this process does
     code = {"py_modules": _PACKAGES, "env_vars": variables}
     common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -78,14 +80,14 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     previous_handler = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:
-            # Ray makes sockets some 60 characters further down, and the path of a socket ends at 107.
+            # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
         with _outlived(), _watched(temporary) if address is None else contextlib.nullcontext():
             try:
                 with _no_stderr():
                     ray.init(address=address or "local", **common)
-            # Ray raises ConnectionError, RuntimeError, ValueError, its own errors or a plain Exception.
+            # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
             except Exception as error:
                 line = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 if address is not None:
@@ -103,8 +105,11 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _outlived() -> Iterator[None]:
-    """Another process, which says in one line that this one is gone if it ends in the block. Ray ends it with status 1
-    soon after a server has died, and at its start lets no thread of Python run until then."""
+    """Context manager that starts another process, which prints an error of one line if this process dies in the block.
+
+    Ray ends this process with status 1 soon after one of Ray's servers has died. If that happens while Ray starts, no
+    Python thread of this process can run before its end, so only another process can print the error.
+    """
     say = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
     line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
     heir = subprocess.Popen([sys.executable, "-SEc", say, line], stdin=subprocess.PIPE, start_new_session=True)
@@ -119,7 +124,7 @@ def _outlived() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Discard stderr for the length of the block, because Ray prints lines of its log there."""
+    """Context manager that discards stderr, because Ray prints lines of its log there."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as nowhere:
@@ -132,9 +137,9 @@ def _no_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(temporary: str) -> Iterator[None]:
-    """Look five times a second at the servers of the local Ray, for the length of the block. When one dies, the process
-    ends at once with an error of one line and status 1: calls of Ray return no more then, and Ray itself would end the
-    process within a minute without a word."""
+    """Context manager that checks the servers of the local Ray five times per second. If one dies, the process ends at
+    once with an error of one line. Otherwise calls of Ray would never return, and Ray would end the process within a
+    minute without a message."""
     stop_event = threading.Event()
 
     def watch() -> None:
@@ -163,7 +168,8 @@ def _watched(temporary: str) -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Check from a subprocess that a cluster answers; without one, Ray in this process would retry for minutes."""
+    """Check in a subprocess that a cluster answers. If none does, Ray in this process would retry for minutes. Raises
+    SettingError for a malformed address, UserError if there is no answer."""
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
@@ -193,8 +199,8 @@ def _unreachable(address: str, reason: str) -> UserError:
 
 @contextlib.contextmanager
 def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Ray for the length of the block; gives the cores that each task is to ask it for. Tasks beyond the cores of a
-    cluster wait for free ones. SettingError for more workers than the cores that a search's trial has reserved."""
+    """Context manager for Ray; yields the number of cores that each task must request. If a cluster has too few cores,
+    tasks wait for free ones. Within a search, raises SettingError for more workers than the search's Ray has cores."""
     in_search = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     with contextlib.nullcontext() if in_search else connected(address, num_workers):
         import ray
@@ -207,12 +213,13 @@ def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
 
 
 class RayWorkers:
-    """`InnerLoop` in ``num_workers`` processes of one thread.
+    """Runs `InnerLoop` in ``num_workers`` processes of one thread each.
 
-    They use a local Ray or the cluster at ``ray_address``; in a trial of a search, the search's Ray and the cores that
-    the trial has reserved. If a process dies, another one trains its agents again with the same result. Nodes with
-    other processors may round differently. Workers ignore Ctrl-C: exceptions of a signal handler leave `run` at once.
-    Raises UserError (one line) if the cluster cannot be joined or a worker cannot start.
+    They use a local Ray or the cluster at ``ray_address``. In a trial of a search, they use the search's Ray and the
+    cores that the trial has reserved. If a process dies, another one trains its agents again with the same result.
+    Nodes with different processors may round differently. Workers ignore Ctrl-C; an exception from a signal handler of
+    this process ends `run` at once. Raises UserError (one line) if the cluster cannot be joined or a worker cannot
+    start.
     """
 
     def __init__(
@@ -221,7 +228,7 @@ class RayWorkers:
         self._job, self._count = (config, agent, agent_config, game), num_workers
         self._running: list[Any] = []
         ending = contextlib.ExitStack()
-        # At the end of the program too, so that no temporary folder outlives it.
+        # Also runs when the program ends, so that no temporary folder remains.
         self._end = weakref.finalize(self, ending.close)
         try:
             cores = ending.enter_context(_cores_for(num_workers, ray_address))
@@ -229,21 +236,21 @@ class RayWorkers:
             import ray
 
             self._task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
-            # An empty job, which loads the imports, so that errors show now.
+            # Empty calls load the imports, so that errors appear now.
             self._results([None] * num_workers)
         except BaseException:
             self.close()
             raise
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
-        """`InnerLoop.run`, with a contiguous part of the agents in each worker. Times are those of the slowest worker.
-        ``watch`` gets no progress from the workers.
+        """Run `InnerLoop.run`, with a contiguous part of the agents in each worker. Times are the slowest worker's.
+        ``watch`` is not called.
 
-        Raises UserError, one line, if workers have died three times over the same agents.
+        Raises UserError, one line, if three workers have died while they trained the same agents.
         """
         count = min(self._count, len(seeds))
         bounds = [len(seeds) * i // count for i in range(count + 1)]
-        # A slice would travel with all the memory it is a slice of.
+        # Cloned, because a slice would be sent with the memory of the whole tensor.
         parts = self._results(
             [
                 (None if proxies is None else proxies[first:end].detach().clone(), list(seeds[first:end]), options)
@@ -258,8 +265,8 @@ class RayWorkers:
         self._end()
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """Results of `_work` for each of ``calls``, in order. They are awaited as futures, because `ray.get` turns
-        exceptions of signal handlers into a SystemError, and only after the tasks are done."""
+        """Return the results of `_work` for each of ``calls``, in order. Futures replace `ray.get`, which would raise a
+        signal handler's exception as a SystemError, and only after the tasks are done."""
         starting = calls[0] is None
         self._running[:] = [self._task.remote(self._job, call) for call in calls]
         futures = [task.future() for task in self._running]
@@ -273,7 +280,7 @@ class RayWorkers:
                 if error is not None:
                     raise _one_line(error, f"worker {place} of {self._count}", starting) from None
         except BaseException:
-            _cancel(self._running)  # the rest is of no use
+            _cancel(self._running)  # their results would not be used
             raise
         return [future.result() for future in futures]
 
@@ -290,31 +297,33 @@ def make_workers(
     ray_address: str | None = None,
     num_threads: int = 1,
 ) -> Workers:
-    """Workers for agents of that kind: one worker is this process, several are `RayWorkers`."""
+    """Return workers that train agents of the implementation ``agent``: this process if ``num_workers`` is 1, otherwise
+    `RayWorkers`. ``num_threads`` are the threads of this process; `RayWorkers` ignore them."""
     job = (config, agent, agent_config, game)
     is_local = num_workers == 1
     return InnerLoop(*job, num_threads) if is_local else RayWorkers(*job, num_workers, ray_address)
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
-    """The task of a worker process: load the imports of the job, then train and test the agents of ``call``, if any."""
+    """Run the task of a worker process: load the imports of ``job``, then train and test the agents of ``call``, if
+    any."""
     loop = _loaded(*job)
     return loop.run(call[0], call[1], **call[2]) if call else None
 
 
 @functools.lru_cache(maxsize=1)
 def _loaded(*job: Any) -> InnerLoop:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     import_module("gamename", job[-1])
     return InnerLoop(*job)
 
 
 def _cancel(tasks: list[Any]) -> None:
-    """Cancel tasks that do not end by themselves soon. Ray aborts this process if a task ends while it is cancelled
-    ("Tried to complete task that was not pending"), and tasks that fail for the same reason end together."""
+    """Cancel tasks that have not ended after a second. The wait is necessary: Ray aborts this process if a task ends
+    while it is cancelled ("Tried to complete task that was not pending"), and tasks often fail together."""
     import ray
 
-    if not tasks or not ray.is_initialized():  # at the end of the program Ray may have gone first
+    if not tasks or not ray.is_initialized():  # at the end of the program, Ray may have ended first
         return
     with contextlib.suppress(Exception):
         for task in ray.wait(tasks, num_returns=len(tasks), timeout=_GRACE_SECONDS, fetch_local=False)[1]:
@@ -322,7 +331,8 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _one_line(error: Any, worker: str, starting: bool) -> Exception:
-    """The exception of a worker: with its traceback unless it is a user error, one line if the worker died."""
+    """Return the exception to raise for a worker's ``error``: its UserError, or the error with its traceback, or a
+    UserError of one line if the worker died."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

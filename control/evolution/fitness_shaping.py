@@ -1,26 +1,24 @@
-"""Weights of a generation's perturbations by their fitness.
+"""Fitness shaping: weights of a generation's perturbations by their fitness.
 
-All functions compute in float64 and take any fitness ``[n]``, higher is better. A **failed** member is one whose
-fitness is NaN, infinite or beyond the range of float32 (about 3.4e38, past which differences overflow); every rule
-ranks it below all sound ones.
+All functions take any fitness ``[n]`` (higher is better) of the n members of a population, and compute in float64. A
+member has **failed** if its fitness is NaN, infinite or beyond the range of float32 (about 3.4e38), because differences
+of larger numbers overflow. Every rule ranks failed members below all sound ones.
 
-Equal fitness: if a rule orders members, the one of lower index counts as better (a stable sort), and failed
-members come last, by index; `centred_ranks` and `shared_utilities` give equal members equal numbers instead.
+If a rule sorts members and two are equal, the lower index counts as better (a stable sort). Failed members are last, by
+index. `centred_ranks` and `shared_utilities` give equal members equal numbers instead.
 """
 
 import torch
 from torch import Tensor
 
 KINDS = range(8)
-MARGIN = 1e-6  # a member counts as better than the mean from here on
+MARGIN = 1e-6  # a member counts as better than the mean if its fitness exceeds the mean's by more than this
 LARGEST = torch.finfo(torch.float32).max
 
 
 def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
-    """``[n]`` -> (fitness in float64 with every failed member set to the worst sound value, mask of the sound).
-
-    With no sound member the fitness is all zeros.
-    """
+    """Return the fitness ``[n]`` in float64, with every failed member set to the worst sound value, and the mask
+    ``[n]`` of sound members. If there is none, the fitness is all zeros."""
     value = fitness.to(torch.float64)
     valid = value.abs() <= LARGEST  # false for NaN
     worst = value[valid].min() if valid.any() else torch.zeros_like(value).sum()
@@ -28,13 +26,14 @@ def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def failures_last(fitness: Tensor) -> Tensor:
-    """Fitness ``[n]`` in float64 with every failed member set to -infinity, so that comparing puts it last."""
+    """Return the fitness ``[n]`` in float64 with every failed member set to -infinity, so that a sort puts it last."""
     value, valid = without_failures(fitness)
     return value.masked_fill(~valid, -torch.inf)
 
 
 def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
-    """The eight rules of the paper's code: fitness ``[n]`` (F) -> weights ``[n]``, float64, always finite.
+    """Return weights ``[n]``, float64 and finite, for the fitness ``[n]`` (F), by one of the eight rules of the paper's
+    code.
 
     | kind | weight |
     |---|---|
@@ -47,12 +46,12 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     | 6 | F - S if it is more than 1e-6, divided by the largest; others 0 |
     | 7 | as 6, divided by the sum |
 
-    S is ``mean_score``, the fitness of the mean, for 5, 6 and 7; if the mean failed, it counts as equal to the
-    worst sound member. All members failed: all weights 0. In 6 and 7 the code first divides by max F - S + 1e-9, which
-    cancels and is left out. It orders equal members by an unstable sort.
-    Synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, the setting ``score_transform_type``.
+    S is ``mean_score``, the fitness of the search distribution's mean, which kinds 5, 6 and 7 need; they raise
+    ValueError if it is None. If the mean failed, S is the fitness of the worst sound member. If all members failed, all
+    weights are 0.
 
-    Raises ValueError if a rule needs ``mean_score`` and it is None.
+    Source: synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, setting ``score_transform_type``. In kinds 6
+    and 7 the paper's code first divides by max F - S + 1e-9; this cancels and is left out here. Its sort is not stable.
     """
     if kind >= 5 and mean_score is None:
         raise ValueError(f"score transformation {kind} needs the fitness of the mean")
@@ -69,7 +68,7 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
         return weights
     assert mean_score is not None
     base = mean_score if abs(mean_score) <= LARGEST else float(value.min())
-    gain = torch.where(valid & (value > base + MARGIN), value - base, 0.0)  # of those that beat the mean
+    gain = torch.where(valid & (value > base + MARGIN), value - base, 0.0)  # 0 unless a member beats the mean
     if kind == 5:
         weights[best_first[0]] = (gain[best_first[0]] > 0).double()
         return weights
@@ -78,7 +77,7 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
 
 
 def _by_rank(kind: int, n: int) -> Tensor:
-    """Weights of kinds 1 to 4, which depend on the rank alone, best first ``[n]``."""
+    """Return the weights ``[n]``, best first, of kinds 1 to 4, which depend only on the rank."""
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
     if kind == 4:
@@ -88,22 +87,23 @@ def _by_rank(kind: int, n: int) -> Tensor:
 
 
 def _shaped(n: int) -> Tensor:
-    """max(0, ln(n/2 + 1) - ln k) for the ranks k = 1 (best) to n: the better half counts, the best most."""
+    """Return max(0, ln(n/2 + 1) - ln k) for the ranks k = 1 (best) to n. Only the better half is above 0."""
     rank = torch.arange(1, n + 1, dtype=torch.float64)
     return (torch.tensor(n / 2 + 1, dtype=torch.float64).log() - rank.log()).clamp(min=0)
 
 
 def nes_utilities(n: int) -> Tensor:
-    """Utilities of NES, best first ``[n]``, float64, summing to 0: `_shaped` over its sum, minus 1/n.
+    """Return the utilities of NES, best first, ``[n]`` float64 with sum 0: `_shaped` divided by its sum, minus 1/n.
 
-    Wierstra et al. 2014, "Natural Evolution Strategies", JMLR 15, fitness shaping.
+    Source: Wierstra et al. 2014, "Natural Evolution Strategies", JMLR 15, fitness shaping.
     """
     shaped = _shaped(n)
     return shaped / shaped.sum() - 1 / n
 
 
 def shared_utilities(fitness: Tensor) -> Tensor:
-    """`nes_utilities` by rank ``[n]``; equal members get the mean of theirs, so a plateau moves nothing."""
+    """Return the member's `nes_utilities` by rank, ``[n]``. Equal members get the mean of their utilities, so that a
+    plateau does not move the search."""
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # best group first
     total = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, of_rank, nes_utilities(len(fitness)))
@@ -111,10 +111,11 @@ def shared_utilities(fitness: Tensor) -> Tensor:
 
 
 def centred_ranks(fitness: Tensor) -> Tensor:
-    """Ranks ``[n]`` in [-0.5, 0.5], float64, the best 0.5; equal members, and all failed ones, share the mean rank.
+    """Return ranks ``[n]`` float64 from -0.5 (worst) to 0.5 (best); 0 if n = 1. Equal members get their mean rank, and
+    so do all failed ones.
 
-    0 if n = 1. Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning",
-    section 2.1 (fitness shaping); their code breaks ties by index.
+    Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning", section
+    2.1 (fitness shaping). Their code breaks ties by index.
     """
     _, group, sizes = failures_last(fitness).unique(return_inverse=True, return_counts=True)
     n = len(fitness)

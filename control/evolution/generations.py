@@ -1,7 +1,7 @@
-"""A generation of a search: its agents and proxies, and the fitness from their scores. And the initial mean of a
-search, which may be the best of several short searches.
+"""One generation of a search: its agents and proxies, and the fitness from their scores. Also the initial mean of a
+search, which can be the best of several candidates.
 
-D is the number of parameters of a proxy, K the number of searched ones (`envs.make.Stages.searched_part`).
+P is the size of the population, N the number of agents, and D the number of parameters of a proxy.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ Train = Callable[[Tensor, list[int]], Outcome]
 def as_met(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, spent: Spent, scaled: bool = False
 ) -> Tensor:
-    """The ``mean [D]`` before a generation, with initial states from episodes of its target policy, if the settings ask
-    for that (`Stages.as_met`). ``spent`` gets the number of real steps."""
+    """Return the ``mean [D]`` before a generation, with initial states from episodes of its target policy, if the
+    settings ask for that (`Stages.as_met`). ``spent`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, state_seed, limit, spent), scaled)
 
@@ -36,8 +36,12 @@ def as_met(
 def entered(
     population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
 ) -> tuple[Tensor, list[int]]:
-    """The proxy, a row ``[N, D]``, and the seed of each agent of a generation: of the ``population [P, D]`` and, unless
-    it is None, of the ``mean [D]``. Its ``number`` counts from 1; generations of other names have other agents."""
+    """Return the proxies ``[N, D]`` and the seeds ``[N]`` of a generation's agents: ``agents_per_proxy`` agents for
+    each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean [D]`` unless it is None.
+
+    ``kinds`` is the number of agent implementations, ``number`` the generation's number from 1. Different values of
+    ``name`` give unrelated seeds.
+    """
     repeats = len(population) if config.common_random_numbers else 1
     kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
     count = len(population) * config.agents_per_proxy // repeats
@@ -50,8 +54,9 @@ def entered(
 
 
 def judged(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split ``scores [N]`` of agents, in the order of `entered`. Returns the fitness ``[P]`` of a ``population`` of P,
-    the values ``[P]`` for the strategy, and the scores on the mean."""
+    """Split ``scores [N]`` of agents, in the order of `entered`, for a ``population`` of size P. Return the fitness
+    ``[P]``, the values ``[P]`` for the strategy (mean ranks if ``rank_apart``), and the scores of agents of the mean.
+    """
     agents = population * config.agents_per_proxy
     by_agent, of_mean = scores[:agents].view(population, -1), scores[agents:]
     fitness = ranked = by_agent.mean(1)
@@ -70,9 +75,13 @@ def first_mean(
     train: Train,
     spent: Spent = lambda steps: None,
 ) -> Tensor:
-    """The initial mean of a search, ``[D]``: of ``initial_draws`` random proxies the one whose perturbed copies have
-    the best fitness, or whose short search gets furthest. More than half of random bandits are flat: perturbations do
-    not change the fitness. ``spent`` gets the number of real steps that are no tests of agents."""
+    """Return the initial mean ``[D]`` of a search: the proxy that ``start_from`` names (or a proxy cloned from that
+    policy), or the best of ``initial_draws`` random proxies. These are compared by the fitness of perturbed copies or,
+    with ``initial_generations``, by short searches.
+
+    The choice matters, because more than half of random bandits are flat: perturbations do not change the fitness.
+    ``spent`` is called with numbers of real steps, except for tests of agents.
+    """
     draws, members = config.initial_draws, config.initial_members
     if config.start_from is not None:
         if is_teacher(config.start_from):
@@ -99,8 +108,9 @@ def first_mean(
 def _furthest(
     first: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
 ) -> Tensor:
-    """The final mean ``[D]`` of the best search from the initial means ``first [N, D]``. After every ``generations``
-    the better half continues (successive halving), because some initial means are on a plateau."""
+    """Return the final mean ``[D]`` of the best search from the initial means ``first [N, D]``. After every
+    ``generations`` generations the better half continues (successive halving), because some initial means are on a
+    plateau."""
     running = {i: STRATEGIES[config.strategy](config, stages.searched_part(mean)) for i, mean in enumerate(first)}
     done = 0
     while len(running) > 1:
@@ -110,7 +120,7 @@ def _furthest(
         done += generations
         score_text = ", ".join(f"{score:.4g}" for score in scores.values())
         note(f"after {done} generations {len(running)} first searches are at {score_text}")
-        best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # stable
+        best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # a stable sort
         running = {i: running[i] for i in best}
     (winner,) = running
     return stages.completed(running[winner].mean, first[winner])
@@ -126,8 +136,8 @@ def _climb(
     number: int,
     train: Train,
 ) -> dict[int, float]:
-    """A generation of each of the searches that are ``running``, each from a row of ``first [N, D]``. Gives the scores
-    of their means, by row."""
+    """Make generation ``number`` of every search in ``running`` (row of ``first [N, D]`` -> strategy). Return the
+    scores of their means, by row."""
     name, noises, jobs = f"generation {number} of the first searches", {}, []
     for i, strategy in running.items():
         streams = Streams.from_name([seed], f"perturbations of first search {i}, generation {number}")

@@ -1,6 +1,7 @@
 """The inner loop: fresh agents train on proxies (or on the real environment) and are tested on the real environment.
 
-All are members of one tensor program, which they leave when their training ends. No Lightning: workers start quickly.
+Agents are members of one tensor program, and leave it when their training ends. Imports no Lightning, so that workers
+start quickly.
 """
 
 import contextlib
@@ -31,16 +32,16 @@ from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, in_step, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
-MOST_MEMBERS = 512  # fresh agents in one program; more take turns, for the sake of memory and cache
-_COMPACT = 0.75  # share of members still in training below which the others leave the program
-_WATCHED, _WATCHED_COMPILED = 128, 512  # steps of all environments between reports of progress
-_TRAINING = 0.9  # progress when agents are trained but not tested yet
+MOST_MEMBERS = 512  # maximum number of agents in one program, to limit memory; the others are trained afterwards
+_COMPACT = 0.75  # if the share of members in training falls below this, finished members leave the program
+_WATCHED, _WATCHED_COMPILED = 128, 512  # environment steps per member between progress reports
+_TRAINING = 0.9  # share of the progress that training takes; the rest is for tests
 
 
 @dataclass
 class Trained:
-    """N agents after training: their greedy policy, whether their weights are ``finite [N]``, their numbers of steps
-    and episodes ``[N]``, and results of tests during training, ``curve [N, T]``."""
+    """N agents after training: their greedy ``policy``, whether their weights are ``finite [N]``, their numbers of
+    ``steps`` and ``episodes`` ``[N]``, and the results of T tests during training, ``curve [N, T]``."""
 
     policy: Policy
     finite: Tensor
@@ -51,8 +52,8 @@ class Trained:
 
 @dataclass
 class TestsOnTheWay:
-    """Greedy episodes of agents in training, which start elsewhere at every test: on ``real``, from ``starts
-    [M, N, K]`` (seeds), N tests at most."""
+    """Tests of M agents during training: each plays K greedy episodes per agent on ``real``. ``starts [M, N, K]`` are
+    the seeds of at most N tests; every test has different episodes."""
 
     real: Environment
     starts: Tensor
@@ -60,9 +61,12 @@ class TestsOnTheWay:
 
 @dataclass
 class Outcome:
-    """N agents trained and tested: real returns and ``lengths``, both ``[N, K]``, after training, and the ``curve
-    [N, T]`` of mean returns on the way, returns NaN for an agent whose weights are no longer finite; steps and episodes
-    of training ``[N]``; the steps of all tests; seconds of both parts."""
+    """Results of N agents on the real environment.
+
+    ``returns`` and ``lengths`` ``[N, K]`` are from the test episodes after training. ``curve [N, T]`` are the mean
+    returns of T tests during training. Returns are NaN if an agent's weights are no longer finite. ``steps`` and
+    ``episodes`` ``[N]`` count the training. ``test_steps`` is the number of steps in all tests.
+    """
 
     returns: Tensor
     lengths: Tensor
@@ -75,12 +79,13 @@ class Outcome:
 
     @property
     def scores(self) -> Tensor:
-        """Mean return of each agent, ``[N]``."""
+        """Return the mean return of each agent, ``[N]``."""
         return self.returns.mean(1)
 
     @classmethod
     def joined(cls, parts: Sequence["Outcome"]) -> "Outcome":
-        """Parts of one batch of agents, in order. Agents with more environments may have a test less on the way."""
+        """Join parts of one batch of agents, in order. Curves are cut to the shortest one, because agents with more
+        environments may have one test less during training."""
         tests = min(part.curve.shape[1] for part in parts)
         parts = [dataclasses.replace(part, curve=part.curve[:, :tests]) for part in parts]
         fields = zip(*(vars(part).values() for part in parts), strict=True)
@@ -89,8 +94,8 @@ class Outcome:
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Seeds of ``count`` fresh agents; different names give agents that share nothing. A seed's remainder by the number
-    of ``kinds`` of agents says which one it is: they take turns, or all are ``kind`` one."""
+    """Return seeds of ``count`` fresh agents. Different names give unrelated seeds. A seed modulo ``kinds``, the number
+    of agent implementations, is the index of the agent's implementation: the indices alternate, or all are ``kind``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     return [
         base_seed - base_seed % kinds + (i if kind is None else kind) % kinds for i, base_seed in enumerate(base_seeds)
@@ -98,7 +103,8 @@ def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | No
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """The mean of ``scores [N]``, without NaN, of each of the ``kinds`` of agents that the ``seeds [N]`` choose."""
+    """Return the mean of ``scores [N]`` without NaN for every implementation in ``kinds``, which ``seeds [N]`` select
+    (`fresh_seeds`). Implementations without a finite score are left out."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     scores_by_kind = [(kind, scores[kind_indices == number]) for number, kind in enumerate(kinds)]
     return {kind: float(kind_scores.nanmean()) for kind, kind_scores in scores_by_kind if kind_scores.isfinite().any()}
@@ -115,11 +121,12 @@ def train(
     look: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
-    """Train for up to ``steps`` steps of every environment. A member ends sooner by ``rule``, or after ``episodes``.
+    """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
+    ``episodes`` episodes.
 
-    ``test(policy, k) -> [M]`` is the k-th test of all members, after every ``test_every`` steps; members that have
-    ended are tested as they ended. ``advance`` replaces the loop's method of that name. Members that are done leave the
-    program after every ``look`` steps, which does not change the results of others. ``watch`` gets the progress.
+    ``test(policy, k) -> [M]`` is called after every ``test_every`` steps, with k = 0, 1, ...; finished members are
+    tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every ``look`` steps, finished members may
+    leave the program, which does not change the results of others. ``watch`` is called with the progress.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -178,7 +185,7 @@ def train(
             at, running = at[remaining], running[remaining]
     result[at[running]] = agent.online[running]
     result = result.cpu()
-    if not stops:  # nobody left
+    if not stops:  # all members are still in the program
         counts = (agent.episodes - start_episodes).cpu()
     return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts, torch.cat(curve, 1))
 
@@ -186,10 +193,10 @@ def train(
 class InnerLoop:
     """Trains and tests agents on proxies of one kind around one real environment, all in this process.
 
-    ``agent`` is the agents' implementation, or several separated by commas, of which each agent's seed chooses one
+    ``agent`` is the agents' implementation, or several separated by commas; then each agent's seed selects one
     (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), ``game`` is the real environment.
-    ``threads`` share the agents that train in machine code, with equal results. Sets torch to one thread, and to flush
-    denormal numbers to zero; otherwise results could differ between processes.
+    ``threads`` divide the agents that train in machine code; their number does not change results. The constructor sets
+    torch to one thread, and to flush denormal numbers to zero; otherwise results could differ between processes.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
@@ -200,8 +207,8 @@ class InnerLoop:
         self.stages = stages_of(config, game)
         self.dynamics = make_dynamics(game)
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
-        self._training_limit = config.test_limit  # of episodes of a training on the real environment
-        self._rule_steps = 0  # real steps of the tests that a rule asked for, of the group under way
+        self._training_limit = config.test_limit  # time limit of training episodes on the real environment
+        self._rule_steps = 0  # real steps of tests during training, in the current piece of agents
 
     def run(
         self,
@@ -216,10 +223,10 @@ class InnerLoop:
         ``proxies`` all train on the real environment.
 
         ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` gets the progress. Test episodes depend on the agent's seed. With ``by_target`` no agent is trained:
-        the policy that each proxy defines is tested.
+        ``watch`` is called with the progress. Test episodes depend on the agent's seed. With ``by_target`` no agent is
+        trained; instead, the tests run the target policy that each proxy defines.
         """
-        configure_torch()  # again: this thread need not be the one of last time
+        configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
@@ -244,7 +251,7 @@ class InnerLoop:
             ):
                 for first in range(0, len(group), MOST_MEMBERS):
                     pieces.append((copy.copy(kind_loop), [positions[i] for i in group[first : first + MOST_MEMBERS]]))
-        # Small groups of agents, such as those of one shape, are not split between threads.
+        # Threads divide either the members of each piece or, if pieces are small, whole pieces among them.
         small_pieces = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
         threads = self.threads if small_pieces and self.dynamics is not None and loop.runs_compiled() else 1
         parts, done = {}, [0.0] * len(pieces)
@@ -270,7 +277,7 @@ class InnerLoop:
         return dataclasses.replace(outcome, **in_order, **seconds)
 
     def alone(self, kind: str) -> "InnerLoop":
-        """This loop for one of its kinds of agents."""
+        """Return a copy of this loop for one of its agent implementations."""
         loop = copy.copy(self)
         loop.agent_config = config_of(self.agent_config, kind, self.kinds)
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
@@ -283,7 +290,7 @@ class InnerLoop:
         middle = time.perf_counter()
         episodes = self.test(trained.policy, seeds)
         for tested in (episodes.returns, trained.curve):
-            tested[~trained.finite] = torch.nan  # such an agent still plays, always the same
+            tested[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
         if watch is not None:
             watch(1)
         steps, seconds = int(episodes.lengths.sum()), (middle - started, time.perf_counter() - middle)
@@ -299,10 +306,10 @@ class InnerLoop:
         return Outcome(episodes.returns, episodes.lengths, torch.zeros(len(seeds), 0), zeros, zeros, steps, *seconds)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing; `RayWorkers` have processes to stop."""
 
     def runs_compiled(self) -> bool:
-        """Whether agents of these settings train in machine code, or some of them."""
+        """Return whether some agents with these settings train in machine code."""
         if len(self.kinds) > 1:
             return any(self.alone(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
@@ -312,7 +319,8 @@ class InnerLoop:
             return bool(self.compiled.can_compile(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Fresh agents of ``seeds [N]``, of one kind and shape, before their first step; ``proxies`` as for `run`."""
+        """Return the loop of fresh agents of ``seeds [N]`` before their first step. They must be of one implementation
+        and their networks of one shape. ``proxies`` are as for `run`."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
             limit = self._training_limit
@@ -322,7 +330,7 @@ class InnerLoop:
         return StepLoop(agent, stage, in_step(seeds, "episodes"))
 
     def finish(self, loop: StepLoop, tests: TestsOnTheWay | None = None, watch: Watch | None = None) -> Trained:
-        """Train agents that have just begun to the end, with ``tests`` every ``test_every`` steps."""
+        """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps."""
         steps, test_every = (
             -(-count // loop.agent.envs) for count in (self.config.inner_steps, self.config.test_every or 1)
         )
@@ -353,24 +361,25 @@ class InnerLoop:
             yield TestsOnTheWay(real, starts)
 
     def _test_on_the_way(self, tests: TestsOnTheWay, policy: Policy, number: int) -> Tensor:
-        """The mean return ``[M]`` of a policy's greedy episodes, the ``number``-th time."""
+        """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0."""
         episodes = self._rollout(policy, tests.real, tests.starts[:, number])
         self._rule_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
-        """Greedy episodes of M agents on the real environment, by ``seeds [M]``, ``[M, K]``."""
+        """Play K greedy test episodes of each of M agents on the real environment. The agents' ``seeds [M]`` determine
+        the episodes."""
         count, limit = self.config.test_episodes, self.config.test_limit
         with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
             return self._rollout(policy, real, in_step(seeds, "tests").episode_seeds(count))
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
-        """Greedy episodes from ``seeds [M, K]``, in the quickest way there is."""
+        """Play greedy episodes from ``seeds [M, K]``, by the fastest method that supports the policy."""
         episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
         return episodes or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _by_table(self, policy: Policy) -> Episodes | None:
-        """Test a policy on a map, if all of its episodes are equal; None otherwise."""
+        """Compute the test episodes of a policy on a map, if they are all equal. Return None otherwise."""
         if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
             return None
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
@@ -380,7 +389,8 @@ class InnerLoop:
         return Episodes(*(values.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for values in results))
 
     def _rule(self, members: int) -> Rule | None:
-        """The rule ``inner_rule``, or "solved": by training episodes, for agents on the real environment."""
+        """Return the rule that ``inner_rule`` names, None for "budget". Agents on the real environment may have the
+        rule "solved", which uses returns of training episodes instead of tests."""
         config, initial = self.config, self.agent_config.init_episodes
         name, number = config.inner_rule, config.early_out_num
         if name == "plateau":
@@ -391,7 +401,8 @@ class InnerLoop:
         return None
 
     def _test_some(self, loop: StepLoop, members: Tensor) -> Tensor:
-        """Mean test return of ``members`` as they are now, ``[N]``; other tests after every episode."""
+        """Return the mean test return ``[N]`` of ``members`` with their current weights. The test episodes change with
+        the number of finished training episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.online[members].cpu())

@@ -1,13 +1,13 @@
-"""Evolution strategies, with ask and tell, and the archive of the best means.
+"""Evolution strategies with an ask-tell interface, and the archive of the best means.
 
     strategy = STRATEGIES[config.strategy](config, mean)
     noise = torch.randn(strategy.rows, len(mean))
     population = strategy.ask(noise)  # [P, D]
     strategy.tell(noise, fitness)  # [P], higher is better
 
-The caller draws the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every sound
-one (ars: as equal to the worst), and its value never enters a sum. Sums over the population are computed in float64,
-the mean is stored in float32.
+The caller samples the noise. A failed member (see `control.evolution.fitness_shaping`) counts as worse than every sound
+one (ars: as equal to the worst), and no sum contains its fitness. Sums over the population are computed in float64, the
+mean is stored in float32.
 """
 
 import copy
@@ -43,17 +43,19 @@ class Strategy:
         self.noise_std: float | Tensor = config.noise_std
 
     def ask(self, noise: Tensor) -> Tensor:
-        """Standard normal ``[rows, D]`` -> population ``[P, D]``. When mirrored, row 2i adds noise i, row 2i + 1
-        subtracts it."""
+        """Return the population ``[P, D]`` for standard normal ``noise [rows, D]``. If mirrored, row 2i adds row i of
+        the noise, and row 2i + 1 subtracts it."""
         offset = (noise * self.noise_std).float()
         if not self.mirrored:
             return self.mean + offset
         return torch.stack((self.mean + offset, self.mean - offset), dim=1).flatten(0, 1)
 
     def tell(self, noise: Tensor, fitness: Tensor, mean_score: float | None = None) -> dict[str, float]:
-        """Move the mean by the ``fitness [P]`` of the population of ``noise``, unless all members have failed.
+        """Update the mean by the ``fitness [P]`` of the population ``ask(noise)``, unless all members have failed.
+        ``mean_score`` is the fitness of the mean, which some strategies need.
 
-        Gives ``update_norm`` (Euclidean length), ``noise_std`` (after the move, mean over D), ``failed`` (members).
+        Return ``update_norm`` (Euclidean length of the update), ``noise_std`` (after the update, mean over D) and
+        ``failed`` (number of failed members).
         """
         ordered = failures_last(fitness)
         failed = int((ordered == -torch.inf).sum())
@@ -67,29 +69,31 @@ class Strategy:
         }
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Noise ``[rows, D]``, fitness ``[P]`` with -infinity for the failed, at least one sound -> new mean."""
+        """Return the new mean ``[D]`` for ``noise [rows, D]`` and ``fitness [P]``, which is -infinity for failed
+        members. At least one member is sound."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers that change from generation to generation; no settings."""
+        """Return the tensors and numbers that change from generation to generation, without settings."""
         return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict` to the bit."""
+        """Continue from a `state_dict`, with results equal to the bit."""
         check_like(self.state_dict(), state, "strategy")
         for name in self.state_names:
             setattr(self, name, copy.deepcopy(state[name]))
 
 
 class NES(Strategy):
-    """The outer loop of synthetic environments: Ferreira et al. 2022, arXiv:2202.02790, and its code.
+    """The outer loop of synthetic environments (Ferreira et al. 2022, arXiv:2202.02790, and the paper's code).
 
-    Of each mirrored pair only the better one counts: F_i = max(plus, minus), and noise i changes sign if minus is
-    strictly better. mean <- mean (1 - weight_decay) + s sum_i w_i noise_std noise_i, with the weights w of
-    `control.evolution.fitness_shaping.transform` and s the learning rate ``step_size``, divided by the rows if
-    ``nes_step_size``. As in the paper's code nothing is divided by noise_std or by the sum of the weights, so the
-    length of a step depends on the rule. Transformations 5, 6 and 7 need ``mean_score``, the fitness of the
-    mean, averaged over the workers in that code.
+    mean <- mean (1 - weight_decay) + s sum_i w_i noise_std noise_i
+
+    w are the weights of `control.evolution.fitness_shaping.transform`. s is the learning rate ``step_size``, divided by
+    the number of rows if ``nes_step_size``. Only the better member of each mirrored pair counts: F_i = max(plus,
+    minus), and noise i changes sign if minus is strictly better. As in the paper's code, nothing is divided by
+    noise_std or by the sum of the weights, so the length of a step depends on the transformation. Transformations 5, 6
+    and 7 need ``mean_score``; in the paper's code, it is an average over the workers.
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
@@ -106,10 +110,10 @@ class NES(Strategy):
 class OpenAIES(Strategy):
     """Evolution strategies with centred ranks and Adam (Salimans et al. 2017, arXiv:1703.03864, algorithm 1).
 
-    Gradient sum_i (u_plus - u_minus) noise_i / (pairs noise_std), not mirrored sum_i u_i noise_i / (P noise_std),
-    with u the centred ranks over all P; as in their code the factor 1/2 of a mirrored estimate is left to the learning
-    rate ``step_size``. Weight decay takes weight_decay mean off the gradient. Adam is Kingma & Ba 2015, algorithm 1, in
-    float64.
+    The gradient is sum_i (u_plus - u_minus) noise_i / (pairs noise_std) if mirrored, otherwise
+    sum_i u_i noise_i / (P noise_std). u are the centred ranks over all P members. As in the authors' code, the factor
+    1/2 of a mirrored estimate is left to the learning rate ``step_size``. Weight decay subtracts weight_decay mean from
+    the gradient. Adam is Kingma & Ba 2015, algorithm 1, in float64.
     """
 
     state_names = ("mean", "first_moment", "second_moment", "steps")
@@ -122,7 +126,7 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Noise ``[rows, D]`` and fitness ``[P]`` -> the direction to climb ``[D]``, weight decay included."""
+        """Return the ascent direction ``[D]`` for ``noise [rows, D]`` and ``fitness [P]``, with weight decay."""
         utility = centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
@@ -140,14 +144,14 @@ class OpenAIES(Strategy):
 
 
 class SNES(Strategy):
-    """Separable NES: a noise_std per parameter, which adapts (Schaul et al. 2011; Wierstra et al. 2014, JMLR 15).
+    """Separable NES: adapts a noise_std for each parameter (Schaul et al. 2011; Wierstra et al. 2014, JMLR 15).
 
     mean <- mean + step_size noise_std sum_i u_i noise_i
     noise_std <- noise_std exp(rate / 2 sum_i u_i (noise_i^2 - 1))
 
-    over all P members, u their NES utilities, ``rate`` the published (3 + ln D) / (5 sqrt D); 1 is the published
-    ``step_size``. Ours: equal members share their utilities, members may be mirrored, and weight decay multiplies the
-    mean by 1 - weight_decay first.
+    The sums are over all P members, and u are their NES utilities. ``rate`` is (3 + ln D) / (5 sqrt D), as published;
+    the published ``step_size`` is 1. Additions to the published method: equal members share their utilities, members
+    may be mirrored, and weight decay first multiplies the mean by 1 - weight_decay.
     """
 
     state_names = ("mean", "noise_std")
@@ -162,7 +166,7 @@ class SNES(Strategy):
         towards = across = utility
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
-            towards, across = plus - minus, plus + minus  # the square of the noise does not know its sign
+            towards, across = plus - minus, plus + minus  # both members of a pair have the same squared noise
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         mean = decayed + self.config.step_size * self.noise_std * (towards @ noise)
         self.noise_std = self.noise_std * (self.rate / 2 * (across @ (noise.square() - 1))).exp()
@@ -170,14 +174,14 @@ class SNES(Strategy):
 
 
 class ARS(Strategy):
-    """Augmented random search (Mania, Guy & Recht 2018, arXiv:1803.07055, algorithm 1): fitness counts as it is, not by
-    rank, so that a rare member that is far better moves the mean far.
+    """Augmented random search (Mania, Guy & Recht 2018, arXiv:1803.07055, algorithm 1). It uses fitness itself, not
+    ranks, so a rare member with a far better fitness moves the mean far.
 
     mean <- mean + step_size / (pairs std F) sum_i (F_plus - F_minus) noise_i
 
-    The sum and the standard deviation are over the better half of the mirrored pairs, rounded up; a pair is as good as
-    its better member. A failed member counts as the worst sound one. Ours: weight decay multiplies the mean by
-    1 - weight_decay first.
+    The sum, the number of pairs and the standard deviation are over the better half of the mirrored pairs, rounded up.
+    A pair is as good as its better member. A failed member counts as equal to the worst sound one. Addition to the
+    published method: weight decay first multiplies the mean by 1 - weight_decay.
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
@@ -195,9 +199,9 @@ STRATEGIES = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}
 
 
 class Archive:
-    """The best means so far by the fitness that fresh agents gave them, best first.
+    """The ``size`` best means so far, by the fitness from fresh agents, best first.
 
-    Such a fitness is a selected maximum: a mean from here is to be evaluated anew.
+    This fitness is a maximum over many noisy values, and so too high: evaluate a mean from the archive again.
     """
 
     def __init__(self, size: int):
@@ -205,7 +209,8 @@ class Archive:
         self.entries: list[tuple[float, int, Tensor]] = []  # (fitness, generation, mean [D])
 
     def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
-        """Keep a mean if it is among the best, of equal ones the earlier. One whose agents all failed is left out."""
+        """Add the ``mean [D]`` if it is among the best; if means are equal, the earlier one is better. A mean with NaN
+        or infinite ``fitness`` is not added."""
         if math.isfinite(fitness):
             self.entries.append((fitness, generation, mean.clone()))
             self.entries.sort(key=lambda entry: -entry[0])  # stable
@@ -215,7 +220,7 @@ class Archive:
         return {"entries": [list(entry) for entry in self.entries]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`. Raises StateError if it holds anything else, or more means than this one."""
+        """Continue from a `state_dict`. Raises StateError if it is malformed or has more than ``size`` means."""
         entries = state["entries"]
         demand(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
         self.entries = [tuple(check_like([0.0, 0, entries[0][2]], list(entry), "archive")) for entry in entries]

@@ -1,7 +1,7 @@
-"""Makes synthetic environments from a policy, to be used directly or as the start of a search. The policy is an agent's
-checkpoint or any function of observations, such as a manual controller or an agent of another library.
+"""Makes a synthetic environment from a policy, for direct use or as the start of a search. The policy is an agent's
+checkpoint or any function of observations, for example a manual controller or an agent of another library.
 
-Such an environment contains the policy: its rewards show an agent the policy's action in each state.
+The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ Teacher = Callable[[Tensor], Tensor]
 Spent = Callable[[int], None]
 """Is told steps that were made in the real environment."""
 
-_LADDER = (0.0, 0.3, 1.0)  # of action noise: a share of half the range, or of actions at random
-_ENVS = 4  # environments of each rung
+_LADDER = (0.0, 0.3, 1.0)  # action noise: standard deviation relative to half the range, or share of random actions
+_ENVS = 4  # environments for each value of the noise
 
 
 def is_teacher(source: str) -> bool:
-    """Whether ``source`` names a policy: a function, ``module:function``, or a run or a checkpoint; else it should be a
-    proxy."""
+    """Return whether ``source`` names a policy: a function ``module:function``, or an agent's run folder or checkpoint.
+    Otherwise it should name a proxy."""
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()
@@ -47,8 +47,9 @@ def is_teacher(source: str) -> bool:
 
 
 def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
-    """The policy ``source`` (`is_teacher`) as a function of observations: its actions, clipped to the bounds of
-    continuous ones, or with ``values`` its action values. Raises SettingError if it cannot be used in ``game``."""
+    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions (continuous ones are
+    clipped to their bounds) or, with ``values``, to action values. Raises SettingError if it cannot be used in
+    ``game``."""
     policy, actions = _agent(source, game, values) if Path(source).exists() else _function(source), spaces.actions
     if isinstance(actions, Discrete):
         shape = (actions.n,) if values else ()
@@ -90,7 +91,7 @@ def _function(source: str) -> Teacher:
     def act(obs: Tensor) -> Tensor:
         try:
             return torch.as_tensor(np.asarray(function(obs.numpy())))
-        except (Exception, SystemExit) as error:  # of somebody else's
+        except (Exception, SystemExit) as error:  # the user's function may raise anything
             line = f"start_from is {source!r}, which failed: {first_line(error)}"
             raise SettingError(f"{line}; allowed: a function of observations [N, S]", "start_from") from error
 
@@ -143,9 +144,12 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
 def visited(
     act: Teacher, game: str, count: int, seed: int, limit: int | None = None, spent: Spent = lambda steps: None
 ) -> Tensor:
-    """Observations ``[count, S]`` in a policy's episodes on the real environment: a third without noise, the others
-    with noise on its actions, so that agents also learn to act in states that the policy never reaches. Episodes
-    restart after ``limit`` steps; None means the environment's limit. ``spent`` gets the number of steps."""
+    """Return observations ``[count, S]``, a random sample from a policy's episodes on the real environment.
+
+    A third of the episodes have no noise, the others have noise on the actions, so that agents also learn to act in
+    states that the policy never reaches. Episodes restart after ``limit`` steps; None means the environment's limit.
+    ``spent`` is called with the number of steps.
+    """
     envs = _ENVS * len(_LADDER)
     streams = Streams([derive_seed(seed, "states of a teacher")])
     rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
@@ -173,14 +177,15 @@ def visited(
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
-    """The policy ``source``. Raises SettingError if no proxy with these settings can be cloned from it."""
+    """Return the policy ``source``. Raises SettingError if no proxy with these settings can be cloned from it."""
     if Path(source).exists():
         _checkpoint(source)
     return teacher(source, game, stages.spaces, values=stages.check_policy(source))
 
 
 def cloned(source: str, stages: Stages, game: str, seed: int, spent: Spent = lambda steps: None) -> Tensor:
-    """Parameters ``[D]`` of the proxy cloned from a policy. Raises the errors of `check_teacher`."""
+    """Return parameters ``[D]`` of the proxy cloned from the policy ``source``. Raises the errors of
+    `check_teacher`."""
     values = stages.check_policy(source)
     act = target_policy = teacher(source, game, stages.spaces)
     if values:

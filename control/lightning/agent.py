@@ -55,7 +55,7 @@ class AgentModule(RunModule):
         return module
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        """The `EpochOptimizer`, and the agents' that are torch's; others are saved with the agents."""
+        """Return the `EpochOptimizer` and the agents' torch optimisers. Other optimisers are saved with the agents."""
         agents = [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
         return [*super().configure_optimizers(), *agents]
 
@@ -69,12 +69,12 @@ class AgentModule(RunModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         self.count_epoch(self.train_epoch)
         if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
-            # Too short for any evaluation. A longer, resumed run still equals an uninterrupted one.
+            # The run is too short for a regular evaluation. A longer, resumed run still equals an uninterrupted one.
             with self.loop.put_back():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
-        """Train an epoch of the loop, and begin its row."""
+        """Train an epoch of the loop and set ``row`` to its measurements."""
         start, start_steps = time.perf_counter(), int(self.loop.env_steps.sum())
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
@@ -87,9 +87,9 @@ class AgentModule(RunModule):
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
-        """The greedy actions of the first seed's agent, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B,
-        *O]``; for one, ``[*O]``, its action ``[]`` or ``[A]``. Each observation is treated as the first of an episode,
-        with the command of evaluations for agents that follow one. Raises SettingError for other observations."""
+        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``;
+        for a single observation ``[*O]``, its action ``[]`` or ``[A]``. Every observation counts as the first of an
+        episode. Agents that follow commands get the evaluation command. Raises SettingError for other shapes."""
         device, obs_shape = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, device)
         rows = obs.reshape(-1, *obs_shape)
@@ -98,11 +98,12 @@ class AgentModule(RunModule):
         return actions if obs.dim() > len(obs_shape) else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """`forward` of the observations, which are the first part of a ``batch`` that has several."""
+        """Run `forward` on the observations, which are the ``batch`` or its first part."""
         return self(batch[0] if isinstance(batch, list | tuple) else batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """An evaluation as the run's settings ask for it; outside of `fit` it changes nothing of later ones."""
+        """Evaluate with the number of episodes in the run's settings. Outside of `fit`, this does not affect later
+        evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
             with self.loop.put_back():
@@ -113,7 +114,7 @@ class AgentModule(RunModule):
     test_step = validation_step
 
     def _evaluate(self, **log_options: Any) -> None:
-        """Add an evaluation to the row, and hand its scores to Lightning."""
+        """Evaluate, add the results to ``row``, and log the scores with Lightning."""
         start = time.perf_counter()
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
@@ -136,7 +137,7 @@ class AgentModule(RunModule):
         )
 
     def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Load the weights alone. Raises CheckpointError if shapes differ."""
+        """Load the weights of a checkpoint, and nothing else. Raises CheckpointError if shapes differ."""
         take_weights(self.loop.agents, checkpoint)
 
     def is_evaluated(self) -> bool:
@@ -146,7 +147,8 @@ class AgentModule(RunModule):
         return super().is_over() or self.loop.has_reached_target()
 
     def score(self) -> float | None:
-        """The mean return over all seeds, including diverged ones, so that it is comparable between epochs."""
+        """Return the mean score over all seeds with a finite score. Diverged seeds count too, because they still play,
+        so that the score is comparable between epochs. None without a score."""
         values = self.row.get(self.loop.score_tag, torch.empty(0))
         finite = values[values.isfinite()]
         return float(finite.mean()) if len(finite) else None
@@ -163,7 +165,8 @@ class AgentModule(RunModule):
         return ""
 
     def histograms(self) -> dict[str, Tensor]:
-        """Weights of the first member, and its actions in the latest evaluation: each coordinate of continuous ones."""
+        """Return the first member's weights and its actions in the latest evaluation; continuous actions by
+        coordinate."""
         parameters = self.loop.agents[0].named_parameters()
         samples = {f"weights/{name}": weights[0] for name, weights in parameters if "target" not in name}
         for mode, actions in self.loop.actions.items():
@@ -176,7 +179,8 @@ class AgentModule(RunModule):
         return ", ".join(self._format_means({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
 
     def report(self) -> list[str] | None:
-        """Lines at evaluations, in the first epoch of a process, and in every epoch with verbose output."""
+        """Return a line at evaluations, in the first epoch of a process, and in every epoch with
+        ``print_statements``."""
         first = self.epoch == self.epochs_before + 1
         if not (first or self.is_evaluated() or self.settings.run.print_statements > 0):
             return None
@@ -190,13 +194,14 @@ class AgentModule(RunModule):
         return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
 
     def _format_means(self, texts: dict[str, str]) -> list[str]:
-        """`means` in words, and how many seeds have diverged."""
+        """Return `means` as texts, and the number of diverged seeds if there are any. ``texts`` maps tags to
+        formats."""
         means, lost = self.means(), int((~self.loop.finite_members).sum())
         diverged = [f"{lost} of {len(self.seeds)} seeds diverged"] if lost else []
         return [texts[tag].format(means[tag]) for tag in texts if tag in means] + diverged
 
     def seconds_after(self) -> float:
-        """Seconds for the film, whose episodes are as long as those of training."""
+        """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
         limit = self.loop.agents[0].spaces.max_episode_steps
         return film_seconds(self.settings.run, self.means().get(LENGTH, limit))
 

@@ -1,6 +1,6 @@
-"""What TensorBoard shows of a run beside its curves: settings, histograms and films.
+"""TensorBoard's event files of a run: curves, settings, histograms and films.
 
-The x axis of everything is the number of environment steps that the member has made.
+The x axis is always the number of environment steps that the member has made.
 """
 
 import math
@@ -21,8 +21,8 @@ _LARGEST = 10_000  # numbers of a histogram; of more, as many are taken evenly
 
 
 class Board:
-    """The event files of one member in ``folder``. It has made ``steps`` before; what is there of later ones, by a
-    process that died, is forgotten."""
+    """Writes the event files of one member in ``folder``. ``steps`` is the number of steps it has made in earlier
+    processes; entries of later steps, from a process that died, are purged."""
 
     def __init__(self, folder: Path, steps: int):
         self.folder = folder
@@ -36,14 +36,14 @@ class Board:
                 self.writer.add_scalar(tag, value, steps)
 
     def settings(self, settings: Settings, steps: int) -> None:
-        """What a run goes by, as a table; what differs from the default, or was given, first and in bold."""
+        """Add a table of the run's settings. Those in `hyperparameters` are first and in bold."""
         highlighted = set(hyperparameters(settings))
         values = sorted(acting(settings).items(), key=lambda item: item[0] not in highlighted)
         lines = [f"| {'**' + name + '**' if name in highlighted else name} | `{value}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
 
     def histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
-        """Add a histogram of those of the ``numbers`` that are finite; each whole number gets a bar of its own."""
+        """Add a histogram of the finite ``numbers``. If they are integers, every integer has a separate bar."""
         values = numbers.detach().reshape(-1)
         values = values[:: -(-len(values) // _LARGEST)].cpu().double()
         values = values[values.isfinite()]
@@ -56,12 +56,13 @@ class Board:
             self.writer.add_histogram(tag, values, steps, bins=bars)  # type: ignore[arg-type]  # edges are bins
 
     def film(self, video: Path, steps: int) -> None:
-        """Show the GIF beside a ``video``, as an image that moves."""
+        """Add the GIF beside a ``video``, as a moving image."""
         add_film(self.writer, video, steps)
 
     def hyperparameters(self, settings: Settings, seed: int) -> None:
-        """What makes this run another, for the page HPARAMS, which adds the last value of every scalar. It lists all
-        hyperparameters of all runs only where none of them says itself which there are."""
+        """Add the run's hyperparameters to TensorBoard's page HPARAMS, which adds the last value of every scalar. The
+        summary that declares the names of hyperparameters is left out; otherwise the page would not list the
+        hyperparameters of other runs."""
         from torch.utils.tensorboard.summary import hparams
 
         values = hyperparameters(settings) | {"seed": seed}
@@ -74,8 +75,8 @@ class Board:
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
-    """What makes a run another run: agent, environment, seed, and settings of what is learned that were given or differ
-    from the default of this agent in this environment."""
+    """Return the settings that distinguish a run: agent, environment, seed, and settings that affect learning, if the
+    user set them or they differ from the default of this agent in this environment."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     identity |= {} if settings.proxy is None else {"agent": run.agent}
@@ -91,7 +92,7 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 
 
 def show_film(module: RunModule, folder: Path, video: Path) -> None:
-    """Have TensorBoard show the ``video`` of the first member of a run that has ended, if there is a GIF beside it."""
+    """Add the ``video`` of a finished run's first member to TensorBoard, if there is a GIF beside it."""
     if module.settings.run.logger != "tensorboard" or not video.with_suffix(".gif").exists():
         return
     with SummaryWriter(str(places(folder, module.seeds)[0])) as writer:
@@ -109,13 +110,13 @@ def add_film(writer: SummaryWriter, video: Path, steps: int) -> None:
 
 
 def places(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """The folder of each member's event files in that of a run."""
+    """Return the folder of each member's event files, in the run's ``folder``."""
     return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
 
 
 def date_back(folder: Path) -> None:
-    """Give event files an earlier time if they bear this second's, or a later one by a clock that was set back since.
-    TensorBoard reads them in the order of their names; purging forgets rows of files that were read before."""
+    """Rename event files to an earlier time if the newest name has the current second or, after the clock was set back,
+    a later one. TensorBoard reads files in the order of their names, and a purge affects only files read before it."""
     now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
     if files and int(files[-1].name.split(".")[3]) >= now:
         for place, file in enumerate(files, start=now - len(files)):

@@ -1,4 +1,4 @@
-"""Lightning callbacks and a plugin of our own command: progress, metrics.csv and TensorBoard, checkpoints, signals, and
+"""Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
 videos."""
 
 import math
@@ -28,26 +28,26 @@ from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
 from models.settings import StopNow
 
-# Lightning's callbacks serve any module, these a `RunModule`, hence the ignores.
+# Lightning's callbacks accept any module, these only a `RunModule`, hence the ignores.
 
 
 class Progress(Callback):
-    """A bar over epochs on a terminal, and a line everywhere whenever the module has something to report."""
+    """Shows a progress bar on a terminal, and prints a line whenever the module has something to report."""
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
-        self._last_update = 0.0  # when the bar last told how much of an epoch is done
+        self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._steps, self._time, self._first, self._start_share, self._started = 0, 0.0, 0, 0.0, 0.0
         self._within = Lines()
-        self._between = Lines()  # of epochs that report nothing
-        self._began, self._epoch_share = 0.0, 0.0  # when the epoch began, and how much was done by then
-        self._waits = False  # whether nothing has been learned before the epoch
+        self._between = Lines()  # for epochs that report nothing
+        self._began, self._epoch_share = 0.0, 0.0  # start time of the epoch, and the run's progress at that time
+        self._waits = False  # whether there was no update before this epoch
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
         self._first, self._start_share, self._started = module.epoch, module.share(), self._time
         if sys.stderr.isatty():
-            # By steps where nothing else is known to end the run.
+            # The bar counts epochs if their number is limited, otherwise steps.
             unit, total = (module.unit, module.epochs) if module.epochs is not None else ("step", module.total_steps)
             self.bar = tqdm(total=total, initial=self._done(module), unit=unit, dynamic_ncols=True, smoothing=0.05)
         self._within.begin()
@@ -58,19 +58,19 @@ class Progress(Callback):
         number = trainer.current_epoch + 1
         self._began, self._epoch_share = time.perf_counter(), module.share()
         self._waits = not module.gradient_steps and number > self._first + 1
-        if number == self._first + 1:  # what came before is no epoch
+        if number == self._first + 1:  # do not count the time before the first epoch
             self._started = self._began
         self._within.begin()
         module.watch = lambda share: self._show(module, number, share)
 
     @staticmethod
     def _done(module: RunModule) -> int:
-        """Of what the bar counts."""
+        """Return the position of the bar, in epochs or steps."""
         steps = min(int(module.env_steps.min()), module.total_steps or 0)
         return module.epoch if module.epochs is not None else steps
 
     def _show(self, module: RunModule, number: int, share: float) -> None:
-        """How much is done of an epoch, or, if its number is 0, of what comes before the first."""
+        """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0."""
         label = _counted(module, number) if number else f"before the first {module.unit}"
         if self.bar is None:
             self._within.show(label, share)
@@ -82,7 +82,7 @@ class Progress(Callback):
         if self.bar is not None:
             self.bar.update(self._done(module) - self.bar.n)
             self.bar.set_postfix_str(module.headline())
-        if self._waits and module.gradient_steps:  # from here on epochs take longer than those before
+        if self._waits and module.gradient_steps:  # epochs with updates take longer than the earlier ones
             self._start_share, self._started = self._epoch_share, self._began
         parts = module.report()
         if parts is not None:
@@ -102,8 +102,8 @@ class Progress(Callback):
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule) -> str:
-        """How long the run may still take, with what comes after the last epoch. Epochs without updates say
-        nothing of those with: they are several times as quick."""
+        """Return a text with the time left, including the work after the last epoch. There is no estimate before the
+        first update, because epochs without updates are several times faster."""
         share = module.share()
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
             return "time left is known once updates begin"
@@ -121,14 +121,14 @@ class Progress(Callback):
 
 
 def _counted(module: RunModule, number: int) -> str:
-    """An epoch by its number, and of how many where that is known."""
+    """Return a text with the number of an epoch and, if it is limited, the total number."""
     return f"{module.unit} {number}" + (f"/{module.epochs}" if module.epochs is not None else "")
 
 
 class RunLog(Callback):
-    """Writes each epoch's row, one line a member, to metrics.csv and, unless told not to, to TensorBoard (x axis:
-    environment steps of the member). With several members each has its own TensorBoard folder, ``seed_N`` inside the
-    run's."""
+    """Writes each epoch's row, one line per member, to metrics.csv and, if ``tensorboard``, to TensorBoard (x axis: the
+    member's environment steps). If there are several members, each has a TensorBoard folder ``seed_N`` inside the run's
+    folder."""
 
     def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
         self.seeds = seeds = module.seeds
@@ -158,20 +158,20 @@ class RunLog(Callback):
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def finish(self, module: RunModule) -> None:
-        """Hyperparameters for TensorBoard's HPARAMS page, then close."""
+        """Write the hyperparameters for TensorBoard's HPARAMS page, and close the event files."""
         for seed, board in zip(self.seeds, self.boards, strict=False):
             board.hyperparameters(module.settings, seed)
             board.close()
 
 
 def _counters(epoch: int, steps: int) -> dict[str, float]:
-    """What metrics.csv has as columns without a group."""
+    """Return the counters that metrics.csv has as key columns, by their TensorBoard tags."""
     return {EPOCH: epoch, ENV_STEPS: steps}
 
 
 class Checkpoints(CheckpointCallback):
-    """``last.ckpt`` every so many epochs and at the end, with all that a resumed run needs; ``best.ckpt`` by the
-    module's score, without what only a resumed run needs."""
+    """Saves ``last.ckpt`` every ``interval`` epochs and at the end, with everything that a resumed run needs. Saves
+    ``best.ckpt`` whenever the module's score improves, without the state that only a resumed run needs."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval
@@ -187,13 +187,14 @@ class Checkpoints(CheckpointCallback):
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
         module.resumable = resumable
         if resumable and (rows := self.folder.parent / "metrics.csv").exists():
-            synced(rows)  # no later than what counts them
+            synced(rows)  # the rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
         module.resumable = True
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint files, each replaced in one step. A run goes on from ``checkpoint``, which was checked."""
+    """Writes Lightning's checkpoint files atomically. If ``checkpoint`` is set, a run resumes from it, and no file is
+    read again."""
 
     def __init__(self, checkpoint: checkpoints.Checkpoint | None = None):
         super().__init__()
@@ -207,8 +208,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class StopOnSignal(Callback):
-    """Each of `SIGNALS` ends the run after the epoch under way, with a checkpoint; a second one ends it at once. One
-    that is ignored stays so, and only the main thread of a program gets any."""
+    """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives; a second signal ends it at
+    once. Use it as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the
+    main thread it handles no signals."""
 
     stop_requested = False
 
@@ -223,13 +225,13 @@ class StopOnSignal(Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.stop_requested:
-            ending.orderly = False  # the third need not wait for what the second has cut short
+            ending.orderly = False  # a third signal need not wait for the work that the second interrupts
             raise StopNow
         self.stop_requested = True
         say("\nstopping after this epoch; once more to stop at once")
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        # Lightning has put a handler around ours by now that would end the run without its summary.
+        # By now, Lightning has replaced our handler. Its handler would end the run without its summary.
         if signal.SIGTERM in self._previous_handlers:
             signal.signal(signal.SIGTERM, self._ask)
 
@@ -238,8 +240,8 @@ class StopOnSignal(Callback):
 
 
 class Recorder(Callback):
-    """Videos of greedy episodes every ``recording_epoch_interval`` epochs, of which TensorBoard shows an epoch's
-    first."""
+    """Records videos of greedy episodes every ``recording_epoch_interval`` epochs. TensorBoard shows the first video of
+    each of these epochs."""
 
     def __init__(self, folder: Path):
         self.folder = folder

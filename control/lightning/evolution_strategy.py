@@ -1,5 +1,4 @@
-"""The callback that performs the outer loop of a search: an evolution strategy with its noise, population and
-archive."""
+"""The callback that runs the outer loop of a search: an evolution strategy with its noise, population and archive."""
 
 import dataclasses
 import math
@@ -18,25 +17,26 @@ from models.settings import UserError
 from models.state import check_like, demand
 from models.streams import Streams, derive_seed
 
-FLAT_LIMIT = 20  # consecutive generations without any difference in fitness after which a search ends
-RESTART_EVERY = 5  # of them after which it starts from another mean
+FLAT_LIMIT = 20  # a search ends after so many consecutive flat generations, in which all proxies have the same fitness
+RESTART_EVERY = 5  # number of consecutive flat generations after which it starts from another mean
 
 
 class EvolutionStrategy(pl.Callback):
-    """Move the mean of a proxy module by an evolution strategy. An epoch is a generation.
+    """Moves the mean of a proxy module by an evolution strategy. An epoch is a generation.
 
-    Before each epoch the callback draws noise and sets ``module.population [P, D]``. The module trains and tests fresh
-    agents on it. After this evaluation the callback reads ``module.fitness [P]`` and moves the mean. Subclasses may
-    replace `start`, `ask` and `tell`, and extend the state by `state_dict` and `load_state_dict`.
+    Before each epoch, the callback samples noise and sets ``module.population [P, D]``. The module trains and tests
+    fresh agents on it. After this evaluation, the callback reads ``module.fitness [P]`` and
+    ``module.selection_fitness [P]``, and moves the mean. Subclasses may replace `start`, `ask` and `tell`, and extend
+    the state by `state_dict` and `load_state_dict`.
 
     The module is a `ProxyModule`, or has its ``search_vector``, ``set_mean``, ``proxies``, ``first_mean``,
-    ``another_mean``, ``has_solved`` and ``population_solves``. With ``quit_when_solved`` the first mean that solves is
-    not moved, as published.
+    ``another_mean``, ``has_solved`` and ``population_solves``. With ``quit_when_solved``, the first mean that solves
+    the task is not moved, as published.
 
-    :param seed: of the perturbations.
-    :param settings: of the outer loop, by their names in `SearchConfig`: ``strategy``, ``population``, ``noise_std``,
-        ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Others have their
-        defaults. Raises SettingError for unknown names and values out of range.
+    :param seed: seed of the perturbations.
+    :param settings: settings of the outer loop, by their names in `SearchConfig`: ``strategy``, ``population``,
+        ``noise_std``, ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Others
+        have their defaults. Raises SettingError for unknown names and values out of range.
     """
 
     counters = ("generation", "flat_generations", "restarts")  # attributes in the state
@@ -44,26 +44,26 @@ class EvolutionStrategy(pl.Callback):
     def __init__(self, seed: int = 0, **settings: Any):
         self.config: SearchConfig = build(SearchConfig(), settings)
         self.seed = seed
-        self.strategy: Strategy | None = None  # made at the start, when the number of parameters is known
+        self.strategy: Strategy | None = None  # created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
-        self.noise = torch.zeros(0)  # of the generation, [rows, K]
-        self.generation = 0  # of the last `tell`
-        self.flat_generations = 0  # consecutive ones in which all proxies had the same fitness, below solved_reward
-        self.restarts = 0  # each doubles noise_std
+        self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]
+        self.generation = 0  # number of the latest evaluated generation
+        self.flat_generations = 0  # number of consecutive flat generations, see `_is_flat`
+        self.restarts = 0  # number of restarts; each doubles noise_std
         self.warned_of_flat_fitness = False
 
     @classmethod
     def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
-        """The callback of a run's settings, with the phases that they name."""
+        """Return the callback for a run's settings, including its second phase and its growing test limit."""
         callback = cls(seed, keep_best=config.keep_best)
         callback.config = config
         return callback
 
-    # -- what a subclass may replace ------------------------------------------------------------------------------
+    # -- for subclasses to replace --------------------------------------------------------------------------------
 
     @property
     def mean(self) -> Tensor:
-        """The searched parameters of the mean, ``[K]``."""
+        """Return the searched parameters of the mean, ``[K]``."""
         assert self.strategy is not None
         return self.strategy.mean
 
@@ -74,7 +74,8 @@ class EvolutionStrategy(pl.Callback):
         self.strategy = STRATEGIES[config.strategy](config, mean)
 
     def ask(self, generation: int) -> Tensor:
-        """The population ``[P, K]`` of a generation, which depends on the seed and the generation alone."""
+        """Return the population ``[P, K]`` of a generation. Its perturbations depend only on the seed and the
+        generation."""
         assert self.strategy is not None
         streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")
         self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]
@@ -92,7 +93,9 @@ class EvolutionStrategy(pl.Callback):
         return state | counters | {"archive": self.archive.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a `state_dict` to the bit. Raises StateError if it does not fit the settings."""
+        """Continue from a `state_dict`, with results equal to the bit. Raises StateError if it does not fit the
+        settings.
+        """
         for name in self.counters:
             setattr(self, name, check_like(getattr(self, name), state_dict[name], name))
         self.archive.load_state_dict(state_dict["archive"])
@@ -121,7 +124,7 @@ class EvolutionStrategy(pl.Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         generation = trainer.current_epoch + 1
-        if trainer.current_epoch == self.config.second_phase:  # fitness means something else from here on
+        if trainer.current_epoch == self.config.second_phase:  # later fitness is not comparable
             self.start(self.mean, generation)
             self.archive.entries.clear()
             self.flat_generations = 0
@@ -149,7 +152,7 @@ class EvolutionStrategy(pl.Callback):
     # -- archive and restarts -------------------------------------------------------------------------------------
 
     def _archive_mean(self, module: Any) -> None:
-        """Archive the mean if it was evaluated, and drop means whose tests had another limit."""
+        """Add the mean to the archive if it was evaluated, and drop older means with another test limit."""
         if module.mean_fitness is None:
             return
         limit, entries = self.config.at(self.generation).test_limit, self.archive.entries
@@ -159,8 +162,8 @@ class EvolutionStrategy(pl.Callback):
         self.archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
     def _is_flat(self, module: Any) -> bool:
-        """Whether all proxies have the same fitness and do not all solve the task. Raises UserError after `FLAT_LIMIT`
-        such generations in a row."""
+        """Return whether the generation is flat: all proxies have the same fitness, without solving the task. Raises
+        UserError after `FLAT_LIMIT` flat generations in a row."""
         finite = module.fitness[module.fitness.isfinite()]
         level = len(finite) > 1 and bool((finite == finite[0]).all())
         self.flat_generations = self.flat_generations + 1 if level and not module.population_solves() else 0

@@ -1,9 +1,10 @@
 """Imports Lightning without two slow modules that runs do not need.
 
-torchmetrics, of which Lightning needs a class, imports scipy.signal to give it a name that newer versions lack. From
-torch's compiler Lightning takes a class, to see whether a module is compiled, and a decorator, which keeps the compiler
-off its logging. While Lightning is imported, both modules are `_Later`: they have these names and become the real
-modules when anything else is asked of them. Afterwards they are gone, and whoever imports the real ones gets them.
+torchmetrics, which Lightning imports for one class, imports scipy.signal only to add a name that newer versions do not
+have. Lightning uses two names of torch's compiler: a class, to check whether a module is compiled, and a decorator that
+keeps the compiler away from logging. While Lightning is imported, stubs (`_Later`) with these names replace both
+modules. An access to any other name imports the real module. The stubs are removed afterwards, so later imports get the
+real modules.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ class _Later(types.ModuleType):
 
 
 class _Compiled(type):
-    """Metaclass of a stand-in for the compiler's class: no module is compiled before the compiler is imported."""
+    """Metaclass of the stub for the compiler's class. Until the compiler is imported, no module is an instance."""
 
     def __instancecheck__(cls, module: object) -> bool:
         compiler = sys.modules.get("torch._dynamo")

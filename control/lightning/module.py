@@ -1,4 +1,4 @@
-"""The base class of the LightningModules: counters, rows of metrics, and checkpoints of any run."""
+"""The base class of all LightningModules: counters, rows of metrics, and checkpoints of a run."""
 
 import math
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from models.state import check_like
 
 
 class EpochOptimizer(LeanOptimizer):
-    """An optimizer whose step is an epoch of training, so that Lightning's ``global_step`` counts epochs.
+    """An optimizer with one step per epoch of training, so that Lightning's ``global_step`` counts epochs.
 
-    An epoch has hundreds of updates, and a step through Lightning costs as much as a small one. Its learning rate is
-    the agents', for `LearningRateMonitor`.
+    An epoch has hundreds of updates, and a step through Lightning takes as long as a small update. The learning rate is
+    a copy of the agents', for `LearningRateMonitor`.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class EpochOptimizer(LeanOptimizer):
 
 
 class RunModule(pl.LightningModule):
-    """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints know only this class.
+    """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints use only this class.
 
-    A Lightning epoch has one batch, so that Lightning's overhead occurs once an epoch. A subclass trains an epoch in
-    `training_step`, where it sets ``epoch`` and begins a new ``row`` of measurements, ``{tag: [M]}``, NaN for missing
-    ones. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run, ``best`` is the best `score` so far.
-    Works with any Lightning trainer. Loggers get the mean of every row, at the mean number of environment steps of a
-    member.
+    A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
+    `training_step`, and sets ``epoch`` and a new ``row`` of measurements there, ``{tag: [M]}``, NaN for missing ones.
+    ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score` so far. Works
+    with any Lightning trainer. Loggers get the mean of every row over members, at their mean number of environment
+    steps.
     """
 
     unit = "epoch"  # unit of the progress bar
@@ -55,69 +55,69 @@ class RunModule(pl.LightningModule):
         self.settings, self.seeds = settings, seeds
         self.epochs, self.total_steps = settings.epochs, settings.total_steps  # None for no limit
         self.row: dict[str, Tensor] = {}
-        self.epoch = 0  # of the current row; restored at a resume, as Lightning's counter is
-        self.epochs_before = 0  # done when this process took over
+        self.epoch = 0  # number of the current row's epoch; restored in a resumed run, like Lightning's counter
+        self.epochs_before = 0  # number of epochs that earlier processes have done
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
-        self.restored: Checkpoint | None = None  # from which a run goes on
-        self.log_all = True  # whether each measurement also goes to Lightning, which takes half a millisecond
+        self.restored: Checkpoint | None = None  # the checkpoint from which the run resumes
+        self.log_all = True  # whether Lightning logs every measurement, which takes half a millisecond each
         self.epoch_optimizer = EpochOptimizer()
-        self.watch: Watch | None = None  # gets the progress of an epoch, or of the work before the first one
-        self.resumable = True  # whether the checkpoint about to be written must serve to resume
+        self.watch: Watch | None = None  # called with the progress of an epoch, or of the work before the first one
+        self.resumable = True  # whether the next checkpoint must contain all state for a resumed run
 
     def is_over(self) -> bool:
-        """Whether nothing is left to train."""
+        """Return whether training is complete."""
         return self.share() >= 1
 
     def share(self) -> float:
-        """How much of the training is done, from 0 to 1, by whichever of its two ends is nearer."""
+        """Return the finished share of the training, from 0 to 1: the larger of the shares of epochs and steps."""
         steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
         epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
         return min(1.0, max(steps, epochs))
 
     def steps_a_seed(self) -> int:
-        """The mean of `env_steps` over seeds."""
+        """Return the mean of `env_steps` over seeds, rounded."""
         return round(float(self.env_steps.double().mean()))
 
     def score(self) -> float | None:
-        """The score for best.ckpt in this epoch; None without an evaluation."""
+        """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
         raise NotImplementedError
 
     def means(self) -> dict[str, float]:
-        """The mean of each tag of `row` over the members that have a finite number; no tag of which none has."""
+        """Return the mean of each tag of `row` over members with a finite number. Tags without any are left out."""
         finite = {tag: [value for value in values.tolist() if math.isfinite(value)] for tag, values in self.row.items()}
         return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
     def stop_reason(self) -> str:
-        """The reason why the run ends with this epoch; empty if it does not."""
+        """Return the reason for ending the run with this epoch; empty if it continues."""
         return ""
 
     def is_evaluated(self) -> bool:
-        """Whether this epoch ended with an evaluation."""
+        """Return whether this epoch ended with an evaluation."""
         return self.score() is not None
 
     def headline(self) -> str:
-        """Short text for the progress bar."""
+        """Return a short text for the progress bar."""
         raise NotImplementedError
 
     def report(self) -> list[str] | None:
-        """Parts of this epoch's printed line; None prints nothing."""
+        """Return the parts of this epoch's printed line; None prints nothing."""
         raise NotImplementedError
 
     def histograms(self) -> dict[str, Tensor]:
-        """Numbers of the first member whose distribution TensorBoard shows, taken at evaluations."""
+        """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}
 
     def seconds_after(self) -> float:
-        """Estimated seconds of work after the last epoch."""
+        """Return the estimated seconds of work after the last epoch."""
         return 0.0
 
     def close(self) -> None:
-        """Close the environments and end the processes that are the module's."""
+        """Close the module's environments and end its processes."""
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        """The `EpochOptimizer`, and those of the agents that Lightning saves."""
+        """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""
         return [self.epoch_optimizer]
 
     def count_epoch(self, train: Callable[[], None]) -> None:
@@ -130,11 +130,11 @@ class RunModule(pl.LightningModule):
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
 
     def on_fit_start(self) -> None:
-        """Warn of a callback that monitors an unknown name, which Lightning detects only after the first evaluation. It
-        is no error, because callbacks may log other names."""
+        """Warn about a callback that monitors an unknown name, which Lightning detects only after the first evaluation.
+        This is no error, because callbacks may log other names."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             name = getattr(callback, "monitor", None)
-            likely_tag = "eval/return_greedy" if str(name).startswith("val") else str(name)  # val_loss, of habit
+            likely_tag = "eval/return_greedy" if str(name).startswith("val") else str(name)  # such as val_loss
             if isinstance(name, str) and name not in TAGS and (hint := nearest(likely_tag, TAGS)):
                 warning(f"{type(callback).__name__} has monitor {name!r}, which no run measures{hint}")
 
@@ -157,11 +157,11 @@ class RunModule(pl.LightningModule):
                 logger.log_metrics(counters | means, int(steps))
 
     def run_state(self) -> dict[str, Any]:
-        """State that a resumed run needs beside weights and optimisers."""
+        """Return the state that a resumed run needs in addition to weights and optimisers."""
         return {name: getattr(self, name) for name in COUNTERS}
 
     def load_run_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `run_state`. Raises StateError, among others, if it does not fit this module."""
+        """Restore the result of `run_state`. Raises StateError or another exception if it does not fit this module."""
         for name in COUNTERS:
             setattr(self, name, check_like(getattr(self, name), state[name], name))
 
@@ -176,7 +176,7 @@ class RunModule(pl.LightningModule):
         )
         if of != expected:
             raise CheckpointError(f"ckpt_path is a checkpoint of {of}; allowed for this module: one of {expected}")
-        if self.restored is None or checkpoint[OURS] is not self.restored.run_state:  # else it is done
+        if self.restored is None or checkpoint[OURS] is not self.restored.run_state:  # otherwise `restore` has done it
             self.load_run_state(checkpoint[OURS])
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -1,6 +1,6 @@
-"""The LightningModules of learned environments and learned rewards, which a search evaluates: an epoch is a generation.
+"""The LightningModules of searches for learned environments and learned rewards: an epoch is a generation.
 
-The outer loop is the callback `EvolutionStrategy`. A module without one among the trainer's callbacks adds it.
+The callback `EvolutionStrategy` runs the outer loop. If the trainer has none, the module adds one.
 """
 
 import functools
@@ -43,14 +43,14 @@ class ProxyModule(RunModule):
     """Trains fresh agents on each proxy of a population and tests them on the real environment (`training_step`). The
     test returns become the population's fitness (`validation_step`).
 
-    The one parameter is the mean of the population, ``[1, D]``. The callback `EvolutionStrategy` sets ``population [P,
-    D]`` before an epoch, and reads ``fitness [P]``, ``selection_fitness [P]`` (by which the strategy ranks) and
-    ``mean_fitness`` after it. Perturbations and agents follow from the run's seed and the generation alone, so nothing
-    of a generation under way is saved.
+    The only parameter is the search distribution's mean, ``[1, D]``. The callback `EvolutionStrategy` sets
+    ``population [P, D]`` before an epoch, and reads ``fitness [P]``, ``selection_fitness [P]`` (by which the strategy
+    ranks) and ``mean_fitness`` after it. Perturbations and agents depend only on the run's seed and the generation, so
+    checkpoints contain nothing of an unfinished generation.
     """
 
     unit = "generation"
-    evolves = True  # whether the mean is moved by an `EvolutionStrategy`
+    evolves = True  # whether an `EvolutionStrategy` moves the mean
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
@@ -59,23 +59,23 @@ class ProxyModule(RunModule):
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
         self.population = torch.zeros(0, stages.parameters.size)
         self.fitness = self.selection_fitness = torch.zeros(0)
-        self.mean_fitness: float | None = None  # in generations that evaluate the mean
-        self.mean_return = -math.inf  # of the latest mean that was tested with full episodes
+        self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
+        self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
         self.outcome: Outcome | None = None
         self.real_steps = 0
         self.agents = named_agents(settings.run.agent)
         self.kinds = len(self.agents)
-        self.return_by_agent: dict[str, float] = {}  # of the latest mean, for searches with several kinds of agents
+        self.return_by_agent: dict[str, float] = {}  # the same by agent implementation, if there are several
 
     # -- the proxy itself -----------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Step or pay with the mean's networks (`envs.make.Stages.forward`)."""
+        """Compute a step or a reward with the mean's networks (`envs.make.Stages.forward`)."""
         return self.stages.forward(self.mean.detach(), *inputs, **options)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """`forward` of a batch of inputs, such as states and actions."""
+        """Run `forward` on a batch of inputs, for example states and actions."""
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
@@ -87,19 +87,20 @@ class ProxyModule(RunModule):
             path, self.mean.detach()[0], config=config, spaces=spaces, game=run.gamename, description=description
         )
 
-    # -- what the callback uses -----------------------------------------------------------------------------------
+    # -- methods for the callback ---------------------------------------------------------------------------------
 
     def evaluate(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Tensor:
-        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]``; the objective of their tests, ``[N]``. ``changes``
-        are settings of the inner loop, such as ``inner_steps``."""
+        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and test them. Return the objective, ``[N]``.
+        ``changes`` are settings of the inner loop, for example ``inner_steps``."""
         return objective(self._train_fresh(proxies, seeds, **changes), self.config)
 
     def search_vector(self) -> Tensor:
-        """The part ``[K]`` of the mean that a search changes."""
+        """Return the part ``[K]`` of the mean that a search changes."""
         return self.stages.searched_part(self.mean.detach()[0])
 
     def proxies(self, points: Tensor) -> Tensor:
-        """Parameters ``[..., D]`` of proxies with the searched part ``points [..., K]``, else as the mean."""
+        """Return parameters ``[..., D]`` of proxies with the searched part ``points [..., K]``. The mean is the
+        template for the other parameters (`envs.make.Stages.completed`)."""
         return self.stages.completed(points, self.mean.detach()[0])
 
     def set_mean(self, mean: Tensor) -> None:
@@ -107,32 +108,33 @@ class ProxyModule(RunModule):
         self.mean.data = mean[None].clone()
 
     def first_mean(self) -> Tensor:
-        """The proxy from which a search starts, ``[D]``."""
+        """Return the proxy from which a search starts, ``[D]``."""
         run, by_target = self.settings.run, self.config.scored_by == "target"
         train = functools.partial(self._train_fresh, by_target=by_target)
         return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train, self.spend)
 
     def another_mean(self, seed: int) -> Tensor:
-        """The searched part ``[K]`` of a random initial proxy."""
+        """Return the searched part ``[K]`` of a random initial proxy."""
         return self.stages.searched_part(self.stages.initial(Streams([seed]))[0])
 
     def has_solved(self) -> bool:
-        """Whether a mean ends the search."""
+        """Return whether the search ends because the mean solves the task (``quit_when_solved``)."""
         solved = self.config.solved_reward
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Whether the agents of this generation reach solved_reward, by return and by fitness, in full episodes."""
+        """Return whether the generation's mean return and mean fitness both reach solved_reward, with the final test
+        limit."""
         solved = self.config.solved_reward
         assert self.outcome is not None
-        # Agents may solve the task on all proxies although none reaches the rest of the objective.
+        # Both, because fitness may contain more than the return, so that agents solve the task with a low fitness.
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
         return not (solved is None or not self.plays_out() or lowest < solved)
 
     # -- an epoch -------------------------------------------------------------------------------------------------
 
     def train_generation(self) -> None:
-        """Train and test the agents of a generation, and begin its row."""
+        """Train and test the agents of a generation, and set ``row`` to its times."""
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
         due = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
@@ -156,7 +158,7 @@ class ProxyModule(RunModule):
         self.count_epoch(self.train_generation)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Compute the fitness of the population and, if it was evaluated, of the mean."""
+        """Compute the fitness of the population and, if agents trained on it, of the mean. Add metrics to ``row``."""
         outcome = self.outcome
         if outcome is None:
             return  # a trainer that tries a validation before the first epoch
@@ -186,7 +188,7 @@ class ProxyModule(RunModule):
             full = self.plays_out()
             if full and config.solved_reward is not None:
                 metrics["search/center_solved"] = (mean_returns >= config.solved_reward).float().mean()
-            self.mean_return = max(-math.inf, float(mean_returns.nanmean())) if full else -math.inf  # NaN is no return
+            self.mean_return = max(-math.inf, float(mean_returns.nanmean())) if full else -math.inf  # NaN becomes -inf
         self.row |= {tag: value[None] for tag, value in metrics.items()}
 
     val_dataloader = test_dataloader = RunModule.train_dataloader
@@ -197,12 +199,13 @@ class ProxyModule(RunModule):
             self.trainer.should_stop = True
 
     def plays_out(self) -> bool:
-        """Whether tests of this generation have the final limit. Before, returns cannot be compared with
-        solved_reward."""
+        """Return whether tests of this generation have the final test limit. With a lower limit, returns cannot be
+        compared with solved_reward."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
     def with_met_states(self, mean: Tensor, generation: int) -> Tensor:
-        """The ``mean [D]`` before a generation, with initial states from its target policy (`generations.as_met`)."""
+        """Return the ``mean [D]`` before a generation, with initial states from its target policy
+        (`generations.as_met`)."""
         run = self.settings.run
         return as_met(mean, self.stages, run.gamename, run.seed, generation, self.spend)
 
@@ -211,12 +214,13 @@ class ProxyModule(RunModule):
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
-        """Seeds of ``count`` fresh agents, of all kinds in turn; different names give agents that share nothing."""
+        """Return seeds of ``count`` fresh agents, with alternating implementations. Different names give unrelated
+        seeds."""
         return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
-        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and add their steps to the search's. Their tests
-        have the limit of the current generation (before the first one, of the first)."""
+        """Train and test fresh agents of ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
+        limit of the current generation; before the first generation, its limit."""
         limit = self.config.at(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
@@ -227,16 +231,16 @@ class ProxyModule(RunModule):
 
     @property
     def evolution(self) -> EvolutionStrategy:
-        """The callback of the search among the trainer's."""
+        """Return the trainer's `EvolutionStrategy`."""
         return next(each for each in self.trainer.callbacks if isinstance(each, EvolutionStrategy))  # type: ignore[attr-defined]
 
     @property
     def archive(self) -> Archive:
-        """The best means of the search."""
+        """Return the archive of the search's best means."""
         return self.evolution.archive
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """An `EvolutionStrategy` with the run's settings, unless the trainer has one."""
+        """Return an `EvolutionStrategy` with the run's settings, unless the trainer has one."""
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         if (
             not self.evolves
@@ -270,19 +274,21 @@ class ProxyModule(RunModule):
         return [*scores, *by_agent, *diverged, *steps]
 
     def histograms(self) -> dict[str, Tensor]:
-        """The mean's parameters by network, for TensorBoard."""
+        """Return the mean's parameters by network, for TensorBoard."""
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
     def seconds_of(self, agents: int) -> float:
-        """Estimated seconds to train and test fresh agents after the search, by the last generation's speed."""
+        """Return the estimated seconds to train and test ``agents`` fresh agents after the search, at the speed of the
+        last generation."""
         if self.outcome is None:
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
         return seconds * agents * self.config.steps_in_use / self.config.inner_steps
 
     def seconds_after(self) -> float:
-        """The re-evaluation of the best means, the winner's held-out evaluation, and its film."""
+        """Return the estimated seconds for the re-evaluation of the best means, the winner's held-out evaluation, and
+        its film."""
         means = len(self.archive.entries) + (not self.has_solved())
         run, outcome = self.settings.run, self.outcome
         seconds = self.seconds_of(means * self.config.retest_agents + self.config.report_agents + run.record)
@@ -303,7 +309,7 @@ class ProxyModule(RunModule):
         super().restore(checkpoint)
         if not self.evolves:
             return
-        with believing(checkpoint.path):  # the callback takes its state up later, so it is checked here
+        with believing(checkpoint.path):  # the callback loads its state later, so check it here
             search = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
             search.load_state_dict(checkpoint.search_state)
             search.check_fits(self)
@@ -319,29 +325,30 @@ class SyntheticEnvironmentModule(ProxyModule):
     steps_on = "synthetic"
 
     def initial_states(self, seeds: Sequence[int]) -> Tensor:
-        """First states ``[B, S]`` of episodes with B ``seeds``."""
+        """Return initial states ``[B, S]`` of episodes with B ``seeds``."""
         stages: Any = self.stages
         states: Tensor = stages.initial_states(self.mean.detach(), seeds)
         return states
 
 
 class RewardNetworkModule(ProxyModule):
-    """A learned reward: ``module(obs, next_obs, reward, terminated)`` is what an agent gets instead of ``reward``.
+    """A learned reward: ``module(obs, next_obs, reward, terminated)`` returns the reward that an agent receives instead
+    of ``reward``. Agents step the real environment.
 
     Observations are ``[B, S]``, rewards and terminations ``[B]``; the result is ``[B]``. A fifth input is the agent's
-    discount, for potentials, and a sixth the numbers of the step's info ``[B, I]``, for modes that read them. Agents
-    step the real environment.
+    discount, for potentials. A sixth is the step's info ``[B, I]``, for modes that use it.
     """
 
     steps_on = "training"
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
-    """The module of a search, or of ``module_class``. Raises SettingError if agent and environment do not fit."""
+    """Build the module of a search from its settings. ``module_class`` is by default the class for the kind of proxy.
+    Raises SettingError if settings, agents and environment do not fit together."""
     run = settings.run
     every = (
         run.checkpoint_every if "checkpoint_every" in settings.explicit_names else 1
-    )  # a generation is worth keeping
+    )  # a generation takes long, so by default save a checkpoint after each
     settings = settings.replace(checkpoint_every=every)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
@@ -351,11 +358,11 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     settings = in_spaces(settings, stages.spaces, stages.idle())
     kinds, search = len(named_agents(run.agent)), settings.proxy
     in_turn = search.common_random_numbers and search.agents_take_turns == "seeds"
-    for name in ("agents_per_proxy", "second_agents"):  # else the first kinds would decide alone
+    for name in ("agents_per_proxy", "second_agents"):  # otherwise the first kinds would have more agents
         if in_turn and (getattr(search, name) or kinds) % kinds:
             line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
             raise SettingError(line, name)
-    if (start := search.start_from) is None:  # before anything is written
+    if (start := search.start_from) is None:  # check before files are written
         stages.check_start()
     elif is_teacher(start):
         check_teacher(start, stages, run.gamename)
@@ -374,10 +381,11 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 
 def _compiled(settings: Settings) -> bool:
-    """Whether the agents of a search train in machine code. Raises SettingError if that was asked for in vain."""
+    """Return whether the agents of a search train in machine code. Raises SettingError if the user requires that and it
+    is impossible."""
     run, explicit = settings.run, "compiled" in settings.explicit_names and settings.proxy.compiled
     if not HAS_NUMBA:
-        if settings.proxy.compiled:  # asked for, or by a run that began so
+        if settings.proxy.compiled:  # the user, or the run to resume, requires it
             raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
         note("searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
         return False

@@ -1,4 +1,4 @@
-"""The LightningModule of a synthetic environment that is fitted to transitions of the real one, without a search."""
+"""The LightningModule that fits a synthetic environment to transitions of the real one, without a search."""
 
 import dataclasses
 import math
@@ -22,17 +22,17 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-_AGENTS = 2  # whose transitions are recorded; more of them would each learn for less, and reach fewer ends of Acrobot
-_HELD_OUT = 0.1  # share of the transitions
-_MOST_HELD_OUT = 20_000
+_AGENTS = 2  # number of recorded agents; more agents would each learn for less time, and reach fewer ends in Acrobot
+_HELD_OUT = 0.1  # share of held-out transitions
+_MOST_HELD_OUT = 20_000  # their maximum number
 
 
 class SupervisedModule(SyntheticEnvironmentModule):
     """A synthetic environment whose networks are fitted to transitions (`Fit`) instead of evolved.
 
-    A tenth of the transitions is held out, 20,000 at most. An epoch is a twentieth of the updates; after each, every
-    network of the mean gets the new weights if these have the lowest held-out loss so far. Transitions follow from the
-    seed: a resumed run records them again.
+    It holds out a tenth of the transitions, at most 20,000. The run has ``generations`` epochs (20 by default), which
+    divide its ``fit_updates`` equally. After each epoch, every network of the mean gets the new weights if they have
+    the lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
     """
 
     unit = "epoch"
@@ -48,8 +48,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.mean.data, self.weights = initial.clone(), nn.Parameter(initial)
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
-        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # of an epoch
-        self.errors: dict[str, float] = {}  # of the mean on held-out transitions
+        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # number of updates per epoch
+        self.errors: dict[str, float] = {}  # the mean's errors on held-out transitions
 
     @property
     def archive(self) -> Archive:
@@ -72,7 +72,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.count_epoch(self.fit_epoch)
 
     def fit_epoch(self) -> None:
-        """Make the updates of an epoch, and begin its row."""
+        """Make the updates of an epoch, and set ``row`` to their mean losses."""
         self.epoch, started = self.current_epoch + 1, time.perf_counter()
         config, total = self.settings.proxy, self.updates * self.settings.proxy.generations
         schedule = OneCycleLR(self.optimizer, config.fit_lr, total + 1, last_epoch=self.gradient_steps - 1)
@@ -115,7 +115,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return [losses, f"ends missed {100 * missed:.1f} %, false {100 * false:.2f} %", f"rollout {rollout:.2g}"]
 
     def fitted_to(self) -> dict[str, Any]:
-        """Source of the transitions, and errors on the held-out ones."""
+        """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
         return source | {"gradient_steps": self.gradient_steps, "held_out": self.errors}
 
@@ -129,8 +129,9 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def recorded(loop: InnerLoop, seed: int) -> Transitions:
-    """Record ``config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn or,
-    with ``transitions_from`` random, act at random. Raises SettingError for agents without a replay buffer."""
+    """Record ``config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn; if
+    ``transitions_from`` is random, they act at random instead. Raises SettingError for agents without a replay buffer.
+    """
     loop = loop.alone(loop.kinds[0])
     if not issubclass(loop.agent_class, Replaying):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
@@ -148,14 +149,14 @@ def recorded(loop: InnerLoop, seed: int) -> Transitions:
         loop.finish(training)
         agent: Any = training.agent
         rows = agent.replay.rows()
-        if "pair" in rows:  # actions in shares of half their range, or one number for each of them
+        if "pair" in rows:  # continuous actions are scaled to [-1, 1], discrete ones have one number per action
             rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
             discrete = isinstance(agent.spaces.actions, Discrete)
             rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.reach * vector
         elif isinstance(agent.spaces.actions, Discrete):
             rows["action"] = rows["action"].long()
         rows["ended"] = (rows["discount"] == 0).float()
-        # [T E, M, ...] -> [M E T, ...]: one environment after another, so that episodes are whole.
+        # [T E, M, ...] -> [M E T, ...]: one environment after another, so that the steps of an episode are adjacent.
         columns = (rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields)
         parts.append([column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns])
     transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))

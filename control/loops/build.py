@@ -1,4 +1,4 @@
-"""From settings to the loop of a run, with its agent and environments."""
+"""Builds the loop of a run, with its agents and environments, from settings, and checks that they fit together."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings, training: bool = True) -> Loop:
-    """Build the loop of a run, with open environments. Raises SettingError if agent, environment and machine do not
-    fit."""
+    """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command and machine
+    do not fit together."""
     run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
@@ -41,8 +41,8 @@ def build_loop(settings: Settings, training: bool = True) -> Loop:
 
 
 def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
-    """Load the weights alone. Raises CheckpointError if shapes differ."""
-    module = nn.ModuleDict({"agents": nn.ModuleList(agents)})  # named as they are in an `AgentModule`
+    """Load the weights of a checkpoint into ``agents``, and nothing else. Raises CheckpointError if shapes differ."""
+    module = nn.ModuleDict({"agents": nn.ModuleList(agents)})  # gives parameters the same names as `AgentModule`
     try:
         module.load_state_dict(check_like(module.state_dict(), checkpoint.content["state_dict"]))
     except StateError as error:
@@ -54,15 +54,16 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """The spaces of a game, from an environment that is closed again. ``time_limit`` in steps replaces the game's
-    limit."""
+    """Return the spaces of a game, from an environment that is opened and closed again. ``time_limit`` in steps
+    replaces the game's limit."""
     environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
 
 
 def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str = "") -> None:
-    """Raise SettingError if an agent cannot play the game. ``name`` is its implementation, by default the run's."""
+    """Raise SettingError if an agent cannot play the run's game. ``name`` is the agent's implementation if it is an
+    inner agent; the error then suggests others."""
     acts = name or run.implementation
     if not isinstance(spaces.actions, agent.action_kinds):
         action_kind = type(spaces.actions).__name__.lower()
@@ -89,15 +90,15 @@ def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str =
 
 
 def aware_of(settings: Settings, spaces: Spaces) -> Settings:
-    """Add to ``settings`` the properties that the environment lacks."""
+    """Return a copy of ``settings`` with ``lacks``, the properties that the environment does not have."""
     actions = "continuous" if isinstance(spaces.actions, Discrete) else "discrete"
     lacks = frozenset({f"{actions} actions", *(() if spaces.is_image else ("images",))})
     return dataclasses.replace(settings, lacks=lacks)
 
 
 def in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """The result of `aware_of`. Raises SettingError if an explicit setting, other than its default, has no effect in
-    this environment, or is in ``reasons`` (name -> reason)."""
+    """Return the result of `aware_of`. Raises SettingError if the user chose a value other than the default for a
+    setting that has no effect in this environment or that is in ``reasons`` (name -> reason)."""
     resolved = aware_of(settings, spaces)
     idle = ineffective(resolved) | dict(reasons or {})
     candidates = settings.explicit_names & idle.keys()
@@ -108,7 +109,7 @@ def in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | N
 
 
 def device_of(run: RunConfig) -> torch.device:
-    """The device that a run's ``accelerator`` means."""
+    """Return the device for a run's ``accelerator``."""
     return torch.device("cuda" if run.accelerator == "gpu" else "cpu")
 
 
@@ -135,7 +136,7 @@ def _episodes(settings: Settings) -> EpisodeLoop:
         note(f"{run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it")
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
-    # Rows that only evaluation has would be looked at in every step of training.
+    # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
     evaluation = environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
     agent.budget = settings.total_steps
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)

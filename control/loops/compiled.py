@@ -1,8 +1,8 @@
-"""`StepLoop` and `rollout` in machine code, for the agents and environments that have compiled functions.
+"""`StepLoop` and `rollout` in machine code, for agents and environments that have compiled functions.
 
-One member after another makes all the steps of a block, by the same random numbers as in torch. So a member alone
-equals a member in company to the bit, and the cost of a member does not depend on how many there are. Torch's path is
-the oracle: tests/test_compiled.py holds the two together. Importing this takes Numba.
+One member makes all steps of a block, then the next member does, with the same random numbers as in torch. So a
+member's numbers are equal to the bit for any number of members, and the cost per member is constant. The code in torch
+is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
 """
 
 from collections.abc import Iterator
@@ -31,30 +31,32 @@ from models.registry import agent_class, default_config
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-LOOK, _FEW = 64, 2048  # steps after which members that are done leave; of all together, that few members make at once
+# LOOK: number of steps after which finished members leave. _FEW: few members make several blocks of steps in one call,
+# up to this number of steps summed over members.
+LOOK, _FEW = 64, 2048
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.Play: td3}
 
 
 def choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-    """The action of one environment in ``state``, seen as ``obs``, by the function of the agent's kind; so
-    the two below."""
+    """Return the action of member m in environment e at step t of the block; the environment is in ``state``, with
+    observation ``obs``. `_compile_in` fills this stub and the next three with the functions of each kind of agent."""
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Take in a step of one environment, which is in ``state`` now."""
+    """Store a step of environment e; ``state`` is the state after the step."""
 
 
 def improve(a, w, m, t):  # type: ignore[no-untyped-def]
-    """The updates that a step owes."""
+    """Make the updates of member m that are due after step t."""
 
 
 def decide(p, m, obs, state, rows, vector):  # type: ignore[no-untyped-def]
-    """The action of greedy play, by the function of the policy's kind."""
+    """Return the greedy action of member m. ``rows`` and ``vector`` are scratch memory (`Hall`)."""
 
 
 def _compile_in(kind: Any) -> None:
-    """Make the functions above those of one kind of agents, for its types."""
+    """Register the functions of one kind of agent as implementations of the stubs above, for its types."""
     inline: Any = EXACT | INLINE
 
     def members(a):  # type: ignore[no-untyped-def]
@@ -90,33 +92,33 @@ class Block(NamedTuple):
     age: Array  # [M, E]
     returns: Array  # [M, E]
     lengths: Array  # [M, E]
-    starts: Array  # [M, T, E, K], of episodes that begin after each step
-    began: Array  # [M, E], the step after which the episode under way began; -1 before the block
-    at: Array  # [M], steps of the block already made
-    running: Array  # [M]
+    starts: Array  # [M, T, E, K], initial states of episodes that may begin after each step
+    began: Array  # [M, E], the step after which the current episode began; -1 if before the block
+    at: Array  # [M], number of steps of the block already made
+    running: Array  # [M] bool
     pause: bool  # stop after a step that ends an episode
-    done: Array  # [M, T, E] bool, episodes that ended, with what they gave and took
-    gave: Array
-    took: Array
+    done: Array  # [M, T, E] bool, whether a step ended an episode
+    gave: Array  # [M, T, E], returns of these episodes
+    took: Array  # [M, T, E], their lengths
 
 
 class Tests(NamedTuple):
-    """Greedy episodes of M members, by their weights of the moment: K each, the n-th time of N."""
+    """N tests of M members during training, each with the weights at that time: K greedy episodes per member."""
 
-    start: Array  # [M, N, K, S], the states that they start from
+    start: Array  # [M, N, K, S], initial states
     returns: Array  # [M, N, K]
     lengths: Array  # [M, N, K]
-    test_index: Array  # [T], the number of the test after each step of a block; -1 where there is none
+    test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
 
 
 class Hall(NamedTuple):
-    """Memory of one greedy episode."""
+    """Scratch memory of one greedy episode."""
 
     state: Array  # [S]
-    rows: Array  # of its environment
-    player_rows: Array  # of the player
-    vector: Array
-    # Of a map's cells: the latest episode that met each, where that went on, and what it was paid.
+    rows: Array  # memory of the environment (`envs.compiled.memory`)
+    player_rows: Array  # [4, widest], memory of the player
+    vector: Array  # [A], a continuous action
+    # For each cell of a map: the latest episode that visited it, the next cell, and the reward. Otherwise empty.
     last_episode: Array
     next: Array
     rewards: Array
@@ -129,7 +131,8 @@ def _no_tests(steps: int) -> Tests:
 
 @kernel
 def _episodes(p, world, tests, n, hall, first, last):
-    """What members from the ``first`` to before the ``last`` play the n-th time."""
+    """Play the n-th test of the members from ``first`` to ``last - 1``, as player ``p``, and write its returns and
+    lengths into ``tests``."""
     obs, times, count = hall.rows[2, : world.obs_size], tests.start.shape[1], tests.start.shape[2]
     for m in range(first, last):
         for e in range(count):
@@ -150,7 +153,7 @@ def _episodes(p, world, tests, n, hall, first, last):
                 going = not ends and steps < world.limit
                 if len(hall.last_episode):
                     hall.next[cell], hall.rewards[cell] = int(hall.state[0]), reward
-            if going:  # in circles to the end, since nothing is random on a map
+            if going:  # a cell was visited twice: the episode repeats itself, because nothing is random on a map
                 while steps < world.limit:
                     total, cell, steps = total + hall.rewards[cell], hall.next[cell], steps + 1
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
@@ -158,8 +161,9 @@ def _episodes(p, world, tests, n, hall, first, last):
 
 @kernel
 def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, last):
-    """Every running member from the ``first`` to before the ``last`` makes its steps to the end of the block, or to the
-    first that ends an episode, and the ``tests`` that are due on the ``real`` environment, as ``p``."""
+    """Make the steps of the running members from ``first`` to ``last - 1``: to the end of the block or, with
+    ``block.pause``, to the first step that ends an episode. After a step with a test, play it as player ``p`` in the
+    ``real`` environment."""
     count, steps = block.state.shape[1], block.starts.shape[1]
     next_obs = rows[2, : world.obs_size]
     for m in range(first, last):
@@ -186,7 +190,7 @@ def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, la
                 if not envs.on_map(world):
                     for k in range(world.obs_size):
                         obs[k] = next_obs[k]
-            for e in range(count):  # once all have acted, by the epsilon of before
+            for e in range(count):  # after all actions, because epsilon may depend on the number of episodes
                 a.episodes[m] += block.done[m, t, e]
             improve(a, w, m, t)
             for e in range(count):
@@ -207,7 +211,7 @@ def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, la
 
 
 def can_compile(loop: StepLoop) -> bool:
-    """Whether this agent in this environment has compiled functions."""
+    """Return whether the loop's agent and environment have compiled functions."""
     kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
     plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "drift"))
     able_of = getattr(kind, "can_compile", None)
@@ -217,8 +221,11 @@ def can_compile(loop: StepLoop) -> bool:
 
 
 class OnTheWay:
-    """Greedy episodes on ``real`` after every ``test_every`` steps of a training that begins: from ``starts [M, N, K]``
-    (seeds), N times at most. ``returns`` and ``lengths [M, N, K]`` are known of the ``made`` first times."""
+    """Tests during a training run: after every ``test_every`` steps, K greedy episodes of every member on ``real``.
+
+    ``starts [M, N, K]`` are the seeds of at most N tests. The results of the first ``tests_done`` tests are in
+    ``returns`` and ``lengths [M, N, K]``.
+    """
 
     def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, test_every: int):
         self.world, self.test_every, self.tests_done = world, test_every, 0
@@ -226,7 +233,8 @@ class OnTheWay:
         self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
 
     def tests(self, start_step: int, steps: int) -> Tests:
-        """Those due in so many steps after the ``begun`` ones."""
+        """Return the tests due in the next ``steps`` steps, after ``start_step`` steps of training, and count them as
+        done."""
         done = np.arange(start_step + 1, start_step + steps + 1)
         self.tests_done = (start_step + steps) // self.test_every
         test_index = np.where(done % self.test_every, -1, done // self.test_every - 1)
@@ -234,7 +242,8 @@ class OnTheWay:
 
 
 def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> OnTheWay | None:
-    """Tests that `Advance` makes within its steps, of a training that begins; None where it cannot."""
+    """Return tests that `Advance` can play during its steps, in a training run that begins now. Return None if a
+    compiled function is missing, or if an episode may never end."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     playing = _playing(agent.with_weights(agent.online), real)
@@ -249,7 +258,8 @@ def _world(kind: type, environment: Environment) -> envs.World | None:
 
 
 def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
-    """What plays greedily and on what; None where a compiled function is missing, or an episode may never end."""
+    """Return the player of a greedy policy and its world. Return None if a compiled function is missing, or if an
+    episode may never end."""
     kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
@@ -265,21 +275,22 @@ def _hall(player: Any, world: envs.World, tests: Tests) -> Hall:
 
 
 class Shared(NamedTuple):
-    """What all blocks of a training work with, as long as these are its ``environment`` and weights (``online``)."""
+    """Objects that all blocks of a training run use, as long as it has this ``environment`` and these weights
+    (``online``)."""
 
     environment: Environment
     online: Tensor
     world: envs.World
     player: Any
-    place: envs.World  # of the tests
-    memories: list[Any]  # of each thread
+    place: envs.World  # the environment of the tests
+    memories: list[Any]  # scratch memory for each thread
 
 
 class Advance:
-    """`StepLoop.advance` of one training in machine code, with the ``tests`` that are due. The ``threads`` share the
-    members and change no number.
+    """Runs `StepLoop.advance` in machine code for one training run, with the ``tests`` that are due. ``threads`` divide
+    the members among them; their number does not change the results.
 
-    Without ``pause`` no episodes are given: there may be one a step, and `StepAgent.episodes` counts them.
+    Without ``pause`` it yields no episodes, because every step may end one; `StepAgent.episodes` counts them.
     """
 
     def __init__(self, threads: int = 1, tests: OnTheWay | None = None):
@@ -302,10 +313,10 @@ class Advance:
         agent, environment, obs = loop.agent, loop.environment, loop.obs
         real = envs.beneath(environment)
         assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
-        assert agent.envs == real.envs and agent.members == real.members  # compiled code looks at no bounds
+        assert agent.envs == real.envs and agent.members == real.members  # compiled code checks no bounds
         shape = (agent.members, steps, agent.envs)
         seeds, starts = loop.starts_ahead(steps)
-        # Contiguous, for every other layout would be compiled by itself.
+        # Contiguous, because Numba would compile the functions again for any other layout.
         state, starts, obs, age, returns, lengths = (
             array.to(torch.float64 if k < 2 else array.dtype, copy=True, memory_format=torch.contiguous_format)
             for k, array in enumerate((real.state, starts, obs, real.age, loop.returns, loop.lengths))
@@ -348,7 +359,7 @@ class Advance:
         count_steps(steps)
 
     def _shared_by(self, loop: StepLoop, members: Any, tests: Tests) -> Shared:
-        """What the blocks of a loop share, made anew once members have left."""
+        """Return the objects that the blocks of a loop share. They are built again after members have left."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
         assert isinstance(agent, InnerAgent)
         if shared is not None and shared.environment is environment and shared.online is agent.online:
@@ -369,7 +380,8 @@ class Advance:
 
 
 def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int = 1) -> Episodes | None:
-    """`rollout` without a trajectory; None where a compiled function is missing, or an episode may never end."""
+    """Play greedy episodes from ``seeds [M, K]`` like `rollout`, without a trajectory. Return None if a compiled
+    function is missing, or if an episode may never end."""
     playing = _playing(policy, environment)
     if playing is None:
         return None
@@ -386,7 +398,7 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
 
 
 def warm() -> None:
-    """Compile everything, which is then kept on disk: a step of each kind of agent, and an episode."""
+    """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
     for game, implementation in (
         ("cartpole", "DDQN"),
         ("cartpole", "PPO"),

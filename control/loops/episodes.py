@@ -1,4 +1,4 @@
-"""The loop of agents that learn from whole episodes: an epoch is gradient steps, and episodes side by side."""
+"""The loop of agents that learn from whole episodes: an epoch is gradient steps and parallel episodes."""
 
 import math
 import time
@@ -22,8 +22,8 @@ _STUCK_EPOCHS = 10
 
 
 class EpisodeLoop(Loop):
-    """`Loop` of one agent for all members. ``schedule`` says what an epoch is, ``command`` replaces parts of what the
-    agent commands itself, ``evaluation`` is an environment of its own for evaluations, where they have more rows."""
+    """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
+    command. ``evaluation`` is a separate environment for evaluations; None means ``environment``."""
 
     evaluation_modes = ("greedy", "sampled")
     state_names = (*Loop.state_names, "stuck", "best_mean")
@@ -48,7 +48,7 @@ class EpisodeLoop(Loop):
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
-        self.stuck = 0  # epochs for which a policy has been collapsed
+        self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
         for count in rounds(self.schedule.warm_up, self.environment.envs):
@@ -80,7 +80,7 @@ class EpisodeLoop(Loop):
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
-        """The epoch's episodes, and what they say."""
+        """Play the epoch's episodes, store them, and add their statistics to ``row``."""
         count, streams = self.schedule.episodes, self.streams.fork()
         if self.epochs <= self.schedule.random_epochs:
             policy: Policy = RandomPolicy(self.environment.spaces, count, streams)
@@ -105,7 +105,8 @@ class EpisodeLoop(Loop):
         return trajectory
 
     def _running_mean(self, returns: Tensor) -> dict[str, Tensor]:
-        """Mean over the latest episodes, those of ``returns [M, E]`` among them, and the best such mean so far."""
+        """Update the running mean with ``returns [M, E]``. Return it and its best value so far, ``{tag: [M]}``; empty
+        if the schedule has no running mean."""
         if not self.schedule.running_mean:
             return {}
         members = torch.arange(len(self.seeds))
@@ -117,14 +118,14 @@ class EpisodeLoop(Loop):
         return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
     def has_reached_target(self) -> bool:
-        """By the running mean, which is known without an evaluation."""
+        """Return whether the running mean, averaged over members, has reached ``target``."""
         if self.target is None or not self.epochs:
             return False
         length = self.recent.values.shape[1]
         return float(self.recent.mean(torch.arange(len(self.seeds)), 0, length).mean()) >= self.target
 
     def _round(self, count: int, sample: bool) -> Episodes:
-        """Under the evaluation command, where the agent follows one."""
+        """Play evaluation episodes, under the evaluation command if the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
         return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False, action_log=self.action_log)

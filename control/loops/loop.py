@@ -1,4 +1,4 @@
-"""What both loops of a run have in common: members, counters, evaluation, and warnings of what learns no more."""
+"""The base class of both loops of a run: members, counters, evaluation, and warnings about diverged members."""
 
 import contextlib
 import math
@@ -22,31 +22,31 @@ from models.streams import Streams
 
 
 class Loop(ABC):
-    """Trains the M members (``seeds [M]``) of a run, epoch by epoch, and evaluates them. Knows no Lightning.
+    """Trains the M members (``seeds [M]``) of a run, epoch by epoch, and evaluates them. Does not depend on Lightning.
 
-    ``agents`` hold the members, most loops have one. ``env_steps [M]`` and ``gradient_steps`` count from the start of
-    the run. A row is what was measured, ``{tag: [M]}``, NaN where there was nothing to measure.
+    ``agents`` hold the members; most loops have one agent. ``env_steps [M]`` and ``gradient_steps`` count from the
+    start of the run. A row is a dictionary of measurements, ``{tag: [M]}``, with NaN for missing ones.
     """
 
-    evaluation_modes: tuple[str, ...]  # of "greedy" and "sampled"
-    eval_envs: int  # environments of a member that an evaluation has
-    order: slice | Tensor = slice(None)  # of the members, [M], among those of one agent after another
+    evaluation_modes: tuple[str, ...]  # some of "greedy" and "sampled"
+    eval_envs: int  # environments per member in an evaluation
+    order: slice | Tensor = slice(None)  # [M], puts the members of all agents, concatenated, into the run's order
     state_names: tuple[str, ...] = (
         "epochs",
         "env_steps",
         "gradient_steps",
-    )  # attributes in the state, beside all streams
-    loss_tag: str  # of the loss that the progress line shows
-    score_tag = "eval/return_greedy"  # what the best checkpoint goes by
+    )  # attributes in the state, in addition to all streams
+    loss_tag: str  # tag of the loss in the progress line
+    score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
-    target: float | None = None  # the score that ends the run, where the agent's own settings give one
-    watch: Watch | None = None  # told how much of an epoch is done, where that takes many steps
-    action_log: list[Tensor] | None = None  # takes the first member's actions in the evaluation under way
-    actions: dict[str, Tensor] = {}  # its actions in the latest evaluation by mode, [N] or [N, A]
+    target: float | None = None  # score that ends the run, if the agent's settings define one
+    watch: Watch | None = None  # called with the finished share of an epoch, if an epoch takes many steps
+    action_log: list[Tensor] | None = None  # collects the first member's actions during an evaluation
+    actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
         self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes
-        self.epochs = 0  # begun
+        self.epochs = 0  # number of epochs that have begun
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.evaluation_streams = Streams.from_name(seeds, "evaluation")
@@ -57,27 +57,28 @@ class Loop(ABC):
 
     @abstractmethod
     def warm_up(self) -> None:
-        """What comes before the first epoch of a run."""
+        """Do the work that precedes the first epoch of a run."""
 
     @abstractmethod
     def epoch(self) -> dict[str, Tensor]:
-        """Train for one epoch; its row. Raises UserError where no member has finite weights any more."""
+        """Train for one epoch and return its row. Raises UserError if no member has finite weights any more."""
 
     @abstractmethod
     def _round(self, count: int, sample: bool) -> Episodes:
-        """At most ``eval_envs`` episodes of `evaluate`."""
+        """Play ``count`` episodes per member for `evaluate`, at most ``eval_envs``."""
 
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
-        """A policy for ``envs`` episodes of the run's first members, as evaluations have it. ``streams`` are one for
-        each of its members."""
+        """Return the evaluation policy of the first agent, which contains the run's first member, for ``envs`` episodes
+        of each member. ``streams`` has one stream for each of the run's members."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the environments."""
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        """What a resumed run needs beside weights and optimisers; without ``resumable`` no agent's training state."""
+        """Return the state that a resumed run needs in addition to weights and optimisers. Without ``resumable``, leave
+        out the agents' training state."""
         streams = {name: value.get_state() for name, value in vars(self).items() if isinstance(value, Streams)}
         return {name: getattr(self, name) for name in self.state_names} | streams
 
@@ -89,24 +90,26 @@ class Loop(ABC):
                 value.set_state(state[name])
 
     def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
-        """``episodes`` of every member, greedy or with drawn actions (``sample``); nothing is learned of them."""
+        """Play ``episodes`` episodes of every member, greedy or with sampled actions (``sample``). Agents do not learn
+        from them."""
         return Episodes.joined([self._round(count, sample) for count in rounds(episodes, self.eval_envs)])
 
     def measure(self) -> dict[str, Tensor]:
-        """An evaluation as the settings ask for it, in every mode; its row."""
+        """Evaluate in every mode, with the number of episodes in the settings, and return the row."""
         evaluations = {mode: self._evaluated(mode) for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
     @contextlib.contextmanager
     def put_back(self) -> Iterator[None]:
-        """Evaluations in this block change nothing of later ones."""
+        """Context manager that restores all random streams, so that evaluations in its block do not affect later ones.
+        """
         saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
         yield
         for streams, state in saved_states:
             streams.set_state(state)
 
     def _evaluated(self, mode: str) -> Episodes:
-        """An evaluation as the settings ask for it; its `actions` are kept."""
+        """Evaluate in one mode, with the number of episodes in the settings, and store the first member's `actions`."""
         self.action_log = []
         episodes = self.evaluate(self.eval_episodes, mode == "sampled")
         self.actions = {**self.actions, mode: torch.cat(self.action_log)}
@@ -114,7 +117,7 @@ class Loop(ABC):
         return episodes
 
     def has_reached_target(self) -> bool:
-        """Whether the members are as good as ``target`` says, as far as that is known without an evaluation."""
+        """Return whether the score has reached ``target``, if the loop can compute it without an evaluation."""
         return False
 
     def _check_returns(self, finite: Tensor) -> None:
@@ -123,7 +126,8 @@ class Loop(ABC):
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
     def _check_members(self, loss: Tensor, learned: Tensor | None = None) -> None:
-        """Warn once of a ``loss [M]`` of those who ``learned [M]``, or weights, not finite. UserError if all are."""
+        """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses count only for members that
+        ``learned [M]`` bool (None: all). Raises UserError if no member has finite weights."""
         for m, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[m]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
@@ -147,7 +151,8 @@ class Loop(ABC):
 def as_observations(
     observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
 ) -> Tensor:
-    """Observations ``[B, *O]`` of ``shape`` O, or one ``[*O]``, as a tensor. Raises SettingError for anything else."""
+    """Return observations ``[B, *O]``, or one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for any other
+    argument."""
     obs_shape, batch_shape = list(shape), f"[B, {', '.join(map(str, shape))}]"
     allowed = f"allowed: {obs_shape}, or {batch_shape} for B of them"
     try:
@@ -163,13 +168,13 @@ def as_observations(
 
 
 def first_acts(policy: Policy, obs: Tensor) -> Tensor:
-    """What the first member does, ``[E]`` or ``[E, A]``, for ``obs [E, *O]`` of any type."""
+    """Return the first member's actions, ``[E]`` or ``[E, A]``, for ``obs [E, *O]`` of any dtype."""
     values = obs if obs.dtype == torch.uint8 else obs.float()
     return policy.act(values.expand(policy.members, *values.shape))[0]
 
 
 def finite(agent: Agent) -> Tensor:
-    """Which members of an agent have nothing but finite numbers in their parameters, ``[M]`` bool."""
+    """Return whether all parameters of each member are finite, ``[M]`` bool."""
     mask = torch.ones(agent.members, dtype=torch.bool)
     for weights in agent.parameters():
         mask &= torch.isfinite(weights.detach().unsqueeze(-1).flatten(1).sum(1)).cpu()
@@ -177,5 +182,5 @@ def finite(agent: Agent) -> Tensor:
 
 
 def rounds(episodes: int, envs: int) -> list[int]:
-    """``episodes`` in rounds of at most ``envs``."""
+    """Split ``episodes`` into rounds of at most ``envs``; return the size of each."""
     return [min(envs, episodes - done) for done in range(0, episodes, envs)]

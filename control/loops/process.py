@@ -1,4 +1,4 @@
-"""How this process computes. Imports no Lightning, so that workers start quickly."""
+"""Settings of torch and memory for this process. Imports no Lightning, so that workers start quickly."""
 
 import ctypes
 import functools
@@ -11,9 +11,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None:
-    """Threads, the precision of matrix products, and denormal numbers that are zero: before anything is computed, else
-    the same member would come out differently in another process. The latter is a setting of the thread that calls:
-    Adam's moments of units that never fire again fade into denormal numbers, which processors handle slowly."""
+    """Set torch's number of threads and its precision of matrix products, and make it flush denormal numbers to zero.
+
+    Call this before any computation; otherwise a member's numbers could differ between processes. Flushing applies only
+    to the calling thread. It saves time: Adam's moments of units that never fire again decay to denormal numbers, which
+    processors handle slowly.
+    """
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul_precision)
     torch.set_flush_denormal(True)
@@ -26,6 +29,6 @@ def _keep_memory() -> None:
     update of thirty members. No effect without glibc."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL("libc.so.6")
-        # The second alone would do harm, because it stops glibc from raising the first.
+        # The trim threshold alone would do harm, because setting it stops glibc from raising the mmap threshold.
         if libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30):
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""Whole episodes, side by side: every member's E environments advance together until the last one ends."""
+"""Whole episodes in parallel: every member's E environments advance together until the last one ends."""
 
 import functools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from envs.base import Environment
 from models.contract import Policy
 from models.trajectory import Trajectory
 
-LONG = 10_000  # steps of an episode after which a note says that it does not end
+LONG = 10_000  # steps after which a note says that an episode has no time limit
 
 
 @dataclass
@@ -25,13 +25,13 @@ class Episodes:
 
     @classmethod
     def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
-        """All episodes of the same members, in order."""
+        """Concatenate episodes of the same members, in order."""
         return cls(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
 
 
 @functools.cache
 def _note_length() -> None:
-    """Say it once in a process."""
+    """Print a note about a long episode without a time limit, once per process."""
     note(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
 
 
@@ -48,16 +48,17 @@ def rollout(
 def rollout(
     policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True, action_log: list[Tensor] | None = None
 ) -> Trajectory | Episodes:
-    """One episode in each of the first E environments of every member, E = ``seeds.shape[1]``.
+    """Play one episode in each of the first E environments of every member. ``seeds [M, E]`` start the episodes.
 
-    ``seeds [M, E]`` start the episodes. ``keep`` returns the trajectory, else only returns and lengths; ``action_log``
-    then takes the first member's actions, ``[N]`` or ``[N, A]``. An environment whose episode is over is not stepped
-    again; the policy still sees all E rows, so that a row's result never depends on how many are left.
+    Return the trajectory if ``keep``, otherwise only returns and lengths. Without ``keep``, the first member's actions,
+    ``[N]`` or ``[N, A]``, are appended to ``action_log``. After the end of its episode, an environment makes no more
+    steps. The policy still receives all E rows, so that a row's result does not depend on the number of running
+    episodes.
     """
     count = seeds.shape[1]
 
     def wide(values: Tensor) -> Tensor:
-        """``[M, E, ...]`` with zeros for the environments that do not take part."""
+        """Append zeros to ``[M, E, ...]`` for the environments that are not used."""
         padding = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
         return torch.cat([values, padding], 1) if padding.numel() else values
 

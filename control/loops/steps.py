@@ -1,4 +1,5 @@
-"""Agents that learn between the steps of their environments: members of one tensor program, and groups of such."""
+"""Loops of agents that learn between the steps of their environments: `StepLoop` trains the members of one tensor
+program, `StepGroups` trains several groups of members."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +18,14 @@ from models.family import StepSchedule
 from models.state import check_like, demand
 from models.streams import Blocks, Streams
 
-BLOCK = 128  # steps whose initial states are drawn at once
+BLOCK = 128  # number of steps for which initial states are sampled at once
 KEPT = ("steps", "obs", "shown", "returns", "lengths", "seeds")
 
 
 @dataclass
 class Ended:
-    """N episodes that ended: whose (members ascend), with which return and length, ``[N]``, and after how many steps of
-    the loop, one number or ``[N]``."""
+    """N episodes that ended: their ``members`` (in ascending order), ``returns`` and ``lengths``, ``[N]`` each, and the
+    ``step`` of the loop at which they ended, one number or ``[N]``."""
 
     members: Tensor
     returns: Tensor
@@ -33,7 +34,7 @@ class Ended:
 
 
 class Starts(Blocks):
-    """The ``seeds [M, BLOCK, E]`` of episodes and their initial states ``starts [M, BLOCK, E, ...]``."""
+    """Blocks of episode ``seeds [M, BLOCK, E]`` and their initial states ``starts [M, BLOCK, E, ...]``."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
@@ -45,10 +46,10 @@ class Starts(Blocks):
 
 
 class StepLoop:
-    """Steps of ``act, observe, learn`` for all members. Environments restart as soon as an episode ends.
+    """Repeats ``act, observe, learn`` for all members. Environments restart as soon as an episode ends.
 
-    ``streams`` draw the seeds of episodes: one for every environment and step, used or not, so that a member's episodes
-    do not depend on the lengths of others.
+    ``streams`` sample the seeds of episodes: one for every environment and step, used or not. So the start of an
+    episode does not depend on the lengths of other episodes.
     """
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
@@ -60,13 +61,13 @@ class StepLoop:
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self._ones = torch.ones(shape, device=device)
-        self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the episodes under way
+        self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
         self._starts = Starts(streams, environment, agent.envs)
 
     def step(self) -> Ended | None:
-        """One step of every environment and the updates it owes. Gives the episodes that ended, if any did."""
+        """Make one step of every environment and the updates that are due. Return the episodes that ended, or None."""
         agent, environment = self.agent, self.environment
         if self.obs is None:
             self.obs = self._start(None)
@@ -95,18 +96,19 @@ class StepLoop:
         return finished
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps. Returns means ``loss``, ``return`` and ``length`` ``[M]`` (NaN without data), the
-        number of steps with updates ``updated [M]`` and of ``updates [M]``, and the agent's `metrics`, by tag."""
+        """Train for ``steps`` steps. Return a dictionary, ``[M]`` each: means ``loss``, ``return`` and ``length`` (NaN
+        without data), the number of steps with updates ``updated``, the number of ``updates``, whether returns are
+        ``finite``, and the agent's `metrics` and `status`, by tag."""
         members, device = self.agent.members, self.agent.device
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
-        self.shown = None  # it acts on the observation of now, if it was to act on an older one
+        self.shown = None  # an epoch begins with current observations, even for agents that act on stale ones
         for steps_done in range(steps):
             if watch is not None:
                 watch(steps_done / steps)
             finished = self.step()
             losses.append(self.loss)
-            if not self._all_learn:  # who learns never stops
+            if not self._all_learn:  # a member that learns never stops learning
                 learners = self.agent.learning()
                 waited += ~learners
                 self._all_learn = bool(learners.all())
@@ -119,8 +121,8 @@ class StepLoop:
     def _row(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """The result of `epoch`, from the losses ``[M, T]`` of its steps, the number of steps before a member could
-        learn, and the number of finished episodes with the sums of their returns and lengths, ``[M]`` each."""
+        """Return the result of `epoch`, from the losses ``[M, T]`` of its steps, the number of steps before a member
+        could learn, and the number of finished episodes with the sums of their returns and lengths, ``[M]`` each."""
         # Members are the leading, contiguous axis, so that the rounding of sums does not depend on M.
         table, steps = losses.double(), losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)
@@ -137,9 +139,11 @@ class StepLoop:
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members ``running [M]`` bool, and yield episodes that ended, some at a time. With
-        ``pause`` a member waits after a step that ended an episode until that episode is yielded, so that the caller
-        can stop the member by ``running``. Without it episodes may be skipped."""
+        """Make ``count`` steps, at least of the members in ``running [M]`` bool, and yield episodes that ended.
+
+        With ``pause``, a member that ended an episode makes no further step before that episode is yielded. So the
+        caller can stop the member by changing ``running``. Without ``pause``, episodes may not be yielded.
+        """
         for _ in range(count):
             if not running.any():
                 return
@@ -147,7 +151,7 @@ class StepLoop:
                 yield finished
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
-        """Seeds ``[M, T, E]`` of episodes that would begin after each of the next T = ``count`` steps, and their
+        """Return seeds ``[M, T, E]`` of episodes that may begin after each of the next T = ``count`` steps, and their
         initial states ``[M, T, E, ...]``."""
         seeds, starts, at, end = [], [], self.steps + 1, self.steps + count
         while at <= end:
@@ -159,8 +163,8 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
-        """Draw the random numbers that will be needed once the next ``steps`` have been made, as another thread may do
-        meanwhile."""
+        """Sample the random numbers for the time after the next ``steps`` steps. Another thread may call this during
+        these steps."""
         agent: Any = self.agent
         begin, end = self.steps + steps, agent.budget // agent.envs
         if begin < end:
@@ -180,7 +184,8 @@ class StepLoop:
         return self._starts
 
     def select(self, members: Tensor) -> bool:
-        """Continue with ``members`` (indices ``[M']``) of an `InnerAgent` alone. False if the environment cannot."""
+        """Keep only ``members`` (indices ``[M']``); the agent must be an `InnerAgent`. Return False and change nothing
+        if the environment does not support that."""
         environment = self.environment.select(members)
         if environment is None:
             return False
@@ -194,7 +199,7 @@ class StepLoop:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to go on from but the agent's weights."""
+        """Return the whole state of training, except the agent's weights."""
         starts = {"block": self._starts.number, "streams": self._starts.began()}
         loop_state = {name: getattr(self, name) for name in KEPT} | starts
         return loop_state | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
@@ -218,7 +223,7 @@ class StepLoop:
 
 @dataclass
 class Group:
-    """Members that share one tensor program; ``at [m]`` is their place among the run's."""
+    """Members that share one tensor program; ``at [m]`` are their positions among the run's members."""
 
     at: Tensor
     loop: StepLoop
@@ -228,9 +233,9 @@ class Group:
 class StepGroups(Loop):
     """`Loop` of members that learn step by step.
 
-    Members whose networks have different shapes (``vary_hp``) form several groups, which are trained one after another
-    with equal results. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole steps of its E
-    environments. Episodes continue from epoch to epoch. ``budget`` is the number of steps of a member in the run.
+    If networks have different shapes (``vary_hp``), members form several groups, which are trained one after another.
+    Groups do not affect results. An epoch has ``steps_per_epoch`` steps of every member, rounded up to whole steps of
+    its E environments. Episodes continue from epoch to epoch. ``budget`` is the number of steps of a member in the run.
     """
 
     evaluation_modes = ("greedy",)
@@ -238,14 +243,14 @@ class StepGroups(Loop):
         *Loop.state_names,
         "updates",
         "budget",
-    )  # the latter, as exploration must not return when a run gets longer
+    )  # budget is saved, because exploration must not start again when a resumed run gets longer
 
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         self.order = torch.cat([group.at for group in groups]).argsort()
-        self.steps = -(-schedule.steps_per_epoch // self.envs)  # in an epoch, of all environments at once
+        self.steps = -(-schedule.steps_per_epoch // self.envs)  # steps of all environments per epoch
         self.budget = epochs * self.steps * self.envs
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
         self.acting_streams = Streams.from_name(seeds, "latents of evaluations")
@@ -286,11 +291,11 @@ class StepGroups(Loop):
         )
 
     def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Rows ``[m, ...]`` of all groups as ``[M, ...]``, every member in its place."""
+        """Join the rows ``[m, ...]`` of all groups into ``[M, ...]``, in the order of the run's members."""
         return {name: torch.cat([row[name] for row in rows])[self.order] for name in rows[0]}
 
     def _round(self, count: int, sample: bool) -> Episodes:
-        """Greedy episodes; there is no other way to ``sample``."""
+        """Play greedy evaluation episodes; ``sample`` must be False."""
         assert not sample
         seeds, streams, rows = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork(), []
         for group in self.groups:
@@ -307,7 +312,7 @@ class StepGroups(Loop):
         return row
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
-        first = self.groups[0]  # which the first member is always in
+        first = self.groups[0]  # contains the run's first member
         return first.loop.agent.begin(envs, streams.of(first.at), sample=sample, evaluate=True)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:

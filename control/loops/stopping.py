@@ -1,4 +1,4 @@
-"""Running means, and rules that end a member's training on a proxy before its budget."""
+"""Running means, and rules that end a member's training on a proxy early."""
 
 from collections.abc import Callable
 
@@ -21,14 +21,14 @@ class RunningWindow:
         """Add ``values [N]`` of ``members [N]``, ascending. A member can occur several times."""
         size = self.values.shape[1]
         new = torch.bincount(members, minlength=len(self.counts))
-        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # of the same member
+        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # number among its member's new values
         latest = nth >= new[members] - size
         self.values[members[latest], ((self.counts[members] + nth) % size)[latest]] = values[latest].double()
         self.counts += new
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest: ``mean(m, 0, 10)`` is the
-        mean of the latest ten. NaN without entries."""
+        """Return the mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest:
+        ``mean(m, 0, 10)`` is the mean of the latest ten. NaN without entries."""
         offsets = torch.arange(first, last)
         index = self.counts[members].unsqueeze(1) - 1 - offsets
         valid = index >= 0
@@ -40,13 +40,14 @@ class RunningWindow:
 
 
 class Rule:
-    """Looks at the latest ``size`` numbers of every member; nothing ends before ``initial`` episodes and some more."""
+    """Base class of rules, which decide by the latest ``size`` numbers of every member. No member is done within its
+    first ``initial`` episodes."""
 
     def __init__(self, members: int, number: int, initial: int, size: int):
         self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
 
     def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
-        """``finished`` are the episodes that ended in one step; which of their members are done, ``[N]`` bool."""
+        """Return whether the members of N ``finished`` episodes are done, ``[N]`` bool."""
         raise NotImplementedError
 
     def select(self, members: Tensor) -> None:
@@ -54,10 +55,11 @@ class Rule:
 
 
 class Plateau(Rule):
-    """Done when the mean return of the latest ``number`` episodes differs from the mean of the ``number`` before by
-    less than ``difference``, relatively. Not before ``initial + number`` episodes and ``floor`` steps.
+    """A member is done if its mean return over the latest ``number`` episodes differs from the mean over the ``number``
+    before by less than ``difference``, relatively. It needs more than ``initial + number`` episodes and at least
+    ``floor`` steps.
 
-    Source: Ferreira et al. 2022, section 3, and the public code: at least ``initial + number + 1`` episodes.
+    Source: Ferreira et al. 2022, section 3; the minimum number of episodes is from the public code.
     """
 
     def __init__(self, members: int, number: int, difference: float, initial: int, floor: int = 0):
@@ -74,12 +76,12 @@ class Plateau(Rule):
 
 
 class Solved(Rule):
-    """Done when the mean of the latest ``number`` scores reaches ``solved``; not before the ``initial`` episodes.
+    """A member is done if the mean of its latest ``number`` scores reaches ``solved``. It needs more than ``initial``
+    episodes.
 
-    The score of an episode is its return or, with ``test(loop, members) -> [N]``, a test of the agent (one test if
-    several of its episodes ended at once). The published rule tests on the real environment after every training
-    episode.
-    Source: as `Plateau`.
+    The score of an episode is its return. With ``test(loop, members) -> [N]``, it is the result of a test of the member
+    (one test if several of its episodes ended at once). The published rule tests on the real environment after every
+    training episode. Source: as `Plateau`.
     """
 
     def __init__(self, members: int, number: int, solved: float, initial: int, test: Test | None = None):

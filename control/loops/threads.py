@@ -1,4 +1,4 @@
-"""Members in several threads of this process, for work that does not hold Python's lock."""
+"""Distributes members over several threads of this process, for work that does not hold Python's global lock."""
 
 import functools
 import os
@@ -10,17 +10,17 @@ from typing import TypeVar
 import torch
 
 Memory = TypeVar("Memory")
-TOGETHER = 16  # members in a call, at most
+TOGETHER = 16  # maximum number of members per call
 
 
 @functools.cache
 def _helpers(count: int) -> ThreadPoolExecutor:
-    """Threads that round denormal numbers to zero, as `configure_torch` has the thread do that asks them; else the
-    same member would come out differently in one of them."""
+    """Return a pool of threads that flush denormal numbers to zero, as `configure_torch` does in the calling thread.
+    Otherwise a member's numbers could depend on its thread."""
     return ThreadPoolExecutor(count, "members", torch.set_flush_denormal, (True,))
 
 
-os.register_at_fork(after_in_child=_helpers.cache_clear)  # in which no thread survives
+os.register_at_fork(after_in_child=_helpers.cache_clear)  # threads do not survive a fork
 
 
 def for_members(
@@ -30,15 +30,15 @@ def for_members(
     background_task: Callable[[], object] | None = None,
     max_members: int = TOGETHER,
 ) -> None:
-    """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to before ``last`` of at most
-    ``max_members`` members, so that signals are handled between pieces. There are as many threads as ``memories``,
-    including the current one. Another thread first runs ``background_task``.
+    """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to ``last - 1`` of at most
+    ``max_members`` members, so that signals are handled between pieces. There is one thread per item of ``memories``,
+    including the current thread. Another thread first runs ``background_task``; a single thread runs it last.
 
     All threads have finished or stopped when it returns or raises.
     """
     threads = len(memories)
     remaining, front, tail = range(members), list[range](), list[range]()
-    while remaining:  # fewer and fewer at a time, so that all threads end together
+    while remaining:  # pieces become smaller, so that all threads end at about the same time
         count = min(max_members, -(-len(remaining) // (2 * threads if threads > 1 else 1)))
         front.append(remaining[:count])
         tail.insert(0, remaining[count:][-count:])
@@ -61,7 +61,7 @@ def for_members(
 
     tasks = [_helpers(threads - 1).submit(take_turns, memory, turns.pop) for memory in memories[1:]]
     try:
-        take_turns(memories[0], turns.popleft)  # from either end, so that a core meets the members that it knows
+        take_turns(memories[0], turns.popleft)  # from opposite ends, so that a core finds its members in its cache
     finally:
         turns.clear()
         wait(tasks)

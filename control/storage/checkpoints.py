@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, read without pickle's powers, checked before they are believed."""
+"""Checkpoints: written atomically, read without running pickled code, and checked before use."""
 
 import contextlib
 import errno
@@ -17,19 +17,19 @@ from models.archive import read_archive
 from models.settings import UserError
 
 OURS = "understudy"
-FORMAT = 4  # the only one that is read
+FORMAT = 4  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
-_SHOWN = 12  # runs that a line names
-_MOST_FOLDERS = 10_000
+_SHOWN = 12  # maximum number of runs that an error message lists
+_MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
 _WRITER_SIGNS = ("inline_container", "iostream", "PytorchStreamWriter", "failed writing")
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged or from elsewhere."""
+    """A checkpoint is missing, damaged, or was written by another program."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of ours: the settings of its run, and everything Lightning keeps."""
+    """A checkpoint of this program: its file, the settings of its run, and the content that Lightning saved."""
 
     path: Path
     settings: Settings
@@ -37,8 +37,8 @@ class Checkpoint(NamedTuple):
 
     @property
     def search_state(self) -> dict[str, Any]:
-        """The state of a search's `EvolutionStrategy`, or of a fit, whose ``archive`` holds the best means. Raises
-        KeyError if the checkpoint holds none."""
+        """Return the state of a search's `EvolutionStrategy`, or of a supervised fit. Its ``archive`` holds the best
+        means. Raises KeyError if the checkpoint has no archive."""
         states = [state for state in (*self.content["callbacks"].values(), self.run_state) if "archive" in state]
         if not states:
             raise KeyError("archive")
@@ -47,25 +47,29 @@ class Checkpoint(NamedTuple):
 
     @property
     def run_state(self) -> dict[str, Any]:
-        """What our runs added of their own."""
+        """Return the part of the content that this program added to Lightning's."""
         return self.content[OURS]
 
 
 def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a file in one step, so that the one before survives a full disk or a kill. OSError where it cannot be."""
+    """Write a checkpoint atomically, so that the previous file survives a full disk or a kill. Raises OSError if it
+    cannot be written."""
     try:
         with replacing(Path(path)) as temporary:
             torch.save(content, temporary)
-    except RuntimeError as error:  # of torch's zip writer, which hides why it could not write
+    except RuntimeError as error:  # torch's zip writer raises it without the system's reason
         if not any(sign in str(error) for sign in _WRITER_SIGNS):
             raise
         raise OSError(errno.EIO, "disk full or failing", str(path)) from error
 
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
-    """Read a checkpoint; CheckpointError where it is none of ours. A folder means the best
-    checkpoint of that run (the newest, where it holds several versions), or its last where no evaluation has been.
-    ``resume`` also demands what only a ``last.ckpt`` has: memory and random streams."""
+    """Read a checkpoint from a file or a folder. For a run's folder, read the best checkpoint, or the last one if there
+    was no evaluation. For a folder with several versions of a run, use the newest version with a checkpoint.
+
+    With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
+    Raises CheckpointError if there is no valid checkpoint of this program.
+    """
     file = _file(Path(path))
     with believing(file, resume):
         checkpoint = _read(file)
@@ -75,7 +79,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
 
 
 def _read(file: Path) -> Checkpoint:
-    """A checkpoint whose archive is whole. Its checksums and sizes are checked before anything is unpickled."""
+    """Read a checkpoint file. Its checksums and sizes are checked before it is unpickled."""
     content = read_archive(file)
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
         raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
@@ -87,11 +91,12 @@ def _read(file: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def believing(file: Path, resume: bool = True) -> Iterator[None]:
-    """Make a CheckpointError of whatever goes wrong with what ``file`` says. It names the run's other checkpoint where
-    that is sound. Errors of the machine, such as a lack of memory, pass."""
+    """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. Its message names the
+    run's other checkpoint if that is sound; ``resume`` changes only this hint. Errors of the machine, for example a
+    lack of memory, are raised unchanged."""
     try:
         yield
-    except Exception as error:  # of a damaged file anything can come
+    except Exception as error:  # a damaged file can cause any exception
         text = str(error)
         if isinstance(error, PermissionError | MemoryError) or "can't allocate memory" in text:
             raise
@@ -111,14 +116,14 @@ def believing(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """The checkpoint that stands for a run: of the first of these folders that has one the best, or the last where no
-    evaluation has been."""
+    """Return ``best.ckpt`` or, without it, ``last.ckpt`` of the first of these folders that has one of them. None if no
+    folder has."""
     paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
     return next((path for path in paths if path.is_file()), None)
 
 
 def _file(path: Path) -> Path:
-    """The checkpoint that a file or folder stands for."""
+    """Return the checkpoint file for a file or a folder (`load`). Raises CheckpointError if there is none."""
     if path.is_dir():
         checkpoint_path = find_checkpoint(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
         if checkpoint_path is None and (runs := _runs_below(path)):
@@ -137,8 +142,8 @@ def _file(path: Path) -> Path:
 
 
 def _runs_below(folder: Path) -> list[str]:
-    """The runs with a checkpoint or a proxy in the folder of an experiment, an environment or all, as paths in it. Ends
-    after `_MOST_FOLDERS`, as any folder may be asked about."""
+    """Return the runs below ``folder`` that have a checkpoint or a proxy, as relative paths. Stops after
+    `_MOST_FOLDERS` folders, because the user may have named any folder."""
     runs = []
     for path, names, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)

@@ -1,5 +1,5 @@
-"""Run folders, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/seed_N/version_K``, and the metrics kept in each. A run owns its
-folder: creating one never touches another, however many processes do it at once. Imports no torch."""
+"""Run folders, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/seed_N/version_K``, and the file of metrics in each. Every run
+has a separate folder, even if many processes create folders at the same time. Imports no torch."""
 
 import contextlib
 import csv
@@ -20,8 +20,8 @@ from control.cli.settings import RunConfig
 from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
-LARGEST = 500_000_000  # bytes of a metrics.csv
-LAST = Path("checkpoints", "last.ckpt")  # in the folder of a run: what --resume goes on from
+LARGEST = 500_000_000  # maximum bytes of a metrics.csv
+LAST = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
 
 
@@ -35,30 +35,31 @@ def parent(run: RunConfig, search: bool = False) -> Path:
 
 
 def safe_name(name: str) -> str:
-    """``name`` as one folder: letters, digits and ``._+-`` stay, ``=`` is ``-``, anything else (as in ``ALE/Pong-v5``)
-    is ``_``."""
+    """Return ``name`` as the name of one folder, of at most 100 characters. Letters, digits and ``._+-`` remain, ``=``
+    becomes ``-``, anything else (as in ``ALE/Pong-v5``) becomes ``_``. Leading dots are removed."""
     return re.sub(r"[^\w.+-]+", "_", name.replace("=", "-")).lstrip(".")[:100] or "_"
 
 
 def home(file: Path) -> Path:
-    """The run folder of a checkpoint or of another file in it; of a checkpoint that was moved elsewhere, its folder."""
+    """Return the run folder of a checkpoint or of another file in it. If a checkpoint was moved, return its folder."""
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
 
 def versions(folder: Path) -> list[Path]:
-    """The runs in a folder made by `parent`, oldest first."""
+    """Return the run folders in a folder named by `parent`, oldest first."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_number)
 
 
 def newest(folder: Path) -> Path | None:
-    """The run with the highest version in a folder made by `parent`."""
+    """Return the run folder with the highest version in a folder named by `parent`; None if there is none."""
     return versions(folder)[-1] if versions(folder) else None
 
 
 def winner(where: Path) -> Path | None:
-    """The proxy that a search left in its folder, or in the newest of its versions; None where there is none."""
-    from understudy.files import IN_RUN  # with Gymnasium, which most command lines need not load
+    """Return the file of the proxy that a search left in its run folder, or in the newest version below ``where``; None
+    if there is none."""
+    from understudy.files import IN_RUN  # imports Gymnasium, which most command lines do not need
 
     paths = [folder / IN_RUN for folder in (where, newest(where)) if folder]
     return next((path for path in paths if path.exists()), None)
@@ -71,7 +72,7 @@ def create(run: RunConfig, search: bool = False) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = _number(last) + 1 if (last := newest(folder)) else 0
-        # mkdir is atomic: of several processes exactly one makes the folder and the others go on to the next number.
+        # mkdir is atomic: exactly one of several processes creates the folder, and the others try the next number.
         while True:
             path = folder / f"version_{number}"
             try:
@@ -100,10 +101,13 @@ def _number(path: Path) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, new: bool = False) -> Iterator[None]:
-    """Hold a run's folder for one process; the system lets go of it however the process ends. A ``new`` folder is
-    waited for, as another process can only be looking into it for a moment. Raises SettingError where another process
-    is writing there, or where a run's file is a folder or the reverse; UserError for a disk that is full or fails
-    meanwhile."""
+    """Context manager that locks a run's folder for this process and removes half-written files. The system releases
+    the lock however the process ends. If the folder is ``new``, wait for the lock, because another process can hold it
+    only for a moment.
+
+    Raises SettingError if another process is writing there, or if a file of the run is a folder or the reverse. Raises
+    UserError if the disk is full or fails during the block.
+    """
     lock = folder / ".lock"
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
@@ -117,7 +121,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
             raise SettingError(f"resume: {problem}; wait for it or stop it") from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
-            leftover.unlink()  # half a file of a process that was killed
+            leftover.unlink()  # half a file from a killed process
         try:
             yield
         except OSError as error:
@@ -130,8 +134,10 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place once the block has ended well. Whatever happens (an
-    exception, SIGKILL, a full disk), ``path`` is the whole old file or the whole new one."""
+    """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
+    without an exception. Whatever happens (an exception, SIGKILL, a full disk), ``path`` is the whole old or the whole
+    new file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
     ending.last_acts.append(remove)
@@ -152,7 +158,7 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 
 def synced(path: Path) -> None:
-    """Return when the system has written a file and its name to the disk."""
+    """Wait until the system has written a file and its name to the disk."""
     for place in (path, path.parent):
         descriptor = os.open(place, os.O_RDONLY)
         try:
@@ -162,45 +168,47 @@ def synced(path: Path) -> None:
 
 
 class MetricsFile:
-    """A CSV file with a row per (epoch, seed): `KEYS`, then one column a TensorBoard tag, empty where not measured. An
-    existing file is continued. Its columns come first; tags it does not know add columns. Raises SettingError for a
-    file that is no such table."""
+    """A CSV file with one row per (epoch, seed): `KEYS`, then one column per TensorBoard tag, with empty cells for
+    missing measurements. An existing file is continued: it keeps its columns, and new tags are added after them. Raises
+    SettingError if the file is not a table of this form."""
 
     def __init__(self, path: Path):
         self.path = path
         self.columns = _header(path)
-        self._write(self._cells())  # which mends the last line of a run that was killed while it wrote
+        self._write(self._cells())  # removes an incomplete last line, if the run was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
-        """Add rows, each with `KEYS` and any tags, and hand them to the system before returning."""
+        """Append rows, each with `KEYS` and any tags. They are written to the file, not buffered, before the return."""
         new = [tag for tag in dict.fromkeys(tag for row in rows for tag in row) if tag not in self.columns]
         if new:
             self.columns += new
             self._write(self._cells())
-        # NumPy and torch scalars would be written by their own names.
+        # Plain numbers, because csv would write the names of NumPy and torch types.
         plain = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain)
 
     def go_on_after(self, counted: Sequence[Mapping[str, int]]) -> None:
-        """For a run that goes on from its checkpoint, which has ``counted`` a row of each seed: order the rows, forget
-        those of later epochs, and add those of that epoch that are not there."""
+        """Prepare the file for a run that resumes from a checkpoint: order the rows, remove rows of later epochs, and
+        add missing rows of the checkpoint's epoch. ``counted`` has a row of this epoch for each seed, with `KEYS`
+        only."""
         order, last = {row["seed"]: i for i, row in enumerate(counted)}, counted[0]["epoch"]
         table = read_columns(self.path)
         epochs, seeds = (table.get(name, array("q")) for name in ("epoch", "seed"))
         places = [i for i, epoch in enumerate(epochs) if epoch <= last]
         places.sort(key=lambda i: (epochs[i], order.get(int(seeds[i]), 0)))
-        lines = [",".join(cells) for cells in self._cells()]  # text takes a fifth of the memory of lists
+        lines = [",".join(cells) for cells in self._cells()]  # text needs a fifth of the memory of lists
         self._write(lines[i].split(",") for i in places)
         complete = {seeds[i] for i in places if epochs[i] == last}
         self.append(*(row for row in counted if row["seed"] not in complete))
 
     def _cells(self) -> Iterator[list[str]]:
-        """The cells of each row of the file."""
+        """Yield the cells of each row of the file."""
         return (cells for cells, _ in itertools.islice(_rows(self.path), 1, None))
 
     def _write(self, rows: Iterable[list[str]]) -> None:
-        """Replace the file by ``rows``, which may come from it. Columns that they lack are empty."""
+        """Replace the file by ``rows``, which may be read from it meanwhile. Rows with too few cells get empty
+        cells."""
         with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
@@ -208,8 +216,9 @@ class MetricsFile:
 
 
 def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
-    """The epochs up to the ``last`` that a checkpoint has counted, with so many ``env_steps`` of each seed, of which
-    metrics.csv lacks a row. Raises SettingError for rows that are not this run's."""
+    """Return the epochs from 1 to ``last`` without a row for every seed in metrics.csv. ``last`` is the epoch of a
+    checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do not belong
+    to this run."""
     table, logged_keys = read_columns(path), set()
     for number, row in enumerate(zip(*(table.get(name, ()) for name in KEYS), strict=True), 2):
         epoch, steps, seed = map(int, row)
@@ -224,12 +233,12 @@ def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
-    """Columns of a `MetricsFile`: whole numbers for `KEYS`, floats for tags, NaN where nothing was measured."""
+    """Return the columns of a `MetricsFile` by name: integers for `KEYS`, floats for tags, NaN for empty cells."""
     return {column: values.tolist() for column, values in read_columns(path).items()}
 
 
 def read_columns(path: Path) -> dict[str, "array[float]"]:
-    """Columns of a `MetricsFile` as in `read_metrics`, in arrays of 8 bytes a number: for tables of any length."""
+    """Return the result of `read_metrics` as arrays with 8 bytes per number, for long tables."""
     rows = _rows(path)
     header, _ = next(rows, ([], ()))
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
@@ -241,14 +250,14 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
 
 
 def _header(path: Path) -> list[str]:
-    """The names of the columns; of a file that is empty or not there `KEYS`."""
+    """Return the names of the columns. If the file is empty or does not exist, return `KEYS`."""
     return next(_rows(path), ([], ()))[0] or list(KEYS)
 
 
 def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
-    """The names of the columns, without numbers, then the cells and the numbers of each row. A last line that was cut
-    off is left out; of no file there is nothing. Raises SettingError if the file cannot be read or is no table of
-    numbers."""
+    """Yield the names of the columns, without numbers, then the cells and the numbers of each row. Yield nothing if the
+    file does not exist. An incomplete last line is left out. Raises SettingError if the file cannot be read or is not a
+    table of numbers."""
     if not path.exists():
         return
     where = ""
@@ -273,6 +282,6 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file without their ends. A last line that was cut off is left out."""
+    """Yield the lines of a file without their line ends. An incomplete last line is left out."""
     with open(path, encoding="utf-8") as file:
         yield from (line[:-1] for line in file if line.endswith("\n"))

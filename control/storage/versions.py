@@ -1,4 +1,4 @@
-"""With what a run was made: versions, processor and commit, as `versions.json` in its folder. Imports no torch."""
+"""The file ``versions.json`` in a run's folder: versions of software, processor and commit. Imports no torch."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """The versions of this process by name, and what it runs on; only packages that are installed."""
+    """Return the versions of this program, Python, the system and installed packages by name, and the processor."""
     versions_by_name = {
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
@@ -34,7 +34,8 @@ def versions() -> dict[str, str]:
 
 
 def write_versions(folder: Path, epoch: int) -> None:
-    """Add the versions of this process to those of a run, from ``epoch`` on, unless they are the last ones' again."""
+    """Add the versions of this process to a run's file, in place of entries from ``epoch`` on. If they equal the last
+    earlier entry, leave the file unchanged."""
     previous_versions = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
     if not previous_versions or {**previous_versions[-1], "from": ""} != {**versions(), "from": ""}:
         text = json.dumps([*previous_versions, {"from": str(epoch)} | versions()], indent=1)
@@ -42,7 +43,8 @@ def write_versions(folder: Path, epoch: int) -> None:
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
-    """The versions that a run has been made with, each with the epoch it begins ``from``; none where none are known."""
+    """Return the versions of a run in order, each with ``from``, the first epoch for which they are valid. Empty if the
+    file is missing or malformed."""
     try:
         entries = read_json(folder / FILE)
         return [{str(name): str(value) for name, value in entry.items()} for entry in entries if int(entry["from"]) > 0]
@@ -51,7 +53,8 @@ def read_versions(folder: Path) -> list[dict[str, str]]:
 
 
 def _commit() -> str:
-    """The commit of this checkout, marked where files have changed since; nothing where there is none."""
+    """Return a text with the commit of this checkout, marked as dirty if files have changed. Empty without a
+    checkout."""
     if not (_ROOT / ".git").exists():
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):

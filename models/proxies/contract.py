@@ -1,11 +1,14 @@
 """The interface between a search and its proxies: learned environments or rewards that fresh agents train on.
 
-A kind of proxy is a folder here and a file of the same name in ``envs/``. Its ``config.py`` has ``Config``, which
-derives from `models.proxies.search.SearchConfig` and adds what the proxy is, and ``FAMILY`` (`models.family.Family`,
-``learns_from="evolution"``); its ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once, which are
-`Parameters`; ``envs/<kind>.py`` has ``Stages``, which is `envs.make.Stages`: it puts agents and proxies together in an
-environment. ``control/reports/<kind>.py`` has ``picture``, which draws a winner. `understudy.kinds.KINDS` has a record
-of it for all readers of files: its settings, the shapes of its tensors, and its words.
+A kind of proxy consists of a folder here and the files named below:
+
+- ``config.py`` has ``Config``, which derives from `models.proxies.search.SearchConfig` and adds the proxy's settings,
+  and ``FAMILY`` (`models.family.Family`, ``learns_from="evolution"``).
+- ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once. It implements `Parameters`.
+- ``envs/<kind>.py`` has ``Stages``, an `envs.make.Stages`. It puts agents and proxies together in an environment.
+- ``control/reports/<kind>.py`` has ``picture``, which draws a winner.
+- `understudy.kinds.KINDS` has a record for all readers of files: settings, shapes of tensors, and descriptions.
+
 D is the number of parameters of one proxy.
 """
 
@@ -19,23 +22,23 @@ from models.streams import Streams
 
 
 class Parameters(Protocol):
-    """The parameters of a kind of proxy, flat. ``size`` is D."""
+    """The layout of a proxy's flat parameters. ``size`` is D."""
 
     @property
     def size(self) -> int: ...
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, D]`` float32, one row a stream."""
+        """Return initial parameters ``[M, D]`` float32, one row per stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views ``[M, *]`` of ``flat [M, D]``, one for each network by name. TensorBoard shows their histograms."""
+        """Return views ``[M, *]`` of ``flat [M, D]``, one per network, by name. TensorBoard shows their histograms."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of ``flat [D]`` as the file has them: weights ``[out, in]`` and biases ``[out]`` of layer i of a part,
-        ``reward.0.weight``."""
+        """Return views of ``flat [D]`` by their names in a file, such as ``reward.0.weight`` for layer 0 of a network:
+        weights ``[out, in]`` and biases ``[out]``."""
 
     def target(self, flat: Tensor) -> Policy:
-        """The policy that each reward of ``flat [M, D]`` defines. Raises SettingError if this kind defines none."""
+        """Return the policies that the rewards of ``flat [M, D]`` define. Raises SettingError if they define none."""
         ...
 
 
@@ -52,5 +55,5 @@ class Trainee(Protocol):
     def config(self) -> Any: ...
 
     def discounts(self) -> Tensor:
-        """``[M]``."""
+        """See `models.contract.InnerAgent.discounts`."""
         ...

@@ -1,5 +1,5 @@
-"""Reading and writing proxies for the trainer: the layers of an `understudy` file as one flat tensor, and its text as
-settings. The format and its validation are `understudy.files`."""
+"""Reading and writing proxies for the trainer: converts between an `understudy` file and flat parameters with settings.
+`understudy.files` defines and validates the format."""
 
 import importlib
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from understudy.kinds import KINDS
 
 @dataclass(frozen=True)
 class Proxy:
-    """One learned environment or reward. ``game`` is the environment it was learned for, ``spaces`` are that one's,
-    ``parameters [D]`` float32 are finite. ``description`` is plain data: ``settings`` of the search and its agents,
-    ``scores``."""
+    """One learned environment or reward. ``game`` is the real environment and ``spaces`` are its spaces. ``config``
+    holds the settings of the search, ``parameters [D]`` are finite float32. ``description`` is plain data such as
+    ``settings`` of the search and its agents, and ``scores``."""
 
     path: Path
     config: Any
@@ -37,30 +37,31 @@ class Proxy:
 
     @property
     def implementation(self) -> str:
-        """That of the search, such as SE."""
+        """Return the implementation that searches for this kind of proxy, such as SE."""
         return searching(self.config.proxy)
 
     @property
     def networks(self) -> Parameters:
-        """The architecture that ``parameters`` fill."""
+        """Return the architecture of ``parameters``."""
         return networks_of(self.config, self.spaces)
 
 
 def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
-    """``Networks(config, spaces)`` of the kind of proxy that the settings are of."""
+    """Return ``Networks(config, spaces)`` of the kind of proxy that ``config`` belongs to."""
     package = type(config).__module__.rpartition(".")[0]
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
 
 def empty(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Parameters ``[D]`` of zeros, and views of them by the names in a file."""
+    """Return parameters ``[D]`` of zeros, and views of them by their names in a file."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
 
 
 def searching(kind: str) -> str:
-    """The implementation that learns proxies of a kind (`understudy.kinds.KINDS`)."""
+    """Return the implementation that searches for proxies of a kind (`understudy.kinds.KINDS`). Raises LookupError if
+    there is none."""
     for name, family_spec in implementations().items():
         fields = getattr(family_spec.config, "__dataclass_fields__", {})
         if family_spec.learns_from == "evolution" and kind in fields["proxy"].metadata["choices"]:
@@ -77,25 +78,26 @@ def save(
     game: str,
     description: Mapping[str, Any],
 ) -> None:
-    """Write one proxy, ``parameters [D]``, as `understudy.save` does, with its errors."""
+    """Write one proxy with ``parameters [D]`` to ``path`` by `understudy.save`. Raises ProxyError if the number of
+    parameters is wrong, and the errors of `understudy.save`."""
     networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
     parameters = parameters.detach().cpu().float()
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
     settings = asdict(config)
-    del settings["compiled"]  # which is not about the proxy
+    del settings["compiled"]  # does not describe the proxy
     kind = KINDS[settings["proxy"]]
-    if settings.get("preset") == "supervised":  # nothing was searched for
+    if settings.get("preset") == "supervised":  # no search, so its settings say nothing
         idle = implementations()[searching(settings["proxy"])].ineffective(config).keys() - kind.settings.keys()
         settings = {name: value for name, value in settings.items() if name not in idle}
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
             settings.pop(field.name, None)
-    if settings.get("pairs"):  # a reader knows rows of a table
+    if settings.get("pairs"):  # readers know only table_size
         settings["table_size"] = settings["pairs"]
     limits |= {name: list(getattr(spaces, name)) for name in kind.spaces}
-    if settings.get("rn_evolve_scale"):  # a reader knows one factor
+    if settings.get("rn_evolve_scale"):  # readers know only rn_output_scale
         settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
     understudy.save(
         path,
@@ -108,8 +110,8 @@ def save(
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """Load the proxy of a file, of a search's folder, or of a shipped name. Raises ProxyError, one line with the path,
-    if there is no usable proxy, or if its settings are invalid."""
+    """Load the proxy of a file, of a search's run folder, or with a shipped name. Raises ProxyError, one line with the
+    path, if there is no usable proxy or if its settings are invalid."""
     file = understudy.load(name_or_path)
     family_spec = implementations()[searching(file.kind)]
     field_kinds = kinds(family_spec.config)
@@ -143,8 +145,9 @@ def load(name_or_path: str | Path) -> Proxy:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError if its
-    kind, shape or environment differs."""
+    """Load the parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError
+    if its kind, shapes or environment differ. With ``rn_evolve_scale`` the last parameter is the logarithm of the
+    proxy's output scale relative to the search's."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:

@@ -1,4 +1,4 @@
-"""Fits the networks of M members to given outputs, from which a search may start or of which it consists."""
+"""Fits the networks of M members to given outputs, as the start of a search or as a part of it."""
 
 import torch
 from torch import Tensor
@@ -13,17 +13,18 @@ _UPDATES, _LR, _BATCH = 3000, 3e-3, 512
 def fit(
     mlp: Mlp, parameters: Tensor, inputs: Tensor, targets: Tensor, lesson: tuple[int, float] | None = None
 ) -> Tensor:
-    """Fit parameters ``[M, P]`` of ``mlp`` so that ``inputs [M or 1, N, I]`` give ``wanted [M or 1, N, O]``.
+    """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``. Return its parameters ``[M, P]``.
 
-    Starts from ``own [M, P]``. Adam minimises the mean squared error of batches of 512, with a learning rate that
-    decays to zero. ``lesson`` is a number of updates on all rows and the initial learning rate.
+    Starts from a copy of ``parameters [M, P]``. Adam minimises the mean squared error, with a learning rate that decays
+    linearly to zero. ``lesson`` is a number of updates on all N rows and the initial learning rate; None makes 3000
+    updates on random batches of 512 rows.
     """
     parameters = parameters.clone()
     updates, lr = lesson or (_UPDATES, _LR)
     adam = MemberAdam(parameters, torch.full((len(parameters),), lr))
     generator = torch.Generator().manual_seed(0)
     x, aim = (values.expand(len(parameters), -1, -1).transpose(1, 2).contiguous() for values in (inputs, targets))
-    batch_inputs, aimed, layers = x, aim, mlp.layers(parameters)  # views
+    batch_inputs, aimed, layers = x, aim, mlp.layers(parameters)  # views, so they follow every update
     for update in range(updates):
         adam.lr.fill_(lr * (1 - update / updates))
         if lesson is None:

@@ -1,9 +1,9 @@
 """Readers of learned environments and rewards in files of other projects. They run no code from the files.
 
 [F] Ferreira et al. 2022 (learning_environments) save ``{"model": state_dict, "config": settings}`` by ``torch.save``.
-[L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle names functions that rebuild its content:
-here such a name means arrays, types of numbers or a dict, and any other is refused. Time and memory are bounded by the
-size of the file.
+[L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle names functions that rebuild its content.
+These readers replace the names of arrays, number types and Flax's dict by harmless classes and refuse all other names.
+The file's size bounds their time and memory.
 """
 
 import io
@@ -18,7 +18,7 @@ import torch
 from models.archive import Opcodes, Unpickler, read_archive, read_legacy
 from understudy.files import refused
 
-LARGEST = 2 * 10**6  # bytes; the largest of theirs have less than one megabyte
+LARGEST = 2 * 10**6  # bytes; the largest files of both projects have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
 _AGENTS = {
@@ -33,9 +33,9 @@ Arrays = dict[str, np.ndarray]
 
 
 class Original(NamedTuple):
-    """The content of a file: the ``kind`` of proxy; its environment, "" if the file does not say; settings of its
-    networks, and of its agents; and ``tensors`` as in `understudy.Proxy`, except that a bandit's reward takes the state
-    before the action."""
+    """The content of a file. ``kind`` is the kind of proxy, ``game`` its environment or "" if the file does not say,
+    ``settings`` are the proxy's, ``agents`` the settings of its inner agents. ``tensors`` are as in `understudy.Proxy`,
+    except that the inputs of a bandit's reward are the state, then the action."""
 
     kind: str
     game: str
@@ -45,7 +45,7 @@ class Original(NamedTuple):
 
 
 def read(path: Path) -> Original:
-    """The content of another project's file. Raises ProxyError, one line with the path."""
+    """Return the content of another project's file. Raises ProxyError, one line with the path, if that fails."""
     if not path.is_file() or path.stat().st_size > LARGEST:
         raise refused(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
     content = path.read_bytes()
@@ -55,7 +55,7 @@ def read(path: Path) -> Original:
         if _LEGACY in content[:32]:
             return _of_learning_environments(read_legacy(path))
         return _of_synthetic_gymnax(_Unpickler(io.BytesIO(content)).load())
-    except Exception as error:  # of a file anything can come
+    except Exception as error:  # a damaged or foreign file can raise anything
         reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
         raise refused(path, f"not such a file ({reason})", _ALLOWED) from error
 
@@ -74,7 +74,7 @@ def _of_learning_environments(content: Any) -> Original:
             raise ValueError(f"its tensor {key[:60]!r} is not of such a network")
         name, part, value = match[1], match[2] or "weight", tensor.numpy()
         if part == "weight" and value.shape == (1,) and match[2]:
-            if value[0] != 0.25:  # which their search leaves as it begins
+            if value[0] != 0.25:  # the initial slope, which that search does not change
                 raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
             continue
         depths[name] += part == "weight"
@@ -85,7 +85,7 @@ def _of_learning_environments(content: Any) -> Original:
         "proxy_activation_fn": activation,
     }
     solved = float(environment["solved_reward"])
-    settings |= {"solved_reward": solved} if abs(solved) < 1e6 else {}  # more means that agents are never done
+    settings |= {"solved_reward": solved} if abs(solved) < 1e6 else {}  # 1e6 or more means never
     agent = re.sub("_(vary|icm).*", "", trained.lower())
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
     agents |= {"discount": float(config["agents"][agent]["gamma"])} if agent in config["agents"] else {}
@@ -109,7 +109,7 @@ def _of_synthetic_gymnax(content: Any) -> Original:
 
 
 class _FrozenDict:
-    """Stands for Flax's, which is pickled with its content as an argument or as its state."""
+    """Replaces Flax's FrozenDict, which is pickled with its content as an argument or as its state."""
 
     def __init__(self, content: Any = None):
         self.content = content
@@ -123,7 +123,7 @@ def _unfrozen(content: Any) -> Any:
 
 
 class _Float32:
-    """Stands for NumPy's type of numbers."""
+    """Replaces ``numpy.dtype``. Raises ValueError for anything except little-endian float32."""
 
     def __init__(self, name: str, align: Any = None, copy: Any = None):
         if name != "f4":
@@ -135,7 +135,8 @@ class _Float32:
 
 
 class _Array:
-    """Stands for NumPy's, whose numbers follow as its state. They are not copied: it may come again and again."""
+    """Replaces NumPy's array, whose numbers follow as its state. They are not copied, because a pickle may repeat the
+    same state many times."""
 
     def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
         self.numbers = np.empty(0, np.float32)

@@ -1,7 +1,8 @@
 """Settings that all searches for proxies share: the search itself, and the choice of its winner.
 
-Each kind of proxy adds its settings: ``class Config(SearchConfig, ...)`` in its folder. Defaults and ranges of the
-shared ones stand here alone. Imports no torch. Sources, [F] and [L]: `models.proxies.synthetic.config`.
+Each kind of proxy adds its settings: ``class Config(SearchConfig, ...)`` in its folder. This file is the only home of
+the shared settings' defaults and ranges. Imports no torch. `models.proxies.synthetic.config` lists the sources [F] and
+[L].
 """
 
 import functools
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from models.family import idle
 from models.settings import kinds, setting, width
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None  # the extra of that name
+HAS_NUMBA = importlib.util.find_spec("numba") is not None  # installed with the extra `fast`
 
 OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
     "final": ("the return of tests after training", ()),
@@ -44,8 +45,8 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """The outer loop (strategy, population); the inner loop, in which fresh agents train and are tested; which mean of
-    the search wins, and how it is judged."""
+    """Settings of the outer loop (strategy, population), of the inner loop, in which fresh agents train and play test
+    episodes, and of the choice of the winner among the search distribution's means."""
 
     strategy: str = _search(
         "openai_es",
@@ -211,11 +212,11 @@ class SearchConfig:
 
     @property
     def steps_in_use(self) -> int:
-        """Largest number of steps that an agent trains for on a finished proxy."""
+        """Return the largest number of steps that an agent trains for on a finished proxy."""
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """The settings of a generation, counted from 1, with the values of its phase and the limit of its tests."""
+        """Return the settings of a generation, counted from 1, with its phase's values and its ``test_limit``."""
         limited = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
             return limited
@@ -235,7 +236,7 @@ class SearchConfig:
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Name -> reason, of settings that do nothing beside the others (`models.family.Family`)."""
+    """Return the settings that have no effect in this combination, each with the reason (`models.family.Family`)."""
     second = tuple(name for name in kinds(type(config)) if name.startswith("second_") and name != "second_phase")
     return idle(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
@@ -255,7 +256,7 @@ def ineffective(config: SearchConfig) -> dict[str, str]:
 
 
 def validate(config: SearchConfig) -> str | None:
-    """The error in a combination of settings, as one line; None if there is none."""
+    """Return the first error in a combination of settings as one line, None if there is none."""
     if config.mirrored and config.population % 2:
         return f"population is {config.population}; allowed with mirrored: an even number"
     if config.strategy == "ars" and not config.mirrored:
@@ -297,7 +298,7 @@ def validate(config: SearchConfig) -> str | None:
 
 
 def _growing(config: SearchConfig) -> str | None:
-    """The error in the settings of a growing test limit; None if there is none."""
+    """Return the error in the settings of a growing test limit, None if there is none."""
     first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
     if first is None:
         return None

@@ -1,7 +1,8 @@
 """A synthetic environment by supervised learning: its networks fitted to transitions of the real environment.
 
-Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Its public code feeds ``[state, action]`` to
-networks that later read ``[action, state]``, and does not train the end of an episode. Both are right here.
+Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Two errors of its public code are corrected
+here: it feeds ``[state, action]`` to networks that later read ``[action, state]``, and it does not train the end of an
+episode.
 
 N is the number of transitions, S the size of an observation, A the number of actions (or the size of one).
 """
@@ -19,14 +20,15 @@ from models.spaces import Discrete
 from models.streams import Streams
 
 PARTS = ("state", "reward", "done")
-PIECE = 50  # steps of a piece of an episode at most
-ENDS_ABOVE = 0.5  # output of the done network; its logit is 0 there
-_WIDE = 0.5  # standard deviation of wide first states, as a share of the largest size met
+PIECE = 50  # largest number of steps in a piece of an episode
+ENDS_ABOVE = 0.5  # the done network's output above which an episode ends; a logit of 0 in the fit
+_WIDE = 0.5  # standard deviation of wide initial states, as a share of the largest absolute value in the data
 
 
 class Transitions(NamedTuple):
-    """``obs [N, S]``, ``action [N]`` int64 or ``[N, A]``, ``reward [N]``, ``next_obs [N, S]``, and ``ended [N]``, 1
-    at termination and 0 at a time limit. Rows of an episode are consecutive."""
+    """Transitions ``obs [N, S]``, ``action [N]`` int64 or ``[N, A]``, ``reward [N]``, ``next_obs [N, S]`` and
+    ``ended [N]``, which is 1 at termination and otherwise 0, also at a time limit. Rows of an episode are consecutive
+    and in order."""
 
     obs: Tensor
     action: Tensor
@@ -38,7 +40,7 @@ class Transitions(NamedTuple):
         return Transitions(*(column[rows] for column in self))
 
     def pieces(self) -> Tensor:
-        """The first row of each piece, ``[K]``: an episode cut after every 50 steps."""
+        """Cut episodes after every `PIECE` steps and return the first row of each piece, ``[K]``."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
         begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.ended[:-1] > 0)
         rows = torch.arange(len(self.obs))
@@ -46,7 +48,8 @@ class Transitions(NamedTuple):
         return (age % PIECE == 0).nonzero()[:, 0]
 
     def split(self, share: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Those to learn from and those held out: all rows of a ``share`` of the pieces, at least of one."""
+        """Split into training and held-out transitions. Held out are all rows of a ``share`` of the pieces, sampled by
+        ``streams``, at least one piece."""
         starts = self.pieces()
         held_out = streams.uniform(len(starts))[0].argsort()[: max(1, round(share * len(starts)))]
         out = torch.isin(torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1, held_out)
@@ -56,8 +59,8 @@ class Transitions(NamedTuple):
 class Fit:
     """Scales of the inputs and outputs of a synthetic MDP's networks, and the losses of a fit.
 
-    Within the fit all inputs and targets have mean 0 and variance 1; `folded` puts these scales into the first and the
-    last layers. A target that never varies is a constant: its scale is 0.
+    The fit standardises all inputs, next states and rewards to mean 0 and variance 1. `folded` moves these scales into
+    the first and last layers. A target that never varies has scale 0, so its network outputs a constant.
     """
 
     def __init__(self, networks: Networks, transitions: Transitions):
@@ -66,7 +69,7 @@ class Fit:
         self.center, spread = inputs.mean(0), _spread(inputs)
         self.spread = spread.where(spread > 0, 1.0)
         varied = bool(is_end.min() < is_end.max())
-        # Center and scale of each network's output. Of ends it is the logit that is learned.
+        # Center and scale of each network's output. The fit of the done network learns a logit.
         self.targets = {
             "state": (transitions.next_obs.mean(0), _spread(transitions.next_obs)),
             "reward": (transitions.reward.mean()[None], _spread(transitions.reward[:, None])),
@@ -74,13 +77,14 @@ class Fit:
         }
 
     def inputs(self, rows: Transitions) -> Tensor:
-        """Inputs of the networks, ``[N, A + S]``: the action (one-hot if discrete), then the state."""
+        """Return the networks' inputs ``[N, A + S]``: the action (one-hot if discrete), then the state."""
         discrete = isinstance(self.networks.actions, Discrete)
         action = F.one_hot(rows.action, self.networks.action_size) if discrete else rows.action
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Losses of state, reward and end, ``[3]``, and the gradient of their sum by the parameters ``flat [1, D]``."""
+        """Return the losses of state, reward and end, ``[3]``, and the gradient ``[1, D]`` of their sum with respect to
+        the parameters ``flat [1, D]``."""
         x = ((self.inputs(rows) - self.center) / self.spread).T[None]
         mlps, gradient = self.networks.parts, torch.zeros_like(flat)
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -94,17 +98,17 @@ class Fit:
         return losses.detach(), gradient
 
     def standardised(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Targets: next states ``[N, S]`` and rewards ``[N, 1]`` in standard deviations, ends ``[N, 1]``."""
+        """Return the targets of a fit: standardised next states ``[N, S]`` and rewards ``[N, 1]``, ends ``[N, 1]``."""
         return self.scaled("state", rows.next_obs), self.scaled("reward", rows.reward[:, None]), rows.ended[:, None]
 
     def scaled(self, name: str, values: Tensor) -> Tensor:
-        """Standardised outputs of a network. Outputs that never vary are only centred."""
+        """Standardise ``values`` of the output ``name``. Outputs that never vary are only centred."""
         center, spread = self.targets[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
     def folded(self, flat: Tensor) -> Tensor:
-        """Parameters ``[1, D]`` that take states and give states, rewards and ends as they are, from ``flat [1, D]``,
-        which does so in standard deviations. A logit of 0 is an output of 0.5, above which episodes end."""
+        """Convert parameters ``flat [1, D]`` of a fit, with standardised inputs and outputs, to parameters ``[1, D]``
+        with inputs and outputs in raw units. The done network's logit 0 becomes 0.5, above which episodes end."""
         flat = flat.clone()
         for name, (center, spread) in self.targets.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])
@@ -117,8 +121,8 @@ class Fit:
         return flat
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network of ``flat [1, D]``, if there is one, to wide initial states: normal, with mean
-        0 and half of the largest absolute value in the data as standard deviation of each number."""
+        """Fit the initial-state network in ``flat [1, D]``, if there is one, in place. Its initial states are normal
+        with mean 0; each number's standard deviation is half of its largest absolute value in the data."""
         if "initial" in self.networks.parts:
             initial_parameters, noise = self.networks.split(flat)["initial"], streams.normal(4096, self.networks.latent)
             initial_parameters.copy_(
@@ -126,13 +130,14 @@ class Fit:
             )
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Errors of the synthetic environment ``flat [1, D]`` (`folded`) on ``rows``, by name.
+        """Return errors of the synthetic environment ``flat [1, D]`` (`folded`) on ``rows``, by name.
 
-        Losses are as in `transition_losses`. ``ends_missed`` and ``ends_false`` are shares of the ends and of the other
-        steps. ``rollout_error`` is measured at the last step of closed-loop rollouts, which start at the first state
-        of a piece of an episode and take the recorded actions. It is the root mean square over the state's numbers, in
-        standard deviations, and the median over pieces. ``rollout_ends`` is the share of pieces whose rollout ends at
-        another step. An error without data is NaN.
+        Losses are as in `transition_losses`. ``ends_missed`` is the share of terminations that the done network misses,
+        ``ends_false`` the share of other steps that it ends. ``rollout_error`` is measured at the last step of
+        closed-loop rollouts, which start at the first state of a piece of an episode and take the recorded actions. It
+        is the root mean square over the state's numbers, in standard deviations, and the median over pieces.
+        ``rollout_ends`` is the share of pieces in which the done network is wrong at any step. An error without data is
+        NaN.
         """
         program, last = self.networks.program(flat), len(rows.obs) - 1
         out = program.step(rows.obs[None], rows.action[None])
@@ -157,5 +162,5 @@ class Fit:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Standard deviations ``[S]`` of ``values [N, S]``, exactly 0 for equal values."""
+    """Return standard deviations ``[S]`` of ``values [N, S]``, exactly 0 for equal values."""
     return values.std(0, correction=0).where(values.amax(0) > values.amin(0), 0.0)

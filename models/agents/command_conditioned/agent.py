@@ -1,8 +1,7 @@
 """Upside-Down RL, RCP-R and RCP-A: one agent, three settings.
 
-Read top to bottom: storing episodes (`observe`), then fitting the policy to them (`learn`). Commands are drawn in
-commands.py. Deviations from the papers and the public code are listed in
-docs/command_conditioned.md.
+Read top to bottom: storing episodes (`observe`), then fitting the policy to them (`learn`). commands.py samples the
+commands. docs/command_conditioned.md lists the deviations from the papers and the public code.
 """
 
 import math
@@ -63,7 +62,8 @@ class Agent(EpisodeAgent):
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Whether the policy is uniform whatever it sees. Of continuous actions no loss tells."""
+        """Return whether each member's policy is uniform for any input, ``[M]`` bool, and advice for the user. Checked
+        for discrete actions only, because the loss of continuous actions does not show it."""
         if not isinstance(self.spaces.actions, Discrete):
             return super().has_collapsed(metrics)
         uniform = math.log(self.spaces.actions.n)
@@ -74,18 +74,22 @@ class Agent(EpisodeAgent):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> "CommandedPolicy":
-        """``evaluate`` takes the evaluation command; ``command`` replaces parts of it."""
+        """See `models.contract.Agent.begin`. If ``evaluate``, ``eval_command`` chooses between the mean command and a
+        sampled one; otherwise commands are sampled."""
         exact = evaluate and self.config.eval_command == "lower_bound"
         return CommandedPolicy(self, envs, streams, sample, exact, command or {})
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Logits or action means ``[M, B, outputs]`` of ``obs [M, B, *O]`` under ``command [M, B, C]`` (unscaled)."""
+        """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B, C]``.
+        Action means are in units of half the action range, relative to its middle."""
         return self.policy(self.trunk(obs), command * self.commands.scale.unsqueeze(1))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store whole episodes and derive the next exploration commands from them. With ``validate``, also return the
-        loss on these episodes, ``{"validation_loss": [M]}``. Empty if validation is off, or if steps have no command
-        yet (RCP-A)."""
+        """Store whole episodes and update the exploration commands.
+
+        With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. Otherwise return an empty
+        dict, also if ``num_val_batches`` is 0 or if steps have no command yet (RCP-A computes advantages in `learn`).
+        """
         discounted = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
         episodes = [self._episodes(trajectory, discounted, m) for m in range(self.members)]
         metrics = {}
@@ -98,7 +102,8 @@ class Agent(EpisodeAgent):
         return metrics
 
     def _episodes(self, trajectory: Trajectory, discounted: Tensor, m: int) -> list[Episode]:
-        """The episodes of member m in the form that memory takes."""
+        """Convert the episodes of member ``m`` to `Episode`, for `EpisodeMemory.add`. ``discounted [T, M, E]`` are
+        returns-to-go."""
         episodes = []
         lengths, returns = trajectory.lengths[m].tolist(), trajectory.returns[m].tolist()
         for e, (length, total) in enumerate(zip(lengths, returns, strict=True)):
@@ -140,8 +145,8 @@ class Agent(EpisodeAgent):
         return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
     def _return_range(self) -> dict[str, Tensor]:
-        """The smallest and largest return ``[M]`` of the episodes in memory, in the commands' units. Empty if no
-        command is a return."""
+        """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
+        return-to-go. Empty if no command is a return."""
         names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
         if not names:
             return {}
@@ -153,8 +158,9 @@ class Agent(EpisodeAgent):
         }
 
     def _descend(self, optimizer: Adam, updates: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """Gradient steps on batches from memory; mean loss ``[M]``. ``loss_of`` gives the loss to descend and the loss
-        to report, both ``[M]``, of the steps in ``slots [M, B]``."""
+        """Take ``updates`` gradient steps on minibatches from memory and return the mean reported loss ``[M]``.
+        ``loss_of`` maps the ``slots [M, B]`` of a minibatch to the loss to descend and the loss to report, ``[M]``
+        each."""
         config, losses, norms = self.config, [], []
         for slots in self.memory.sample(self.streams, updates, config.batch_size, config.sample_by):
             loss, plain = loss_of(slots)
@@ -177,7 +183,8 @@ class Agent(EpisodeAgent):
         return loss.mean(1), plain
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
-        """Cross-entropy of the action taken, or squared error to it in half-widths of the range; ``[M, B]``."""
+        """Return the policy's loss ``[M, B]`` on recorded actions: cross-entropy if discrete, otherwise the squared
+        error in units of half the action range. ``command`` is a list of C numbers ``[M, B]``."""
         outputs = self(obs, torch.stack(command, dim=-1))
         self._latest["outputs"] = outputs.detach()
         if self.discrete:
@@ -186,7 +193,7 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
-        """Loss ``[M]`` on steps drawn from fresh episodes."""
+        """Return the policy's mean loss ``[M]`` on steps sampled from each member's new ``episodes``."""
         config = self.config
         names, batches = ["obs", "action", *self.commands.names], []
         for fresh, generator in zip(episodes, self.streams.fork().generators, strict=True):
@@ -198,7 +205,8 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
-        """Values, their targets and advantages of every step in memory by the present network, and their command."""
+        """Recompute value, value target and advantage of every step in memory with the current value network, then
+        update the advantage command."""
         config, memory = self.config, self.memory
         scale = self._value_scale()
         values = self._values(memory.column("obs"))
@@ -206,8 +214,8 @@ class Agent(EpisodeAgent):
         for m, returns in enumerate(memory.column("rtg")):
             terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             last[m] = last[m] * scale[m] * ~terminated * float(config.bootstrap_truncation)
-            # At a time limit the network may have to extrapolate (a lander can climb for ever), and bootstrapping
-            # from an extrapolation feeds on itself. So values are clamped to the returns in memory.
+            # At a time limit the network may extrapolate (a lander can climb for ever), and bootstrapping from an
+            # extrapolated value amplifies its error. So values are clamped to the returns in memory.
             values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
             last[m] = last[m].clamp(returns.min().clamp(max=0), returns.max().clamp(min=0))
         memory.set_column("value", torch.cat(values))
@@ -228,13 +236,13 @@ class Agent(EpisodeAgent):
         self.commands.follow_advantages(memory.column("advantage"))
 
     def _value_scale(self) -> Tensor:
-        """Units of reward in one unit of the value network's output, ``[M]``."""
+        """Return the factor ``[M]`` from the value network's output to units of reward."""
         return self.commands.return_reach / REACH
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Value network over each member's rows ``[n_m, *O]``, in chunks of one fixed shape: ``[n_m]`` each.
+        """Return the value network's outputs ``[n_m]`` for each member's observations ``[n_m, *O]``.
 
-        A fixed shape, because a matrix product may round a row differently in a batch of another length.
+        Chunks have one fixed shape, because a matrix product may round a row differently in a batch of another length.
         """
         assert self.value
         chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)
@@ -243,12 +251,13 @@ class Agent(EpisodeAgent):
         return [out[m, : len(values)] for m, values in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
-        """Values ``[M, B]``, in units of `_value_scale`. An image agent shares the policy's trunk, without gradient."""
+        """Return values ``[M, B]`` in units of `_value_scale`. No gradient flows into the trunk, which images share
+        with the policy."""
         assert self.value
         return self.value(self.trunk(obs).detach()).squeeze(-1)
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean squared error, in units of `_value_scale`."""
+        """Return the mean squared error ``[M]`` of values in units of `_value_scale`, with and without gradient."""
         obs, target = self.memory.gather(slots, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
@@ -270,17 +279,17 @@ class Agent(EpisodeAgent):
 
 
 class CommandedPolicy(Policy):
-    """Actions in E episodes of every member under commands ``[M, E, C]``, which it draws and counts down.
+    """Chooses actions in E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
 
-    ``sample`` draws actions instead of taking the most likely one. ``exact`` uses the mean command instead of drawing
-    one, and ``overrides`` overrides some commands (see `Commands.draw`).
+    If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
+    instead of a sample. ``overrides`` replaces some commands (see `Commands.draw`).
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
         self.command = self.commands.draw(envs, streams, exact, overrides)
         draws: list[Draw] = []
-        # RCP-A commands a fresh draw at every step (public code).
+        # RCP-A samples a new command at every step (public code).
         if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
             draws.append((Streams.normal, {"command": (envs,)}))
         if sample:
@@ -304,7 +313,7 @@ class CommandedPolicy(Policy):
             return actions
         if self.sample:
             outputs = outputs + _CONTINUOUS_NOISE * strength * noise["action"]
-        # A member that has diverged must not end the others' run by an action that no environment takes.
+        # A diverged member must not end the run of all members by an action that is not a number.
         return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def current_command(self) -> dict[str, Tensor]:

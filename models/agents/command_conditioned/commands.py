@@ -1,4 +1,4 @@
-"""The distribution of commands during exploration, and the scale of a command as a network input."""
+"""The distribution that exploration commands are sampled from, and their scale as inputs of the network."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,15 +11,15 @@ from models.streams import Streams
 
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
 REACH = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
-_CALLED = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # by users
+_CALLED = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # names for users
 
 
 class Commands(nn.Module):
-    """The distribution of each member's next commands, of C numbers called ``names``, in raw units.
+    """The distribution of each member's next commands. A command is C numbers in raw units, called ``names``.
 
     ``mean`` and ``spread [M]`` are the mean and standard deviation of the return or advantage, ``horizon [M]`` is the
-    number of steps. The
-    reaches ``[M]`` say how large returns, horizons and advantages get; ``scale [M, C]`` is the factor on each command.
+    number of steps. The reaches ``[M]`` say how large returns, horizons and advantages get; ``scale [M, C]`` is the
+    factor on each command before it enters the network. ``max_return`` is the largest possible return, None if unknown.
     """
 
     mean: Tensor
@@ -41,9 +41,12 @@ class Commands(nn.Module):
         self.update_scale()
 
     def draw(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
-        """Commands ``[M, E, C]`` to begin episodes with. UDRL: return U(M, M + S) and at most the environment's,
-        horizon H (paper, section 2.2). RCP: N(mean, spread). ``exact`` takes M, or the mean, itself; ``overrides``
-        replaces commands by the names that users know, such as ``{"return": 250.0}``."""
+        """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
+
+        UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
+        advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. ``overrides``
+        replaces commands by their names for users, such as ``{"return": 250.0}``.
+        """
         best = self.config.command_source == "best"
         samples = self.around_mean(streams.uniform(envs) if best else streams.normal(envs), exact)
         if best and self.max_return is not None:
@@ -55,12 +58,12 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def around_mean(self, noise: Tensor, exact: bool = False) -> Tensor:
-        """Draws of the return or advantage ``[M, E]`` by ``noise [M, E]``."""
+        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * (torch.zeros_like(noise) if exact else noise)
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
-        """After a step: the return still wanted less ``reward [M, E]`` (never above the most possible), the horizon
-        less 1, never below 1."""
+        """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
+        below 1. UDRL: the return-to-go falls by the reward, and is at most ``max_return``."""
         if self.config.command_source == "best" and "rtg" in self.column:
             rtg = command[..., self.column["rtg"]]
             rtg.sub_(reward)
@@ -70,20 +73,20 @@ class Commands(nn.Module):
             command[..., self.column["horizon"]].sub_(1).clamp_(min=1)
 
     def now(self) -> dict[str, Tensor]:
-        """Means of the present exploration command by the names that users know, ``[M]`` each."""
+        """Return the mean of the current exploration commands by their names for users, ``[M]`` each."""
         return {_CALLED[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:
-        """The parts of ``command [M, E, C]`` by the names that users know, ``[M, E]`` each."""
+        """Split ``command [M, E, C]`` into numbers ``[M, E]`` by their names for users."""
         return {_CALLED[name]: command[..., column].clone() for name, column in self.column.items()}
 
     def follow_returns(self, memory: EpisodeMemory, fresh_returns: Tensor, lengths: Tensor) -> None:
-        """Mean, spread and horizon of the next commands, from ``fresh_returns`` and ``lengths [M, E]`` of the latest
-        episodes and all in memory.
+        """Update mean, spread and horizon of the next commands after new episodes, which are in ``memory`` already.
+        ``fresh_returns`` and ``lengths [M, E]`` are the new episodes' discounted returns and lengths.
 
-        UDRL: mean, standard deviation and mean length of the `last_few` best episodes in memory (paper, section 2.2).
-        RCP-R: maximum and standard deviation of the latest rollouts' discounted returns; length: mean of their 5 best.
-        RCP-A's mean and spread come from `follow_advantages`.
+        UDRL: mean return, standard deviation and mean length of the `last_few` best episodes in memory (paper, section
+        2.2). RCP-R: maximum and standard deviation of ``fresh_returns``, and the mean length of the 5 best of these.
+        RCP-A: the same horizon; mean and spread are set by `follow_advantages`.
         """
         config = self.config
         for m in range(len(lengths)):
@@ -103,8 +106,8 @@ class Commands(nn.Module):
                 self.mean[m], self.spread[m] = mean, spread
 
     def follow_advantages(self, advantages: Sequence[Tensor]) -> None:
-        """Mean and spread of the advantage command from each member's ``advantages [n]`` in memory: the maximum
-        (published) or a quantile."""
+        """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The
+        mean is their maximum (published) or a quantile."""
         config = self.config
         for m, advantage in enumerate(advantages):
             deviation = advantage.std(correction=0)
@@ -118,15 +121,15 @@ class Commands(nn.Module):
         self.update_scale()
 
     def widen(self, discounted: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Widen the range that automatic scales cover to ``discounted [T, M, E]`` returns-to-go, ``returns`` and
-        ``lengths [M, E]``; by powers of two, so that the scales change seldom."""
+        """Widen the range that automatic scales cover to new returns-to-go ``discounted [T, M, E]``, ``returns`` and
+        ``lengths [M, E]``. Reaches are powers of two, so that the scales seldom change."""
         largest = torch.maximum(discounted.abs().amax((0, 2)), returns.abs().amax(1))
         for reach, maximum in ((self.return_reach, largest), (self.horizon_reach, lengths.amax(1).float())):
             reach.copy_(torch.maximum(reach, torch.exp2(maximum.clamp_min(1e-3).log2().ceil())))
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Factor on each command: the configured one, or 5 / (reach of the data)."""
+        """Set the factor on each command: the configured one, or 5 / (reach of the data)."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed = self.config.horizon_scale if name == "horizon" else self.config.reward_scale

@@ -185,7 +185,7 @@ def validate(config: Config) -> str | None:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others, and why."""
+    """Return the settings that have no effect in this combination, each with the reason."""
     by_advantage, traces = config.desire_advantage, config.use_lambda_td or config.advantage_target == "lambda"
     by_return = config.desire_rtg or config.desire_cum_rew
     embedded = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage

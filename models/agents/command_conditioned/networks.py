@@ -1,5 +1,5 @@
-"""The policies of the family: ``obs [M, B, O]`` and scaled ``command [M, B, C]`` in, logits or action means ``[M, B,
-outputs]`` out. ``activation`` follows each hidden layer; the papers use ReLU."""
+"""The policies of the family. They map ``obs [M, B, O]`` and a scaled ``command [M, B, C]`` to logits or action means
+``[M, B, outputs]``. ``activation`` follows each hidden layer; the papers use ReLU."""
 
 from itertools import pairwise
 
@@ -13,9 +13,10 @@ from models.streams import Streams
 class BehaviorNetwork(Network):
     """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, hidden layers (ReLU), affine output.
 
-    With 8 observations, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in the order
-    of the public code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`: orthogonal weights
-    (gain 1 for both embeddings, sqrt 2 for hidden layers), default output layer.
+    With observations of 8 numbers, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in
+    the order of the public code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`. Weights start
+    orthogonal, with gain 1 for both embeddings and sqrt 2 for hidden layers. The output layer has torch's default
+    initialisation.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class BehaviorNetwork(Network):
 
 
 class HyperNetwork(Network):
-    """A policy whose weights are an affine function of the command, generated for each row of a batch.
+    """A policy with weights that are an affine function of the command, generated for each row of a batch.
 
-    Differs from the public code, which does not learn: no ReLU on the logits, scaled commands, and generators small
-    enough that the generated weights start at the size of a default layer (there: unscaled returns of +-300 into
-    default generators).
+    It differs from the public code, which does not learn. Here the logits pass through no ReLU, commands are scaled,
+    and generated weights start at the size of a default layer's. The public code feeds unscaled returns of +-300 into
+    generators with default initialisation.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class HyperNetwork(Network):
         self.widths = (*hidden, outputs)
         layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
         for i, (a, b) in enumerate(pairwise(self.widths)):
-            # the generator's bias alone is a default layer's weight: bound 1/sqrt(a) against the drawn 1/sqrt(commands)
+            # At a command of 0 the generated weight is the generator's bias. Its bound is scaled below, from
+            # 1/sqrt(commands) to a default layer's 1/sqrt(a) times the gain of ReLU.
             layers.append(Dense(f"weight_fc.{i}", commands, a * b, scale=0.1 * (commands / a) ** 0.5))
             layers.append(Dense(f"bias_fc.{i}", commands, b, scale=0.1))
         super().__init__(layers, streams, activation)
@@ -65,7 +67,7 @@ class HyperNetwork(Network):
         members, batch = x.shape[:2]
         for i, (a, b) in enumerate(pairwise(self.widths)):
             w_w, w_b, b_w, b_b = generators[4 * i : 4 * i + 4]
-            # rows of the product x (outer) command against one matrix: the generated weights never exist in memory
+            # One matrix product with the outer products of x and command, so no generated weights are in memory.
             mixed = torch.cat([x, (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)], dim=-1)
             matrix = torch.cat([w_b.view(members, a, b), w_w.view(members, -1, b)], dim=1)
             x = dense(mixed, matrix, torch.zeros_like(b_b)) + dense(command, b_w, b_b)
@@ -75,7 +77,7 @@ class HyperNetwork(Network):
 
 
 class GatedNetwork(Network):
-    """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``; affine output; default initialisation."""
+    """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``, affine output, torch's initialisation."""
 
     def __init__(
         self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str

@@ -27,19 +27,20 @@ from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
-_BLOCK, _NUMBERS = 128, 1 << 16  # steps in a block of random numbers at most, and numbers of a member, about
+_BLOCK, _NUMBERS = 128, 1 << 16  # largest number of steps in a block of noise; about the numbers per member in it
 
 
 class Agent(StepAgent):
-    """``act / observe / learn``, one step of all members after another, one environment a member.
+    """Q-learning of M members, one environment each. All members take a step together: ``act / observe / learn``.
 
-    Experience replay learns from transitions that happened: ``r + gamma * max_a Q_target(s', a)``, r alone after
-    termination. With a model an update fits it to a batch of transitions, imagines rollouts from their
-    observations by the exploring policy, and learns from every imagined step, weighted by the probability that its
-    episode got there. Mean squared error, `AdamW`, a copy to the target network every so many steps.
+    Without a model (experience replay), values learn the TD target ``r + gamma * max_a Q_target(s', a)`` of recorded
+    transitions, r alone after termination. With a model, an update first fits it to a batch of transitions. Then it
+    imagines rollouts from a batch's observations by the exploring policy. Values learn from every imagined step,
+    weighted by the probability that its episode lasted until then. The loss is the mean squared error, the optimiser
+    `AdamW`; weights are copied to the target network every ``target_update_frequency`` steps.
 
-    ``dynamics`` is the environment itself, for the perfect model alone. Each member has separate
-    random streams. An update has fixed shapes and never waits for the device, so it can be captured as a graph.
+    ``dynamics`` is the environment itself, used by the perfect model only. Each member has separate random streams. An
+    update has fixed shapes and never waits for the device, so it can be captured as a graph.
     """
 
     action_kinds = (Discrete,)
@@ -74,14 +75,15 @@ class Agent(StepAgent):
         self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
         self._sums: dict[str, Tensor] = {}
-        self._acting_q: list[Tensor] = []  # values [M, 1, A] that actions were chosen by
+        self._acting_q: list[Tensor] = []  # values [M, 1, A] of the latest steps
         self._updates = 0
-        self._latest: Update | None = None  # since measurements were last asked for
-        self.numbers: dict[str, Tensor] = {}  # random ones of the step under way
+        self._latest: Update | None = None  # None if there was none since the last call of `metrics`
+        self.numbers: dict[str, Tensor] = {}  # random numbers of the current step
 
     def _noise(self) -> NoiseBlocks:
-        """The random numbers of a step by name, U updates in it: ``rows`` and ``starts`` choose from the replay buffer,
-        ``act`` and ``imagined`` are for exploration, others for the model's methods of that name."""
+        """Return the random numbers of every step, by name. ``rows`` and ``starts`` sample from the replay buffer,
+        ``act`` and ``imagined`` are for exploration. Other names are the model's methods that need them. All but
+        ``act`` and ``encode`` have a leading axis of the step's updates."""
         config, updates = self.config, (self.config.updates_per_step,)
         rollout = (*updates, config.rollout_length)
         draw, count = exploration_noise(config, self.actions)
@@ -96,7 +98,7 @@ class Agent(StepAgent):
         model_shapes = {name: (*leading[name], *shape) for name, shape in self.model.noise.items()}
         draw_shapes.setdefault(self.model.draw, {}).update(model_shapes)
         numbers = sum(prod(shape) for shapes in draw_shapes.values() for shape in shapes.values())
-        # By the shapes alone, so that a member's numbers do not depend on its company.
+        # Depends on shapes only, so that a member's numbers do not depend on the number of members.
         steps = max(1, min(_BLOCK, _NUMBERS // numbers))
         return NoiseBlocks(
             Streams.from_name(self.seeds, "model generalisation"), list(draw_shapes.items()), steps, self.device
@@ -116,7 +118,7 @@ class Agent(StepAgent):
         return explore(self.config, values, self.numbers["act"])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Greedy play, on latents drawn from ``streams``."""
+        """Return the greedy policy. A latent model samples latents from ``streams``."""
         return Greedy(self, streams)
 
     def visit(self, state: Tensor) -> None:
@@ -151,11 +153,12 @@ class Agent(StepAgent):
         return losses["loss"]
 
     def of_update(self, update: int) -> dict[str, Tensor]:
-        """The random numbers of one update of the step under way."""
+        """Return the random numbers of one update of the current step."""
         return {name: part[:, update] for name, part in self.numbers.items() if name not in ("act", "encode")}
 
     def update(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One update by the random ``numbers`` for it; losses ``[M]`` by name."""
+        """Update the model, then the values, with the random ``numbers`` of `of_update`. Return losses ``[M]`` by
+        name."""
         batch: Any = self.replay.batch(numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, numbers.get("fit"))
@@ -172,8 +175,8 @@ class Agent(StepAgent):
         return imagined(self.values, self.model, batch, numbers)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Means ``[M]`` since the last call, by tag: losses of the model and statistics of exploration. Also the
-        explained variance of the latest update's targets."""
+        """Return means ``[M]`` since the last call by tag: the model's losses, the values and entropy of exploration.
+        Explained variance and gradient norm are the latest update's."""
         means = {f"model/{name}_loss": total / self._updates for name, total in self._sums.items() if name != "loss"}
         self._sums, self._updates = {}, 0
         if self._latest is not None:
@@ -212,7 +215,8 @@ class Agent(StepAgent):
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
-    """Whether observations are stored and predicted as bits. Raises SettingError if they are no bits."""
+    """Return whether observations are stored and predicted as bits. Raises SettingError if settings require bits and
+    observations are none, or require numbers and they are bits."""
     if config.binary_obs and not spaces.binary:
         raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
     bits = spaces.binary if config.binary_obs is None else config.binary_obs
@@ -224,7 +228,7 @@ def _has_bits(config: Config, spaces: Spaces) -> bool:
 
 
 class Greedy(Policy):
-    """Greedy play of an agent. Latent models look at a draw of the encoder, as in training, by ``streams``."""
+    """The greedy policy of an agent. Latent models sample from the encoder, as in training, with ``streams``."""
 
     def __init__(self, agent: Agent, streams: Streams):
         self.agent, self.members, self.streams = agent, agent.members, streams

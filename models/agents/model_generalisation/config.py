@@ -219,12 +219,12 @@ def preset_game(preset: str) -> str | None:
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """Settings that a resumed run may change. The device is one, because random numbers are drawn on the CPU."""
+    """Return the settings that a resumed run may change: the device, because the CPU draws all random numbers."""
     return ("accelerator",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others -> why."""
+    """Return the settings that have no effect in this combination, each with the reason."""
     model = f"model is {config.model!r}, so "
     latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
     return idle(

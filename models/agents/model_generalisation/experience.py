@@ -12,8 +12,8 @@ from models.replay import Columns, ReplayBuffer
 
 @dataclass
 class Batch:
-    """Transitions: ``obs`` and ``next_obs [M, B, O]`` float32, ``action [M, B]`` int64, ``reward`` and ``continues
-    [M, B]`` float32, which is 0 after termination and else 1."""
+    """A minibatch of transitions: ``obs`` and ``next_obs [M, B, O]`` float32, ``action [M, B]`` int64, ``reward`` and
+    ``continues [M, B]`` float32. ``continues`` is 0 after termination, otherwise 1."""
 
     obs: Tensor
     next_obs: Tensor
@@ -23,9 +23,9 @@ class Batch:
 
 
 class Transitions(ReplayBuffer):
-    """A replay buffer of observations, rewards and actions. Observations are stored as bytes if they are ``bits``. An
-    action that ended the episode is stored as its complement, below zero. So a row takes 2 O + 5 bytes for up to 128
-    actions."""
+    """A replay buffer of transitions. Observations that are ``bits`` are stored as bytes. An action that terminated the
+    episode is stored as its bitwise complement, which is below zero. So a row of bits takes 2 O + 5 bytes with up to
+    128 actions."""
 
     @staticmethod
     def layout(obs_size: int, actions: int, bits: bool) -> Columns:
@@ -38,7 +38,7 @@ class Transitions(ReplayBuffer):
         self.add(obs=obs, next_obs=next_obs, reward=reward, action=torch.where(continues, action, ~action))
 
     def batch(self, uniform: Tensor) -> Batch:
-        """Transitions by ``uniform [M, B]`` in [0, 1)."""
+        """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
         coded = rows["action"].to(torch.int64)
         continues = coded >= 0
@@ -47,8 +47,9 @@ class Transitions(ReplayBuffer):
 
 
 class States(ReplayBuffer):
-    """States of ``dynamics``, whole numbers in two bytes. Seed and time, from which only the environment itself takes
-    its chance, are not kept and come back as zeros."""
+    """A replay buffer of the states of ``dynamics``. Whole numbers are stored in two bytes. If ``dynamics`` has
+    ``advance``, a state's seed and time are not stored and are zeros in a batch, because imagined steps get their
+    random numbers passed in."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
         example_state, self.skip = self._example_state(dynamics)
@@ -57,7 +58,7 @@ class States(ReplayBuffer):
 
     @staticmethod
     def _example_state(dynamics: Any) -> tuple[Tensor, int]:
-        """A state ``[K]``, and how many of its first columns are seed and time."""
+        """Return a state ``[K]`` and the number of its first columns that are seed and time: 2 or 0."""
         if hasattr(dynamics, "advance"):
             return torch.zeros(dynamics.state_size, dtype=torch.int64), 2
         return dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0], 0
@@ -65,7 +66,7 @@ class States(ReplayBuffer):
     @classmethod
     def layout(cls, dynamics: Any) -> Columns:
         example_state, skip = cls._example_state(dynamics)
-        # No number is larger than an environment has cells, 10,000 at most.
+        # No whole number in a state exceeds the environment's number of cells, which is at most 10,000.
         return {
             "state": (
                 (len(example_state) - skip,),
@@ -78,5 +79,5 @@ class States(ReplayBuffer):
         self.add(state=state[..., self.skip :])
 
     def batch(self, uniform: Tensor) -> Tensor:
-        """States ``[M, B, K]`` by ``uniform [M, B]``."""
+        """Sample states ``[M, B, K]`` by ``uniform [M, B]`` in [0, 1)."""
         return F.pad(self.sample(uniform)["state"].to(self.dtype), (self.skip, 0))

@@ -1,4 +1,7 @@
-"""Models that imagine rollouts: the environment itself, a model of observations, a model of latent states."""
+"""Models that imagine rollouts: the environment itself, a model of observations, a model of latent states.
+
+Shapes: M members, B rows of a batch, O numbers of an observation, A actions, T steps of a rollout.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +27,8 @@ Noise = Tensor | None
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Sizes of a learned model: ``obs_size`` numbers or ``bits`` of an observation, number of ``actions``, number of
-    rows of a batch from which rollouts start (``starts``), and the members' ``seeds``."""
+    """Sizes of a learned model. Observations have ``obs_size`` numbers, or bits if ``bits``; ``starts`` rollouts start
+    in each update; ``seeds`` are the members' seeds."""
 
     obs_size: int
     actions: int
@@ -37,9 +40,9 @@ class ModelSpec:
 
 class Imagination(nn.Module):
     """Encodes observations as inputs of the action values, learns from a batch (`fit`), and advances an imagined
-    rollout step by step. This base class passes observations of ``size`` numbers on, and has no model.
+    rollout step by step. This base class has no model: inputs are the observations, of ``size`` numbers.
 
-    ``noise`` has the shapes of the random numbers by the method that needs them, all drawn by ``draw``.
+    ``noise`` maps a method's name to the shape of the random numbers that it needs; ``draw`` samples them.
     ``optimizer`` is None if there is nothing to learn.
     """
 
@@ -52,31 +55,31 @@ class Imagination(nn.Module):
         self.noise: Shapes = {}
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
-        """Inputs of the action values, ``[M, B, size]``, for observations ``[M, B, O]``."""
+        """Return the inputs of the action values ``[M, B, size]`` for observations ``[M, B, O]``."""
         return obs
 
     def fit(self, batch: Any, noise: Noise) -> dict[str, Tensor]:
-        """One update of the model; its losses ``[M]`` by name, unweighted, in nats."""
+        """Update the model once. Return its unweighted losses ``[M]`` by name, in nats."""
         return {}
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
-        """The first state of rollouts from ``start``, and the inputs of the action values there."""
+        """Return the first state of rollouts from the batch ``start``, and the inputs of the action values there."""
         features = self.encode(start.obs, noise)
         return features, features
 
     def step(self, state: Any, action: Tensor, noise: Noise) -> tuple[Any, Tensor, Any]:
-        """The next state and the next inputs after ``action [M, B]``, and the record of this step for `outcomes`."""
+        """Return the state and the inputs after ``action [M, B]``, and a record of this step for `outcomes`."""
         raise NotImplementedError
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Rewards, and probabilities that the episode continues, of all T steps: ``[M, T B]`` each. They depend on
-        states and actions alone, so learned models compute them once a rollout instead of once a step."""
+        """Return the rewards of all T steps and the probabilities that the episode continues, ``[M, T B]`` each.
+        Learned models compute them once per rollout, from ``features [M, T B, size]`` and ``action [M, T B]``."""
         raise NotImplementedError
 
 
 class Perfect(Imagination):
-    """The environment itself, its chance drawn anew (Young et al. 2023, "perfect model"). ``dynamics`` is an
-    `envs.tensor.ChanceDynamics`, or a `Dynamics` without chance, on the device of the states."""
+    """The environment itself with new random events (Young et al. 2023, "perfect model"). ``dynamics`` is an
+    `envs.tensor.ChanceDynamics` or a deterministic `Dynamics`, on the device of the states."""
 
     def __init__(self, dynamics: Any, obs_size: int, starts: int):
         super().__init__(obs_size)
@@ -85,7 +88,7 @@ class Perfect(Imagination):
             self.noise = {"step": (starts, chances)}
 
     def begin(self, start: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """``start`` are states ``[M, B, K]``."""
+        """Start from states ``[M, B, K]``."""
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
@@ -99,8 +102,9 @@ class Perfect(Imagination):
 
 
 class _Learned(Imagination):
-    """Heads of reward (the mean of a normal distribution of standard deviation 1) and of continuing (a logit), on
-    states seen and one-hot actions; the optimiser of all the model's networks; ``weights`` of the losses by name."""
+    """Base class of learned models: heads for the reward (mean of a normal distribution with standard deviation 1) and
+    for the logit of continuing. Their inputs are the inputs of the action values and a one-hot action. ``optimizer``
+    updates all of the model's networks, and ``weights`` are the losses' weights by name."""
 
     optimizer: AdamW
 
@@ -119,27 +123,27 @@ class _Learned(Imagination):
         }
 
     def net(self, name: str, inputs: int, outputs: int) -> MlpNetwork:
-        """A network whose initial weights come from the stream of its ``name``."""
+        """Build a network with initial weights from the random stream of its ``name``."""
         streams = Streams.from_name(self.spec.seeds, f"weights of {name}")
         return network(self.config, inputs, outputs, streams, self.spec.device)
 
     def with_action(self, x: Tensor, action: Tensor) -> Tensor:
-        """``x [M, B, X]`` with ``action [M, B]`` as one-hot numbers after it, ``[M, B, X + A]``."""
+        """Append the one-hot ``action [M, B]`` to ``x [M, B, X]``: ``[M, B, X + A]``."""
         return torch.cat((x, one_hot(action, self.spec.actions).to(x.dtype)), 2)
 
     def heads(self, x: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Losses of the heads, ``[M, B]``; ``x`` has the action."""
+        """Return the losses ``[M, B]`` of the heads; ``x`` is the result of `with_action`."""
         return {
             "reward": gaussian_nll(batch.reward, self.reward(x)[..., 0]),
             "termination": bit_nll(self.termination(x)[..., 0], batch.continues),
         }
 
     def descend(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One step down the weighted sum of ``losses [M, B]``; their means ``[M]``."""
+        """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         total = sum(self.weights[name] * mean for name, mean in means.items() if self.weights[name])
         total = total if isinstance(total, Tensor) else 0 * means["reward"]
-        # A weight of zero leaves a network without gradient: its moments fade and its weights decay all the same.
+        # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
         self.optimizer.update(grads)
         return {name: mean.detach() for name, mean in means.items()}
@@ -150,8 +154,8 @@ class _Learned(Imagination):
 
 
 class Simple(_Learned):
-    """A model of observations that predicts each number of the next one independently: a bit with a probability, or a
-    normal variable of standard deviation 1."""
+    """A model of observations. It predicts each number of the next observation independently: the probability of a bit,
+    or the mean of a normal variable with standard deviation 1."""
 
     def __init__(self, config: Config, spec: ModelSpec):
         super().__init__(config, spec, spec.obs_size)
@@ -172,15 +176,15 @@ class Simple(_Learned):
         if not self.spec.bits:
             state = outputs + noise
         else:
-            # The original's draw takes the logit for the probability, which makes of it a threshold near 1/2.
+            # The original code takes the logit for the probability, so a bit is nearly deterministic.
             probability = outputs if self.config.logit_is_probability else sigmoid(outputs)
             state = (noise < probability).to(outputs.dtype)
         return state, state, None
 
 
 class Latent(_Learned):
-    """A model of latent states: an encoder of observations, a prediction of the next latent, a decoder that only
-    teaches. Action values see draws of latents, never means."""
+    """A model of latent states: an encoder of observations, a predictor of the next latent, and a decoder that serves
+    only the loss. Inputs of the action values are sampled latents, never means."""
 
     def __init__(self, config: Config, spec: ModelSpec):
         self.latents = latents(config)
@@ -207,7 +211,7 @@ class Latent(_Learned):
         losses = self.heads(x, batch)
         losses["obs"] = self._nll(self.decoder(latent), batch.obs) * batch.continues
         predicted = self.latents.params(self.following(x), encoder=False)
-        # One divergence, two gradients: the prediction's and the encoder's, each with the other held fast.
+        # One divergence with two weights: first the predictor's gradient, then the encoder's.
         losses["kl"] = self.latents.kl(_stop_gradient(next_params), predicted)
         losses["kl_posterior"] = self.latents.kl(next_params, _stop_gradient(predicted))
         if self.weights["kl_base"]:
@@ -232,15 +236,16 @@ class Latent(_Learned):
 
 
 def _stop_gradient(params: Params) -> Params:
-    """Parameters of a distribution without gradient."""
+    """Return a distribution's parameters without gradient."""
     return tuple(param.detach() for param in params)
 
 
 def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]) -> Update:
-    """The update by rollouts of T steps by the exploring policy from each of ``start``; every
-    step is learned from, weighted by the probability that its episode got there (Young et al. 2023, algorithm 1).
+    """Imagine a rollout of T steps from each row of ``start`` by the exploring policy, and compute the update from all
+    steps. A step is weighted by the probability that its episode lasted until then (Young et al. 2023, algorithm 1).
+    ``numbers`` are the random numbers by name (`Agent.of_update`).
 
-    It changes nothing, has fixed shapes and asks the device for nothing, so it can be compiled, or captured as a graph.
+    It changes nothing, has fixed shapes and never waits for the device, so it can be compiled or captured as a graph.
     """
     config = values.config
     state, features = model.begin(start, numbers.get("begin"))
@@ -264,7 +269,7 @@ def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict
     next_q = values.bootstrap_value(torch.cat(every_seen[1:], 1))
     goal = torch.addcmul(reward, continues, next_q, value=config.discount)
     weight = None
-    # The environment itself also ends episodes that ``episodic_env`` says have no end.
+    # The perfect model can end an episode even if ``episodic_env`` is off. Otherwise all weights are 1.
     if config.episodic_env or config.model == "perfect":
         steps = continues.unflatten(1, (config.rollout_length, -1))
         weight = torch.cat((torch.ones_like(steps[:, :1]), steps[:, :-1].cumprod(1)), 1).flatten(1)

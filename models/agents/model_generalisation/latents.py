@@ -1,6 +1,7 @@
 """Distributions of latent states, from a network's outputs ``[M, B, outputs]``.
 
-A latent has ``size`` numbers, of ``features`` variables; a draw takes so many random numbers, ``normal`` or uniform.
+A latent is ``size`` numbers that represent ``features`` random variables. A sample takes one random number per
+variable: standard normal if ``normal``, otherwise uniform on [0, 1).
 """
 
 from collections.abc import Callable
@@ -18,15 +19,15 @@ Params = tuple[Tensor, ...]
 
 
 def pick(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Draws of classes: ``probability [..., C]``, ``uniform [...]`` in [0, 1) -> ``[...]`` int64. The inverse of the
-    distribution function, so that a draw takes one number."""
-    # Rounding errors of the sum go to the last class.
+    """Sample classes by inverting the distribution function: ``probability [..., C]`` and ``uniform [...]`` in [0, 1)
+    -> ``[...]`` int64."""
+    # If rounding leaves the sum below 1, the last class gets the rest.
     return (probability.cumsum(-1)[..., :-1] <= uniform.unsqueeze(-1)).sum(-1)
 
 
 class Categorical:
-    """``num_features`` variables of ``feature_width`` classes as one-hot vectors. Gradients go straight through a draw
-    as if it were the probabilities (Bengio et al. 2013)."""
+    """``num_features`` categorical variables of ``feature_width`` classes, as one-hot vectors. Gradients pass through a
+    sample as if it were the probabilities (straight-through estimator, Bengio et al. 2013)."""
 
     normal = False
 
@@ -35,11 +36,11 @@ class Categorical:
         self.outputs = self.size = self.features * self.width
 
     def params(self, outputs: Tensor, encoder: bool) -> Params:
-        """The distribution's parameters, of the encoder or of the prediction."""
+        """Return the distribution's parameters for ``outputs`` of the encoder (``encoder``) or of the predictor."""
         return (outputs.unflatten(2, (self.features, self.width)).log_softmax(3),)
 
     def draw(self, params: Params, noise: Tensor) -> Tensor:
-        """Latents ``[M, B, size]`` by ``noise [M, B, features]``, open to autograd."""
+        """Sample latents ``[M, B, size]`` by ``noise [M, B, features]``, with gradients to ``params``."""
         probability = params[0].exp()
         category = pick(probability.detach(), noise).unsqueeze(3)
         sample = torch.zeros_like(probability).scatter_(3, category, 1.0)
@@ -48,17 +49,17 @@ class Categorical:
         return sample.flatten(2)
 
     def kl(self, p: Params, q: Params) -> Tensor:
-        """``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
+        """Return ``KL(p || q)`` summed over the variables, ``[M, B]`` in nats."""
         return categorical_kl(p[0], q[0], 3).sum(2)
 
     def kl_to_base(self, p: Params) -> Tensor:
-        """The same to the uniform distribution (of `Gaussian`: the standard normal one)."""
+        """Return the same divergence from ``p`` to the uniform distribution (`Gaussian`: to the standard normal)."""
         return self.kl(p, (torch.full_like(p[0], 1 / self.width).log(),))
 
 
 class Gaussian:
-    """``num_features`` normal variables, drawn as mean + standard deviation * noise; with ``squashed`` the latent is
-    their tanh, and divergences are those before it."""
+    """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``squashed``, the latent is
+    their tanh; divergences are computed before the tanh."""
 
     normal = True
 
@@ -92,5 +93,5 @@ _POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def latents(config: Config) -> Categorical | Gaussian:
-    """The distribution that ``latent_type`` names."""
+    """Return the distribution that ``latent_type`` names."""
     return Categorical(config) if config.latent_type == "categorical" else Gaussian(config)

@@ -1,6 +1,6 @@
 """Best values of the paper's sweep for five agents in three environments, in the high- and the low-data regime.
 
-Source: the public code of [Y] (see config.py), for figure 4 of the paper. The defaults and presets in config.py come
+Source: the public code of [Y] (see config.py), for figure 4 of the paper. config.py builds its defaults and presets
 from these tables.
 """
 
@@ -13,8 +13,8 @@ GAMES: dict[str, dict[str, Any]] = {
     "panflute": {"episodic_env": False},  # never ends
 }
 
-# Settings of a regime. High data is one update per step, as the defaults in config.py say. Low data has as many
-# updates over a tenth of the steps, and as many of them between two copies to the target network.
+# Settings of a regime. High data is one update per step, the default in config.py. Low data has the same number of
+# updates over a tenth of the steps, and the same number of updates between two copies to the target network.
 REGIMES: dict[str, dict[str, Any]] = {
     "high": {},
     "low": {"updates_per_step": 10, "target_update_frequency": 10, "total_steps": 100_000, "steps_per_epoch": 50},

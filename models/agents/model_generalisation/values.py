@@ -1,4 +1,4 @@
-"""Networks of the family; action values: how they choose actions, and how they learn from transitions."""
+"""The family's networks and optimiser, and action values: how they choose actions and learn from transitions."""
 
 import os
 import shutil
@@ -18,37 +18,37 @@ from models.streams import Streams
 
 
 def network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
-    """``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers.
+    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers.
 
-    Rows of parameters are whole vector blocks: Adam's kernel rounds the last elements of an array otherwise than those
-    before, and a member's last elements lie elsewhere in company.
+    Each member's parameters are padded to whole vector blocks. Adam's kernel rounds the last elements of an array
+    differently, and the position of a member's elements in the array depends on the number of members.
     """
     hidden = list(config.hidden_sizes)
     return MlpNetwork((inputs, *hidden, outputs), config.activation, streams, Truncated, BLOCK).to(device)
 
 
 def adam(config: Config, params: Sequence[Tensor], lr: float) -> AdamW:
-    """The family's optimiser of ``params``."""
+    """Build the family's optimiser of ``params``."""
     return AdamW(params, lr, (config.adam_beta1, config.adam_beta2), config.adam_eps, config.weight_decay)
 
 
 def one_hot(action: Tensor, actions: int) -> Tensor:
-    """``[M, B]`` int64 to ``[M, B, A]`` bool."""
+    """Convert ``[M, B]`` int64 to one-hot ``[M, B, A]`` bool."""
     return action.unsqueeze(2) == torch.arange(actions, device=action.device)
 
 
 class Update(NamedTuple):
-    """Loss and gradient of an update of the values, and the numbers by which it is measured."""
+    """Loss and gradient of an update of the action values, and the numbers for its explained variance."""
 
     loss: Tensor  # [M]
     gradient: Tensor  # [M, D]
-    chosen_q: Tensor  # [M, B], values of the actions that were taken, before the update
-    goal: Tensor  # [M, B]
+    chosen_q: Tensor  # [M, B], values of the recorded actions before the update
+    goal: Tensor  # [M, B], TD targets
     weight: Tensor | None  # [M, B]; None if all weights are equal
 
 
 class ActionValues(nn.Module):
-    """Action values of M members, ``[M, B, size] -> [M, B, A]``, with the target network and the optimiser."""
+    """Action values of M members, ``[M, B, size] -> [M, B, A]``, with their target network and optimiser."""
 
     def __init__(self, config: Config, size: int, actions: int, seeds: Sequence[int], device: torch.device):
         super().__init__()
@@ -61,8 +61,9 @@ class ActionValues(nn.Module):
         return self.online(features)
 
     def bootstrap_value(self, features: Tensor) -> Tensor:
-        """Values of the states after a step, ``[M, B, size] -> [M, B]``: the target network's maximum or, with
-        ``double_DQN``, its value of the online network's best action."""
+        """Return values of next states, ``[M, B, size] -> [M, B]``: the target network's maximum or, with
+        ``double_DQN``, its value of the online network's best action. Without ``use_target`` the online network takes
+        its place."""
         values = self.online.trace(features, self.target if self.config.use_target else None)[-1]
         if not self.config.double_DQN:
             return values.amax(2)
@@ -71,9 +72,9 @@ class ActionValues(nn.Module):
     def td_update(
         self, goal: Tensor, features: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
     ) -> Update:
-        """The loss ``mean(weight (Q(features)[action] - goal)^2)`` and its gradient, for ``goal``, ``action`` and
-        ``weight`` ``[M, B]``. ``trace`` is the result of ``online.trace`` for ``features``. The mean divides by B even
-        if there are weights."""
+        """Compute the loss ``mean(weight (Q(features)[action] - goal)^2)`` and its gradient, for ``goal``, ``action``
+        and ``weight`` ``[M, B]``. ``trace`` is the result of ``online.trace`` for ``features``. The mean divides by B
+        even if there are weights."""
         action_mask = one_hot(action, self.actions).float()
         chosen_q = (trace[-1] * action_mask).sum(2)
         error = chosen_q - goal
@@ -84,15 +85,16 @@ class ActionValues(nn.Module):
 
 
 def exploration_noise(config: Config, actions: int) -> tuple[Callable[..., Tensor], int]:
-    """The sampler of random numbers for one choice of an action, and their count."""
+    """Return the sampler of the random numbers that choose one action, and their count."""
     return (Streams.gumbel, actions) if config.exploration_strat == "softmax" else (Streams.uniform, 2)
 
 
 def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
-    """Actions ``[M, B]`` int64 for ``values [M, B, A]`` by ``numbers [M, B, count]`` of `exploration_noise`.
+    """Sample actions ``[M, B]`` int64 for ``values [M, B, A]``. `exploration_noise` describes the random ``numbers
+    [M, B, count]``.
 
-    softmax: ``argmax(value + temperature * Gumbel)``, which is a draw from softmax(value / temperature) (Maddison et
-    al. 2014). epsilon_greedy: the best with probability 1 - epsilon, and else any.
+    softmax: ``argmax(value + temperature * Gumbel)``, a sample from softmax(value / temperature) (Maddison et al.
+    2014). epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random one.
     """
     if config.exploration_strat == "softmax":
         return torch.add(values, numbers, alpha=config.softmax_temp).argmax(2)
@@ -101,16 +103,16 @@ def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
 
 
 def replayed(values: ActionValues, batch: Batch) -> Update:
-    """The update towards goals ``r + gamma * Q_target(s', best)``, r alone after termination
-    (Young et al. 2023, "experience replay"). As in `imagination.imagined` nothing changes and shapes are fixed."""
+    """Compute the update towards TD targets ``r + gamma * Q_target(s', best)``, r alone after termination (Young et al.
+    2023, "experience replay"). Like `imagination.imagined` it changes nothing and has fixed shapes."""
     next_q = values.bootstrap_value(batch.next_obs)
     goal = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
     return values.td_update(goal, batch.obs, values.online.trace(batch.obs), batch.action)
 
 
 def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """``function`` as one program of fixed shapes, compiled when it is first called, which takes half a minute; on a
-    GPU a captured graph of operations. It rounds otherwise than ``function`` itself.
+    """Compile ``function`` for fixed shapes at its first call, which takes half a minute. On a GPU its operations are
+    captured as a graph. Results are rounded differently from ``function`` itself.
 
     Raises SettingError on a CPU without a C++ compiler.
     """

@@ -1,8 +1,8 @@
 """Policy gradients: vanilla, with baseline, with entropy, with both, and advantage actor-critic; one agent, five
 settings.
 
-Read top to bottom: acting, the returns and advantages of a batch of episodes (`observe`), and one gradient step on it
-(`learn`). Deviations from the notebook are listed in docs/policy_gradients.md.
+Read top to bottom: the returns and advantages of a batch of episodes (`observe`), one gradient step on it (`learn`),
+then acting and the networks. docs/policy_gradients.md lists the deviations from the notebook.
 """
 
 import functools
@@ -25,11 +25,11 @@ from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns
 
-_SURE = 1e-6  # share of the largest entropy
+_SURE = 1e-6  # entropy below which a policy has collapsed, as a share of the largest entropy
 
 
 class Agent(EpisodeAgent):
-    """M members of one policy-gradient agent; between epochs it keeps nothing but weights and moments."""
+    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and counts of steps."""
 
     action_kinds = (Discrete,)
     takes_images = True
@@ -47,15 +47,15 @@ class Agent(EpisodeAgent):
         self.batch: Batch | None = None
         self.member_steps = torch.zeros(
             len(seeds), dtype=torch.int64
-        )  # steps of every member, without the current batch
+        )  # steps that each member has learned from
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update. With a baseline, return its mean over the experiences (``baseline``), the
-        mean advantage (``advantage_mean``), and the ``explained_variance`` of values."""
+        """Store the episodes of one update. With a baseline, return its mean over the experiences (``baseline``) and
+        the mean advantage (``advantage_mean``). With a value network, also return ``explained_variance``."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None
@@ -78,7 +78,8 @@ class Agent(EpisodeAgent):
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
-        """Discounted or TD(lambda) returns of every step ``[T, M, E]``, given ``values [M, N]`` of the packed ones."""
+        """Return the discounted or, with values and ``gae_lambda``, the TD(lambda) return of every step ``[T, M, E]``.
+        ``values [M, N]`` are the values of the packed steps."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
         last = torch.zeros_like(trajectory.returns)  # V after each episode, 0 after termination
@@ -91,9 +92,11 @@ class Agent(EpisodeAgent):
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
-        """One gradient step on the batch, which is then forgotten. Returns ``{name: [M]}``: ``policy_loss``,
-        ``entropy_loss`` (with entropy), ``value_loss`` (with values), their sum ``total_loss``; the policy's
-        ``entropy`` in nats and as a share of the largest possible; ``grad_norm``."""
+        """Take one gradient step on the batch and forget it, then ``value_steps`` more on the value network.
+
+        Return ``{name: [M]}``: ``policy_loss``, ``entropy_loss`` (if beta > 0), ``value_loss`` (with values), their sum
+        ``total_loss``, the policy's ``entropy`` in nats, ``entropy_share`` of the largest entropy, and ``grad_norm``.
+        """
         assert self.batch is not None
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
@@ -106,14 +109,15 @@ class Agent(EpisodeAgent):
                 values = self.network.values(chunk.obs)
                 value_loss(values, chunk.returns, self.config.delta, chunk.share).sum().backward()
             self._step(self.optimizers[1])
-        # one after another: a sum along an axis of chunks rounds by how many there are, and others may need more
+        # Added one by one: the rounding of a sum along an axis depends on its length, and other members may have more
+        # chunks.
         sums = {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
         sums["entropy"] = sums["entropy_share"] * math.log(self.network.actions)
         return sums | {"grad_norm": lengths[0]}
 
     def _anneal(self) -> None:
-        """Anneal the learning rates linearly over the run: by epochs, or by each member's steps if the run ends after a
-        number of steps."""
+        """Anneal the learning rates linearly to 0 over the run: by epochs or, if the run ends after a number of steps
+        (``budget``), by each member's steps. The smaller rate of the two applies."""
         rates = (self.config.lr, self.config.value_lr or self.config.lr)
         done = self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs if self.config.epochs else 0.0
         for optimizer, lr in zip(self.optimizers, rates, strict=False):
@@ -126,11 +130,11 @@ class Agent(EpisodeAgent):
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        if self.config.anneal_lr and "taken" in state:  # of runs that began before steps were counted
+        if self.config.anneal_lr and "taken" in state:  # older runs did not count steps
             self.member_steps, self.budget = check_like(self.member_steps, state["taken"], "taken"), state["budget"]
 
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
-        """Add the gradient of a chunk. Returns its contribution to each mean, ``[M]`` by name."""
+        """Accumulate the gradient of a chunk. Return the chunk's contribution to each mean, ``[M]`` by name."""
         config = self.config
         scores, values = self.network(chunk.obs)
         negative_entropy = entropy_loss(scores, 1.0, chunk.share)
@@ -145,7 +149,7 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """The norms ``[M]`` of the gradients, from before these are clipped."""
+        """Take the optimizer's step. Return the gradient's norm ``[M]`` before clipping."""
         (group,), max_norm = optimizer.param_groups, self.config.max_grad_norm
         norm = norms(gradients(group["params"])) if max_norm is None else clip_gradients(group["params"], max_norm)
         optimizer.step()
@@ -158,13 +162,13 @@ class Agent(EpisodeAgent):
 
 
 def _standardised(values: Tensor) -> Tensor:
-    """Scale ``values [n]`` to mean 0 and standard deviation 1; equal values become 0."""
+    """Shift and scale ``values [n]`` to mean 0 and standard deviation 1. Equal values become 0."""
     centred = values - values.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
 
 
 class SoftmaxPolicy(Policy):
-    """E episodes of every member under way: actions drawn from the policy, or its likeliest."""
+    """Chooses actions in E episodes of every member: sampled ones if ``sample``, otherwise the likeliest."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
@@ -178,10 +182,11 @@ class SoftmaxPolicy(Policy):
 
 
 class ActorCritic(nn.Module):
-    """Scores ``[M, B, A]`` of the actions and, if the baseline is a value network, state values ``[M, B]``.
+    """Computes scores (logits) ``[M, B, A]`` of the actions and, if the baseline is a value network, state values
+    ``[M, B]``.
 
-    Two networks, or with ``shared_trunk`` one whose last output is the value. Images go through convolutions first,
-    which the policy's loss trains. A separate value network reads their output without a gradient.
+    There are two networks, or one with ``shared_trunk``; its last output is then the value. Images first pass through
+    convolutions, which the policy's loss trains. No gradient of a separate value network flows into them.
     """
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
@@ -196,11 +201,11 @@ class ActorCritic(nn.Module):
         self.critic = MlpNetwork(sizes, config.activation, streams) if separate_critic else None
 
     def scores(self, obs: Tensor) -> Tensor:
-        """``obs [M, B, *O] -> [M, B, A]``."""
+        """Return logits, ``obs [M, B, *O] -> [M, B, A]``."""
         return self.policy(self.trunk(obs))[..., : self.actions]
 
     def values(self, obs: Tensor) -> Tensor:
-        """``obs [M, B, *O] -> [M, B]``."""
+        """Return state values, ``obs [M, B, *O] -> [M, B]``."""
         return self._values(self.trunk(obs))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -1,7 +1,7 @@
-"""Episodes of unequal length as one table of experiences a member, in chunks of one shape.
+"""Episodes of unequal length as one table of experiences (steps) per member, split into chunks of one shape.
 
-A matrix product or a sum rounds by how many rows it has. Members play different numbers of steps, so their tables are
-padded to whole chunks. A member's sums then do not depend on the number of chunks of other members.
+The rounding of a matrix product or a sum depends on its number of rows. Members play different numbers of steps, so
+tables are padded to whole chunks. A member's results then do not depend on the other members' numbers of steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ CHUNK = 256  # experiences; large enough for matrix products, small enough to wa
 
 @dataclass
 class Batch:
-    """N experiences of each member: episode after episode, each in order, then padding to whole chunks.
+    """N experiences of each member: one episode after another, then zeros that pad to whole chunks.
 
-    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``weights [M, N]`` (factors of
-    the actions' log-probabilities), ``share [M, N]`` (1 / the member's number of experiences, 0 for
-    padding); ``counts`` are these numbers.
+    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``weights [M, N]`` (factors on
+    the log-probabilities of actions), ``share [M, N]`` (1 / the member's number of experiences, 0 for padding).
+    ``counts`` are the members' numbers of experiences.
     """
 
     obs: Tensor
@@ -32,25 +32,25 @@ class Batch:
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
-        """Parts of `CHUNK` experiences a member."""
+        """Yield parts of `CHUNK` experiences per member."""
         fields = (self.obs, self.action, self.returns, self.weights, self.share)
         for obs, action, returns, weights, share in zip(*(field.split(CHUNK, dim=1) for field in fields), strict=True):
             yield Batch(obs, action, returns, weights, share, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """``function`` of each member's real ``values [M, N]``, ``[n] -> [n]`` or ``[n] -> []``: ``[M, N]`` with zeros
-        at the end, or ``[M]``."""
+        """Apply ``function`` to each member's ``values [n]`` without padding. If it returns ``[n]``, the result is
+        ``[M, N]`` padded with zeros; if it returns ``[]``, the result is ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
         return torch.stack(results) if results[0].dim() == 0 else padded(results, values.shape[1])
 
 
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
-    """``values [T, M, E, ...]`` of ``valid`` steps, episode after episode and then zeros: ``[M, rows, ...]``."""
+    """Return ``values [T, M, E, ...]`` at ``valid`` steps as ``[M, rows, ...]``: episode after episode, then zeros."""
     return padded([values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])], rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
-    """The real steps of a trajectory; returns and weights are 0 still."""
+    """Return the valid steps of a trajectory as a batch. Its returns and weights are 0, to be filled in later."""
     counts = trajectory.valid.sum((0, 2)).tolist()
     rows = -(-max(counts) // CHUNK) * CHUNK
     obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
@@ -59,7 +59,7 @@ def pack(trajectory: Trajectory) -> Batch:
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:
-    """``values [M, N]`` of packed steps back at their places in ``[T, M, E]``, zeros elsewhere."""
+    """Undo `table`: put ``values [M, N]`` at the ``valid`` steps of ``[T, M, E]``, zeros elsewhere."""
     out = values.new_zeros(valid.shape)
     for m, row in enumerate(values):
         where = valid[:, m].T

@@ -148,12 +148,12 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """Settings that a resumed run may change: its end, unless the learning rates depend on it."""
+    """Return the settings that a resumed run may change: the run's end, unless learning rates depend on it."""
     return ("target_running_mean",) if config.anneal_lr else ("max_episodes", "target_running_mean")
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others, and why."""
+    """Return the settings that have no effect in this combination, each with the reason."""
     value_settings, reason = (
         ("value_lr", "value_hidden_sizes"),
         f"baseline is {config.baseline!r}, so there is no value network",

@@ -20,7 +20,7 @@ PRESETS = ("recipe", "cheap", "paper")
 
 @dataclass(frozen=True)
 class Reward:
-    """Settings of a reward network phi. r is the task's reward, x and x' are the states before and after a step."""
+    """Settings of a reward network phi. r is the task's reward; x and x' are the states before and after a step."""
 
     proxy: str = _reward("reward", "the kind of proxy", choices=("reward",), chooses=True, identity=True, tunable=False)
     mode: int = _reward(
@@ -126,20 +126,21 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     },
 }  # fmt: skip
 _BY_MODE: dict[tuple[str, str, int], dict[str, object]] = {}
-for _mode in (1, 5):  # walking in circles beats falling, and no random network leads thirteen cells along
+# Walking in circles beats falling, and no random network leads along all thirteen cells: start from fitted networks.
+for _mode in (1, 5):
     _BY_MODE["recipe", "cliff", _mode] = {
         "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
         "second_noise_std": None, "second_step_size": None,
         "rn_init": "terminal" if _mode == 1 else "real",
     }  # fmt: skip
 _BY_MODE["recipe", "cliff", 5] |= {"rn_output": "symexp", "noise_std": 0.05, "average_from": 300}
-for _mode, _scale in ((2, 30.0), (5, 1.0), (6, 3.0)):  # from the winner of mode 1 (start_from)
+for _mode, _scale in ((2, 30.0), (5, 1.0), (6, 3.0)):  # for searches that start from the winner of mode 1 (start_from)
     _BY_MODE["recipe", "cartpole-200", _mode] = {
         "rn_output_scale": _scale, "noise_std": 0.05, "step_size": 0.02, "generations": 25, "inner_steps": 1000,
     }  # fmt: skip
-_BY_MODE["recipe", "cartpole-200", 2] |= {  # long trainings, for the sake of staying
+_BY_MODE["recipe", "cartpole-200", 2] |= {  # long trainings, so that agents remain solved
     "generations": 16, "inner_steps": 3000, "agents_per_proxy": 4, "solved_bonus": 200.0,
-    "eval_every": 2, "keep_best": 10, "retest_agents": 256,  # one agent in sixty that falls is to be seen
+    "eval_every": 2, "keep_best": 10, "retest_agents": 256,  # enough to notice that one agent in sixty falls
 }  # fmt: skip
 _BY_MODE["recipe", "cliff", 6] = {
     "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
@@ -148,7 +149,7 @@ _BY_MODE["recipe", "cliff", 6] = {
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Defaults of a preset, mode and game, for reward, search and inner agent. ``values`` are the explicit
+    """Return the defaults of a preset, mode and game, for reward, search and inner agents. ``values`` are the explicit
     settings. Raises SettingError for a preset that does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
@@ -173,7 +174,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Name -> reason, of settings that do nothing beside the others."""
+    """Return the settings that have no effect in this combination, each with the reason."""
     other, factor = config.start_from is not None, "rn_evolve_scale goes on from the factor of start_from"
     network = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
     state = ("rn_input_center", "rn_input_spread")

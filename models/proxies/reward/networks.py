@@ -1,4 +1,4 @@
-"""The network of a learned reward, for M members at once; parameters are flat, ``[M, size]``."""
+"""The network of a learned reward for M members at once. Their parameters are one tensor ``[M, size]``."""
 
 import torch
 from torch import Tensor
@@ -14,11 +14,12 @@ from understudy.kinds import MODES, MOST_EXPONENT
 
 
 class Networks:
-    """Architecture of phi. Its inputs are the S numbers of a state, the I numbers of a step's info, or both.
+    """Architecture of the reward network phi. Its inputs are the S numbers of a state, the I numbers of a step's info,
+    or both, as ``mode`` says.
 
     With info alone it is one linear layer without bias. Mode 0 does not use it. Source: Ferreira et al. 2022, section 3
-    and appendix; as in its public code, the action is no input. Raises SettingError for a mode with info if ``spaces``
-    has none, and if the number of input scales is not S.
+    and appendix. As in its public code, the action is not an input. Raises SettingError for a mode with info if
+    ``spaces`` has none, and if the number of input scales is neither 0 nor S.
     """
 
     def __init__(self, config: Config, spaces: Spaces):
@@ -39,11 +40,11 @@ class Networks:
         sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
         mlp = Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
         self.parts = {"reward": mlp}
-        self.inner = inputs if self.linear else mlp.size  # numbers of the network itself
+        self.inner = inputs if self.linear else mlp.size  # parameters of the network, without the scale
         self.size = self.inner + config.rn_evolve_scale
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters ``[M, size]``, drawn as `torch.nn.Linear` does."""
+        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`; the scale starts unchanged."""
         parameters = self.parts["reward"].initial(streams)
         if self.linear:
             parameters = parameters[:, : self.inner]
@@ -53,7 +54,7 @@ class Networks:
         return {"reward": flat[:, : self.inner]}
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """The factor on the output ``[M]``."""
+        """Return the factor ``[M]`` on the network's output."""
         factor = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
         return factor * flat[:, -1].exp() if self.config.rn_evolve_scale else factor
 
@@ -69,8 +70,8 @@ class Networks:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit parameters ``[M, size]``, from ``flat [M, size]``, so that phi, without its output scale, is about
-        ``wanted [N]`` on ``states [N, S]`` (`models.proxies.fitting.fit`). A search may start from them."""
+        """Fit phi, without its output scale, to ``targets [N]`` on ``states [N, S]`` (`models.proxies.fitting.fit`).
+        Starts from ``flat [M, size]`` and returns new parameters ``[M, size]``, from which a search may start."""
         if self.config.rn_output == "symexp":
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
@@ -83,12 +84,12 @@ class Networks:
         return torch.cat([network_parameters, flat[:, self.inner :]], 1)
 
     def program(self, flat: Tensor) -> "Phi":
-        """Ready to be evaluated, with parameters ``flat [M, size]``."""
+        """Combine the network with parameters ``flat [M, size]``, ready to evaluate."""
         return Phi(self, flat)
 
 
 class Phi:
-    """phi of M members with their parameters."""
+    """The reward network phi of M members with their parameters."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -99,16 +100,16 @@ class Phi:
         self._center, self._spread = (
             torch.tensor(values, device=flat.device) for values in (config.rn_input_center, config.rn_input_spread)
         )
-        self.table: Tensor | None = None  # [M, S], of every cell
+        self.table: Tensor | None = None  # [M, S], phi of every cell if observations are one-hot
         if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
             cells = torch.eye(networks.spaces.obs_shape[0], device=flat.device).expand(len(flat), -1, -1)
             self.table = self._of(cells)
 
     @torch.no_grad()
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """``obs [M, E, S]`` and ``info [M, E, I]`` -> ``[M, E]``."""
+        """Evaluate phi: ``obs [M, E, S]`` and ``info [M, E, I]`` -> ``[M, E]``."""
         if self.table is not None:
-            return (obs * self.table.unsqueeze(1)).sum(2)  # exact: of one term
+            return (obs * self.table.unsqueeze(1)).sum(2)  # exact: one term is not 0
         return self._of(obs, info)
 
     @torch.no_grad()
@@ -129,10 +130,10 @@ class Phi:
         return self._bent(self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0])
 
     def _bent(self, outputs: Tensor) -> Tensor:
-        """phi for outputs of the network, ``[M, E]``."""
+        """Scale the network's outputs ``[M, E]`` and, with ``rn_output`` symexp, apply symexp to them."""
         scaled = outputs * self._scale
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.bent else scaled
 
     def select(self, members: Tensor) -> "Phi":
-        """The same for ``members`` (indices ``[M']``) only."""
+        """Return phi of ``members`` (indices ``[M']``) only."""
         return Phi(self.networks, self.flat[members])

@@ -1,6 +1,7 @@
-"""Synthetic environments compiled: a step of one member. Importing this takes Numba.
+"""A step of one member ``m`` of synthetic environments, compiled by Numba. Importing this requires Numba.
 
-``world`` is `envs.compiled.World`, ``rows`` is memory for `models.compiled.single`.
+``world`` is `envs.compiled.World`, ``rows`` is scratch memory for `models.compiled.single`. ``action`` is a discrete
+action; ``vector`` is a continuous one, empty for discrete actions.
 """
 
 import math
@@ -10,12 +11,12 @@ import numpy as np
 from models.compiled import better, single
 from models.machine import within
 
-FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is the place of a reward_form here
+FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is an index into these
 
 
 @within
 def by_target(world, m, state, action, vector, rows):
-    """The reward of `Program._paid`."""
+    """Return the reward of a bandit with a target, as `Program._target_reward` computes it."""
     f32, flat, size, x = np.float32, world.flat[m], world.obs_size, rows[0]
     for k in range(size):
         x[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
@@ -36,7 +37,8 @@ def by_target(world, m, state, action, vector, rows):
 
 @within
 def learned(world, m, state, action, vector, rows):
-    """`SyntheticDynamics.step`: reward, raw done; ``state`` moved on."""
+    """Do `SyntheticDynamics.step`: return reward and raw done, and replace ``state`` by the next state in place. A
+    bandit's state does not change, and its done is 1."""
     flat, size = world.flat[m], world.obs_size
     out = np.float32(0)
     done = np.float32(1)
@@ -48,7 +50,7 @@ def learned(world, m, state, action, vector, rows):
         else:
             for k in range(world.actions):
                 x[k] = np.float32(k == action)
-        # The state last, for all three see the one from before the step.
+        # The state network runs last, because all three read the state before the step.
         for k in range(size):
             x[world.actions + k] = np.float32(state[k])
         if part == 0:

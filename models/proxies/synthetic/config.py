@@ -144,7 +144,7 @@ class Config(SearchConfig, NetworkConfig, Supervised, Synthetic):
     """A population of synthetic environments, and the search in which it trains and tests fresh agents."""
 
 
-# DDQN on a bandit.
+# DDQN, DuelingDDQN and TD3Discrete on a bandit.
 _BY_VALUE: dict[str, object] = {
     "vary_hp": True, "vary": ("lr",), "num_envs": 10, "fill": 300, "init_episodes": 0, "buffer_size": 2000,
     "eps_fraction": 0.5,
@@ -185,7 +185,7 @@ _PRESETS["clone", "bandit"] = {
     "retest_agents": 8, "report_agents": 32,
 }  # fmt: skip
 _PRESETS["supervised", "mdp"] = {
-    # Agents learn as slowly as on the real environment.
+    # Agents need about as many steps as on the real environment.
     "inner_steps": 10_000, "generations": 20, "report_agents": 32, "vary_hp": True, "vary": ("lr",),
 }  # fmt: skip
 _PRESETS["published", "bandit"] = {
@@ -205,22 +205,22 @@ _AGENTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
-    # Rewards are of size 1, and it is slow to learn another.
+    # Rewards have a size of 1, and SAC learns another temperature slowly.
     **{("SAC", _game): {"entropy_temperature": 0.05} for _game in ("pendulum", "swimmer")},
-    # Many numbers by 10,000 rewards: nearly two small updates a sample.
+    # Large spaces and only 10,000 rewards: about two small updates per transition.
     **{
         (_agent, _game): {"updates_per_step": 10, "batch_size": 32, "lr": 1.5e-3}
         for _game in ("halfcheetah", "hopper")
         for _agent in ("TD3", "DDPG", "SAC")
     },
-    # Speeds lie within 0.07: value learners need many updates to tell them apart, A2C and PPO scaled observations.
+    # Speeds lie within 0.07. To tell them apart, value learners need many updates, A2C and PPO scaled observations.
     **{(_agent, "mountaincar"): {"num_envs": 2} for _agent in ("DDQN", "DuelingDDQN")},
     ("TD3Discrete", "mountaincar"): {"num_envs": 1},
     **{(_agent, "mountaincar"): {"normalize_obs": True} for _agent in ("A2C", "PPO")},
 }
 _PRESETS["paper_varied", "mdp"] = _PRESETS["paper", "mdp"] | {"generations": 50}
 
-# The published values that differ from game to game, and the agents': (preset, proxy, game).
+# (preset, proxy, game) -> settings that differ between games, including inner agents'.
 _BY_GAME: dict[tuple[str, str, str], dict[str, object]] = {
     ("recipe", "mdp", "cartpole"): {"max_steps": 200, "agents_per_proxy": 2},
     ("paper", "mdp", "cartpole"): {
@@ -296,16 +296,16 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Of a preset and an environment. The published ones are a rotation [L], of whose agents PPO takes discrete actions
-    too."""
+    """Return the default inner agents of a preset, for continuous or discrete actions. The preset "published" rotates
+    agents as [L] does; with discrete actions they are PPO and DDQN."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Defaults of a preset, kind of proxy and game, for proxy, search and inner agent. ``values`` are the explicit
-    settings. Raises SettingError for a combination that does not exist."""
+    """Return the defaults of a preset, kind of proxy and game, for proxy, search and inner agents. ``values`` are the
+    explicit settings. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
     if proxy not in PROXIES:
         raise no_choice("proxy", proxy, PROXIES)
@@ -322,10 +322,10 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
-    longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each kind gives half the signal
+    longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each agent gives half the signal
     search_defaults = (
         {"eval_every": 1} if values.get("strategy") == "nes" else {}
-    )  # its score transforms 5 to 7 need it
+    )  # score_transform 5 to 7 need it
     agents: dict[str, object] = {}
     for agent in names if proxy == "bandit" else ():
         agent_defaults = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
@@ -344,7 +344,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Name -> reason, of settings that do nothing beside the others."""
+    """Return the settings that have no effect in this combination, each with the reason."""
     fitted, reason = config.preset == "supervised", f"preset is {config.preset!r}"
     latent, bandit = config.first_states == "latent", config.proxy == "bandit"
     of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")

@@ -1,4 +1,4 @@
-"""The networks of a synthetic environment, for M members at once; parameters are flat, ``[M, size]``."""
+"""The networks of a synthetic environment for M members at once. Their parameters are one tensor ``[M, size]``."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from understudy.kinds import FORMS, FREE
 
 @dataclass
 class Outcome:
-    """Result of a step: ``next_state [M, E, S]``, ``reward [M, E]`` and the raw ``done [M, E]``, real-valued."""
+    """Result of a step: ``next_state [M, E, S]``, ``reward [M, E]`` and the done network's output ``done [M, E]``."""
 
     next_state: Tensor
     reward: Tensor
@@ -28,13 +28,14 @@ class Networks:
     """Architecture of one kind of synthetic environment. S is the size of an observation, A the number of actions
     (or the size of one).
 
-    An MDP has three networks of ``[action, state]`` for next state, reward and done, with a one-hot action if discrete.
-    The next state is absolute, and nothing is clipped. A bandit has a reward network alone, or a target network of the
-    state that defines the reward (`understudy.kinds.FORMS`). With learned resets there is an initial-state network of
-    normal noise. Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit.
+    An MDP has three networks that map ``[action, state]`` to next state, reward and done; a discrete action is one-hot.
+    The state network predicts the next state itself, not a difference, and nothing is clipped. A bandit has only a
+    reward network, or a target network of the state that defines the reward (`understudy.kinds.FORMS`). With learned
+    resets there is an initial-state network, whose input is normal noise. Source: Ferreira et al. 2022, section 3, and
+    its public code; Liesen et al. 2024 for the bandit.
 
     After the parameters that a search changes, a bandit may have fixed ones: centre and spread ``[S]`` of its target's
-    inputs, and a table of initial states ``[table_size, S]``.
+    inputs, and a table of initial states ``[rows, S]``.
     """
 
     def __init__(self, config: Config, spaces: Spaces):
@@ -68,8 +69,9 @@ class Networks:
         return Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
 
     def initial(self, streams: Streams) -> Tensor:
-        """First parameters, ``[M, size]``, drawn as ``proxy_init`` says; a target starts with N(0, 1/inputs), no biases
-        and no outputs. Its table is standard normal until `spread_over` says otherwise."""
+        """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network starts with weights
+        N(0, 1/inputs), zero biases and a last layer of zeros. A table is standard normal until `spread_over` fills
+        it."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
             parts = []
@@ -100,9 +102,9 @@ class Networks:
             part.zero_()
 
     def spread_over(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """``flat [M, size]`` with the first ``table_size`` of ``states [M, N, S]`` as its table of initial states. If
-        ``scaled``, the target's inputs get mean 0 and variance 1 on these states. Otherwise, with ``target_scale``
-        widest, the spread of its inputs only grows, so that their variances are at most 1."""
+        """Return a copy of ``flat [M, size]`` with its table of initial states filled by the first of ``states [M, N,
+        S]``. If ``scaled``, the target's inputs are scaled to mean 0 and variance 1 on all N states. Otherwise, with
+        ``target_scale`` widest, their spread grows if needed, so that variances are at most 1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.rows:
@@ -116,18 +118,18 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Parameters that a search does not change, views of ``flat [M, size]`` by name."""
+        """Return the parameters that a search does not change, as views of ``flat [M, size]`` by name."""
         counts = [math.prod(shape) for shape in self._fixed.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, self._fixed[name]) for name, view in zip(self._fixed, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Parameters of each network by name, views of ``flat [M, size]``."""
+        """Return the parameters of each network by name, as views of ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
+        """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
         tensors = {}
         for part, part_parameters in self.split(flat[None]).items():
             for i, (weight, bias) in enumerate(self.parts[part].layers(part_parameters)):
@@ -135,20 +137,20 @@ class Networks:
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """The policy of each target of ``flat [M, size]``. Raises SettingError if the reward has no target."""
+        """Return the policies of the targets in ``flat [M, size]``. Raises SettingError if the reward has no target."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
         return Target(self.program(flat))
 
     def program(self, flat: Tensor) -> "Program":
-        """Ready to be stepped, with parameters ``flat [M, size]``."""
+        """Combine the networks with parameters ``flat [M, size]``, ready to step."""
         return Program(self, flat)
 
 
 class Program:
-    """Networks with their parameters. The first layers of all step networks are computed as one matrix product. So are
-    the last layers if there is one hidden layer, and a step then takes two products."""
+    """Networks with their parameters. With one hidden layer and no target, all step networks are folded into one, so
+    that a step takes two matrix products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -158,7 +160,7 @@ class Program:
         self.layers = {name: part.layers(split_parameters[name]) for name, part in networks.parts.items()}
         self.fixed = networks.fixed(flat)
         self.form = FORMS.get(networks.config.reward_form)
-        self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half the range of actions [A]
+        self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width of the range of actions [A]
         if isinstance(networks.actions, Continuous):
             low, high = (
                 torch.tensor(bounds, device=flat.device) for bounds in (networks.actions.low, networks.actions.high)
@@ -185,8 +187,8 @@ class Program:
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
-        """``state [M, E, S]``, ``action [M, E]`` int64 or ``[M, E, A]`` -> `Outcome`. A bandit's state stays as it is
-        and its done is 1."""
+        """Take a step from ``state [M, E, S]`` with ``action [M, E]`` int64 or ``[M, E, A]``. A bandit's state does not
+        change, and its done is 1."""
         if self.networks.has_target:
             reward = self._target_reward(state, action)
             return Outcome(state, reward, torch.ones_like(reward))
@@ -203,7 +205,7 @@ class Program:
         return Outcome(out[:, :size].transpose(1, 2), out[:, size], out[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
-        """``[M, E]``, by how far actions are from the target's."""
+        """Return rewards ``[M, E]``, which depend on the distance between actions and the target's actions."""
         assert self.form is not None
         aims = self.aims(state)
         if self.bounds is None:
@@ -218,13 +220,14 @@ class Program:
 
     @torch.no_grad()
     def aims(self, state: Tensor) -> Tensor:
-        """Outputs of the target network for ``state [M, E, S]``, ``[M, A, E]``."""
+        """Return the target network's outputs ``[M, A, E]`` for ``state [M, E, S]``."""
         scaled_state = as_seen(state, self.fixed)
         return self.networks.parts["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
 
     @torch.no_grad()
     def aimed(self, state: Tensor) -> Tensor:
-        """The actions that are rewarded most in ``state [M, E, S]``, ``[M, E]`` int64 or ``[M, E, A]``."""
+        """Return the target's actions, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
+        ``[M, E, A]``."""
         aims = self.aims(state)
         if self.bounds is None:
             return aims.argmax(1)
@@ -232,19 +235,19 @@ class Program:
         return middle + half * aims.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
 
     def table_rows(self, numbers: Tensor) -> Tensor:
-        """Rows ``[..., M, E, S]`` of the tables for uniform ``numbers [..., M, E]`` on [0, 1)."""
+        """Sample initial states ``[..., M, E, S]`` from the tables by uniform ``numbers [..., M, E]`` in [0, 1)."""
         table = self.fixed["states.table"]
         rows = (numbers * table.shape[1]).long()
         return table[torch.arange(len(table), device=table.device).unsqueeze(1), rows]
 
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
-        """``noise [M, N, latent]`` -> learned first states ``[M, N, S]``."""
+        """Return learned initial states ``[M, N, S]`` for normal ``noise [M, N, latent]``."""
         out = self.networks.parts["initial"].forward(self.layers["initial"], noise.transpose(1, 2))[-1]
         return out.transpose(1, 2)
 
     def select(self, members: Tensor) -> "Program":
-        """The same for ``members`` (indices ``[M']``) only."""
+        """Return the program of ``members`` (indices ``[M']``) only."""
         return Program(self.networks, self.flat[members])
 
     def to(self, device: torch.device) -> "Program":
@@ -252,7 +255,7 @@ class Program:
 
 
 def as_seen(states: Tensor, fixed: dict[str, Tensor]) -> Tensor:
-    """``states [M, N, S]`` as targets see them, by the `Networks.fixed` of M members."""
+    """Scale ``states [M, N, S]`` for the target networks, with centre and spread in ``fixed`` (`Networks.fixed`)."""
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
 
