@@ -125,9 +125,7 @@ def word(value: Any, separator: str = " ") -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return separator.join(map(word, value))
-    return (
-        format_value(value) if isinstance(value, int) else str(value)
-    )  # str() refuses very long integers
+    return format_value(value) if isinstance(value, int) else str(value)  # str() refuses very long integers
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:

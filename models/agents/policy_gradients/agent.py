@@ -45,9 +45,7 @@ class Agent(EpisodeAgent):
         if self.network.critic:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None
-        self.member_steps = torch.zeros(
-            len(seeds), dtype=torch.int64
-        )  # steps that each member has learned from
+        self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # steps that each member has learned from
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)

@@ -323,9 +323,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
     longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each agent gives half the signal
-    search_defaults = (
-        {"eval_every": 1} if values.get("strategy") == "nes" else {}
-    )  # score_transform 5 to 7 need it
+    search_defaults = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # score_transform 5 to 7 need it
     agents: dict[str, object] = {}
     for agent in names if proxy == "bandit" else ():
         agent_defaults = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
