@@ -1,6 +1,6 @@
-"""`--eval_agent`: how good is the agent of a checkpoint, which knows everything but how many episodes? And what are
-fresh agents worth that never trained on the real environment? They train on a proxy and are tested on the real
-environment, beside agents that trained there."""
+"""`--eval_agent`: evaluate the agent of a checkpoint, or a proxy. A checkpoint contains all settings except the number
+of episodes. A proxy is evaluated by fresh agents: they train on it, are tested in the real environment, and are
+compared with agents that train in the real environment."""
 
 import contextlib
 import dataclasses
@@ -51,7 +51,7 @@ _OF_CHECKPOINTS = (
     "step_timeout",
     "accelerator",
 )
-_MOST_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
+_MOST_EPISODES = 1000  # test episodes of all fresh agents together, which are played in parallel
 _FROM_NOW = (
     "num_workers",
     "step_timeout",
@@ -64,11 +64,11 @@ _FROM_NOW = (
 )
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
 WIDTHS = (14, 7, 6, 22, 6, 8, 8, 7)
-REAL_STEPS = 50_000  # at most, of an agent whose training on the real environment ends by a rule
+REAL_STEPS = 50_000  # default limit for agents that train on the real environment
 
 
 def evaluate(settings: Settings) -> int:
-    """Print how good an agent's checkpoint is, or what agents are worth that train on a proxy. Returns 0."""
+    """Evaluate a checkpoint or a proxy, and print the results. Returns 0."""
     prepare(settings.run)
     assert settings.run.eval_agent
     source = proxy_or_checkpoint(settings.run.eval_agent)
@@ -81,8 +81,9 @@ def evaluate(settings: Settings) -> int:
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table and write a video, except with
-    ``--no_record``. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
+    """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table, and write a video unless
+    ``--no_record``. With ``--obedience``, report instead how well returns follow commands. Seeds of the episodes depend
+    on ``--seed`` (25 by default), not on the run's seed."""
     now, checkpoint_settings = settings.run, checkpoint.settings
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
     for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
@@ -137,8 +138,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _game(settings: Settings, trained_on: str) -> str:
-    """The environment to evaluate in: the one that was asked for, else the one that was ``trained_on``, with the
-    parameters that were asked for. SettingError where it has none of these."""
+    """Return the environment to evaluate in: ``gamename`` if the user gave it, else ``trained_on``, with the user's
+    parameters. Raises SettingError for a parameter that it lacks."""
     game, game_parameters = taken_apart(settings.run.gamename if "gamename" in settings.explicit_names else trained_on)
     for name in settings.changed:
         if name not in game.in_use():
@@ -147,7 +148,7 @@ def _game(settings: Settings, trained_on: str) -> str:
 
 
 def _followed(loop: Loop, settings: Settings) -> str:
-    """The command that the agent is given, for those that follow one."""
+    """Return the command that the agent follows, as the start of a line. Empty if it follows none."""
     commands = loop.agents[0].commands_now()
     if not commands:
         return ""
@@ -158,7 +159,7 @@ def _followed(loop: Loop, settings: Settings) -> str:
 
 
 def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Lines of the table: one per seed, and one for all of several."""
+    """Yield rows of the table: one per seed, and one for all seeds if there are several."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()
     rows = [(str(seed), returns[m], lengths[m]) for m, seed in enumerate(seeds)]
     if len(seeds) > 1:
@@ -169,8 +170,11 @@ def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
-    """The proxy in a file, of a shipped name, or of a search's folder or checkpoint: its winner, or the best mean so
-    far. Of agents, the checkpoint in a file or folder."""
+    """Load a proxy or an agent's checkpoint.
+
+    ``path`` is a proxy's file or shipped name, a checkpoint, or a run folder. The proxy of a search is its winner, or
+    the best mean so far. Raises ProxyError if no mean of the search has a fitness.
+    """
     where = Path(path)
     where = run_dir.winner(where) or where
     if where.suffix == SUFFIX or path in pretrained() and not where.exists():
@@ -187,8 +191,8 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 
 
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
-    """Train ``num_agents`` fresh agents on the proxy and as many on the real environment, and print a table of their
-    real returns. Seeds of the agents come from ``--seed``."""
+    """Train ``num_agents`` fresh agents on the proxy and, if ``real_baseline``, the same number on the real
+    environment. Print a table of their returns in the real environment. Seeds of the agents depend on ``--seed``."""
     run = settings.run
     for name in _OF_CHECKPOINTS:
         if name in settings.explicit_names:
@@ -224,7 +228,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     seeds = fresh_seeds(run.seed, "evaluation", run.num_agents, len(names))
 
     def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
-        """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
+        """Train and test agents on ``proxies`` (None: the real environment) and print their row. Also print how soon
+        they solve the game, if they are tested during training (``test_every``)."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
         how_many = (run.num_workers, run.ray_address, run.num_threads)
@@ -256,7 +261,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             print(f"  solved {speed_text(row)}")
 
     print(*aligned([HEADER], WIDTHS))
-    rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests
+    rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # no tests decide when this training ends
     show(learned, agent, proxy.parameters.expand(run.num_agents, -1), config.steps_in_use, rule)
     if not run.real_baseline:
         return
@@ -266,7 +271,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
             print(f"\n{note}")
         return
-    # One environment, one update per step, and everything is remembered.
+    # One environment, one update per step, and a replay buffer that holds all steps.
     first = max(1, agent.init_episodes)
     changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "buffer_size": 100_000, "eps_fraction": None}
     field_kinds = kinds(type(agent))
@@ -278,9 +283,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
 
 
 def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
-    """Which agents are to train on a proxy, those of ``--agent``, else of its search, and their `agent_settings`.
-    SettingError where they cannot or a setting does nothing, ProxyError where the real environment is not as the proxy
-    was learned for, or its file names no agents."""
+    """Return the names of the agents that train on a proxy, from ``--agent`` or else from its search, and their
+    `agent_settings`. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
+    ProxyError if the real environment differs from the proxy's, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     if "agent" in settings.explicit_names:
         agent_name = settings.run.agent
@@ -305,7 +310,8 @@ def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:
-    """Those of the real environment. ProxyError where it is not there, or is not as the proxy was learned for."""
+    """Return the spaces of the proxy's real environment. Raises ProxyError if it is unknown or has other spaces than
+    the proxy."""
     start, proxy_spaces = f"proxy {str(proxy.path)!r}: its", proxy.spaces
     try:
         real = spaces_of(proxy.game)
@@ -319,9 +325,13 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Settings of the fresh agents ``name``: those of the search's agents of the same family, but for what tells its
-    implementations apart, or of all where these are of one, as far as the family knows them (`_understood`) and the
-    preset has no others for it; then ``changed``. ``vary_hp`` samples everything it can, unless ``vary`` says what."""
+    """Return the settings of the fresh agents ``name``; ``changed`` overrides them.
+
+    A family that trained in the search has the search's settings. If another of its implementations trained, settings
+    that distinguish implementations keep their defaults. A family that did not train, if only one did, has the search's
+    settings that it knows (`_understood`), and the preset's values for it. If ``changed`` sets ``vary_hp`` but not
+    ``vary``, all settings of the default ``vary`` are sampled. Raises ProxyError if the file's settings are damaged.
+    """
     try:
         raw_settings = proxy.description.get("settings", {})
         saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
@@ -345,9 +355,9 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
                 search |= {names[field]: value for field, value in field_values.items()}
         search |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
         if "preset" in search and not _allows(proxy, search):
-            del search["preset"]  # all that it says stands in the file
+            del search["preset"]  # the file has all of its values
         agent_config = from_dict(search).agent
-    except Exception as error:  # of a file anything can come
+    except Exception as error:  # a damaged file can raise anything
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
@@ -359,8 +369,8 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
 
 
 def _understood(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """The settings ``own`` of agents of one family that another has too. A choice that only ``theirs`` has is left out,
-    of a list too, and a list of which nothing stays is the default."""
+    """Return the ``saved_settings`` of a search that ``config_class`` has too. Choices that exist only in
+    ``searched_class`` are left out, also from lists. Lists that are empty then are left out too."""
     choices = [
         {field.name: field.metadata["choices"] for field in dataclasses.fields(item)}
         for item in (searched_class, config_class)
@@ -379,7 +389,7 @@ def _understood(saved_settings: dict[str, Any], searched_class: type, config_cla
 
 
 def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
-    """Whether the preset of a search is one for the agents that its settings are to have now."""
+    """Return whether the preset in ``search`` is valid for the agents in ``search``."""
     try:
         return bool(family(proxy.implementation).proxy_defaults(search, proxy.game))
     except SettingError:
@@ -387,14 +397,15 @@ def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
-    """What the preset of a search says of agents called ``name`` alone, unless the search's own agents were these."""
+    """Return the settings for which the search's preset has other values for agents ``name`` than for the agents of the
+    search. Empty if there is no such preset."""
     searched = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     choices = {
         setting_name: getattr(proxy.config, setting_name)
         for setting_name in ("preset", "proxy")
         if hasattr(proxy.config, setting_name)
     }
-    try:  # in company, for a preset may be for searches with one kind of agents at least
+    try:  # for both agents together, because a preset may require the search's agents
         agents = ",".join(dict.fromkeys((searched, name)))
         preset_values = family(proxy.implementation).proxy_defaults(choices | {"agent": agents}, proxy.game)
     except SettingError:
