@@ -1,6 +1,8 @@
-"""The end of a search: choice and evaluation of the winner, and its files. The best fitness of a search is a selected
-maximum. So the best means are re-evaluated with new agents, and the winner is judged by a held-out evaluation: by
-further agents that had no part in the choice."""
+"""The end of a search: choice and evaluation of the winner, and its files.
+
+The best fitness of a search is a selected maximum, so it overestimates. Therefore the best means are re-evaluated with
+new agents, which choose the winner. A held-out evaluation with further agents then gives the winner's score.
+"""
 
 import dataclasses
 import importlib
@@ -37,9 +39,9 @@ _ROUND = 8  # agents of the re-evaluation after which means are left out
 
 
 def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
-    """Make the figure, re-evaluate, evaluate held-out, and write the winner as ``proxy.safetensors``. Yields lines for
-    the summary, and prints each step before it starts if ``verbose``. An interrupted search gets a figure only. The
-    winner of a fit is its mean."""
+    """Draw the figure, re-evaluate the means, evaluate the winner, and write it as ``proxy.safetensors``. Yields lines
+    for the summary, and prints each step before it starts if ``verbose``. An interrupted search gets a figure only. A
+    supervised fit has one mean, which is its winner. Raises UserError if all agents diverged."""
     config, run = module.config, module.settings.run
     fit: dict[str, Any] = {}
     if isinstance(module, SupervisedModule):
@@ -100,7 +102,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
 
 
 def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
-    """Train one more agent on the winner alone and record it on the real environment."""
+    """Train one more agent on the winner, film it in the real environment, and return a line for the summary."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
@@ -117,8 +119,9 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
 
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """The generation and parameters ``[D]`` of the mean with the best new agents, and a row for each mean. The last
-    mean is always a candidate."""
+    """Re-evaluate the means in the archive with new agents. Returns generation and parameters ``[D]`` of the best mean,
+    and a row of results for each mean. The last mean is also a candidate, unless the search ended by solving the
+    task."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not module.has_solved():
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1
@@ -126,7 +129,7 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
-    if module.config.choose_by == "stays":  # of equal shares the higher curve, which tells by less than an agent does
+    if module.config.choose_by == "stays":  # ties are broken by the curve's height, with less weight than an agent
         assert module.config.solved_reward is not None
         outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
         share = staying(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
@@ -146,11 +149,12 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
 
 
 def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tuple[Tensor, list[int]]:
-    """Mean returns ``[N]`` of fresh agents on ``means [N, D]``, and of how many: of ``count``, or of fewer on a mean
-    that can no longer be better than the first, since no return exceeds the environment's ``max_return``."""
+    """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. It
+    is ``count``, or fewer if the mean cannot exceed the first mean any more: no return exceeds the environment's
+    ``max_return``."""
     run, sample_all = module.settings.run, module.config.retest_drawn
     max_return = spaces_of(run.gamename, module.config.test_limit).max_return
-    if max_return is None or not module.settings.proxy.compiled:  # torch is quickest with all
+    if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
         outcome = _outcome(module, means, "second test", count, doing, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
     outcome = _outcome(module, means[:1], "second test", count, doing, sample_all)
@@ -182,9 +186,9 @@ def _outcome(
     sample_all: bool = False,
     agent_range: tuple[int, int] | None = None,
 ) -> Outcome:
-    """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means; of these
-    agents only the slice ``agent_range``. They train for ``deploy_steps``. ``doing`` is printed, with the estimated
-    minutes, and progress is shown."""
+    """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means, or only the
+    slice ``agent_range`` of these agents. They train for ``steps_in_use`` steps. If ``doing`` is not empty, it is
+    printed with the estimated minutes, and progress is shown."""
     steps = module.config.steps_in_use
     agent_seeds = module.seeds_of(name, count)[slice(*agent_range or (0, count))]
     if doing:
@@ -193,11 +197,11 @@ def _outcome(
     proxies, seeds = means.repeat_interleave(len(agent_seeds), 0), agent_seeds * len(means)
     with progress("agents trained and tested", bool(doing)) as watch:
         outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
-    module.spend(outcome.test_steps)  # checkpoints do not count these steps: a resumed search is evaluated again
+    module.spend(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
 
 
 def say_if(verbose: bool, doing: str) -> None:
-    """Print the next step, if ``verbose``."""
+    """Print ``doing``, the next step of the command, if ``verbose``."""
     if verbose:
         print(doing, flush=True)

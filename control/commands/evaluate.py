@@ -1,6 +1,6 @@
-"""`--eval_agent`: how good is the agent of a checkpoint, which knows everything but how many episodes? And what are
-fresh agents worth that never trained on the real environment? They train on a proxy and are tested on the real
-environment, beside agents that trained there."""
+"""`--eval_agent`: evaluate the agent of a checkpoint, or a proxy. A checkpoint contains all settings except the number
+of episodes. A proxy is evaluated by fresh agents: they train on it, are tested in the real environment, and are
+compared with agents that train in the real environment."""
 
 import contextlib
 import dataclasses
@@ -55,11 +55,11 @@ _OF_CHECKPOINTS = (
 _MOST_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "episodes", "seconds")
 WIDTHS = (14, 7, 6, 22, 6, 8, 8, 7)
-REAL_STEPS = 50_000  # at most, of an agent whose training on the real environment ends by a rule
+REAL_STEPS = 50_000  # default limit for agents that train on the real environment
 
 
 def evaluate(settings: Settings) -> int:
-    """Print how good an agent's checkpoint is, or what agents are worth that train on a proxy. Returns 0."""
+    """Evaluate a checkpoint or a proxy, and print the results. Returns 0."""
     prepare(settings.run)
     path = settings.subcommand.eval_agent
     source = proxy_or_checkpoint(path)
@@ -128,8 +128,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _game(settings: Settings, trained_on: str) -> str:
-    """The environment to evaluate in: the one that was asked for, else the one that was ``trained_on``, with the
-    parameters that were asked for. SettingError where it has none of these."""
+    """Return the environment to evaluate in: ``gamename`` if the user gave it, else ``trained_on``, with the user's
+    parameters. Raises SettingError for a parameter that it lacks."""
     game, game_parameters = taken_apart(settings.run.gamename if "gamename" in settings.explicit_names else trained_on)
     for name in settings.changed:
         if name not in game.in_use():
@@ -138,7 +138,7 @@ def _game(settings: Settings, trained_on: str) -> str:
 
 
 def _followed(loop: Loop, settings: Settings) -> str:
-    """The command that the agent is given, for those that follow one."""
+    """Return the command that the agent follows, as the start of a line. Empty if it follows none."""
     commands = loop.agents[0].commands_now()
     if not commands:
         return ""
@@ -149,7 +149,7 @@ def _followed(loop: Loop, settings: Settings) -> str:
 
 
 def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Lines of the table: one per seed, and one for all of several."""
+    """Yield rows of the table: one per seed, and one for all seeds if there are several."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()
     rows = [(str(seed), returns[m], lengths[m]) for m, seed in enumerate(seeds)]
     if len(seeds) > 1:
@@ -160,8 +160,11 @@ def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
-    """The proxy in a file, of a shipped name, or of a search's folder or checkpoint: its winner, or the best mean so
-    far. Of agents, the checkpoint in a file or folder."""
+    """Load a proxy or an agent's checkpoint.
+
+    ``path`` is a proxy's file or shipped name, a checkpoint, or a run folder. The proxy of a search is its winner, or
+    the best mean so far. Raises ProxyError if no mean of the search has a fitness.
+    """
     where = Path(path)
     where = run_dir.winner(where) or where
     if where.suffix == SUFFIX or path in pretrained() and not where.exists():
@@ -219,7 +222,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     seeds = fresh_seeds(run.seed, "evaluation", options.num_agents, len(names))
 
     def show(name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
-        """Train, test, and print the row; and how soon agents solve the game, where all train for as long."""
+        """Train and test agents on ``proxies`` (None: the real environment) and print their row. Also print how soon
+        they solve the game, if they are tested during training (``test_every``)."""
         started = time.perf_counter()
         job = (config, agent_name, agent_config, proxy.game)
         how_many = (run.num_workers, run.ray_address, run.num_threads)
@@ -261,7 +265,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             note = "both trainings are the same; with --real_steps N that on the real environment is one that suits it"
             print(f"\n{note}")
         return
-    # One environment, one update per step, and everything is remembered.
+    # One environment, one update per step, and a replay buffer that holds all steps.
     first = max(1, agent.init_episodes)
     changes = {"num_envs": 1, "fill": 0, "init_episodes": first, "buffer_size": 100_000, "eps_fraction": None}
     field_kinds = kinds(type(agent))
@@ -273,9 +277,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
 
 
 def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
-    """Which agents are to train on a proxy, those of ``--agent``, else of its search, and their `agent_settings`.
-    SettingError where they cannot or a setting does nothing, ProxyError where the real environment is not as the proxy
-    was learned for, or its file names no agents."""
+    """Return the names of the agents that train on a proxy, from ``--agent`` or else from its search, and their
+    `agent_settings`. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
+    ProxyError if the real environment differs from the proxy's, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     if "agent" in settings.explicit_names:
         agent_name = settings.run.agent
@@ -300,7 +304,8 @@ def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:
-    """Those of the real environment. ProxyError where it is not there, or is not as the proxy was learned for."""
+    """Return the spaces of the proxy's real environment. Raises ProxyError if it is unknown or has other spaces than
+    the proxy."""
     start, proxy_spaces = f"proxy {str(proxy.path)!r}: its", proxy.spaces
     try:
         real = spaces_of(proxy.game)

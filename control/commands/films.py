@@ -1,5 +1,6 @@
-"""`--film`: agents side by side in the same episodes. They come from checkpoints, or train on a proxy first. Two words
-name further agents: `untrained`, and `real` for one that trains on the real environment as long as on the proxy."""
+"""`--film`: film agents side by side in the same episodes. Agents are from checkpoints, or train on a proxy first. Two
+words name further agents: `untrained`, and `real` for an agent that trains on the real environment, with the same limit
+of steps."""
 
 import contextlib
 import dataclasses
@@ -61,7 +62,8 @@ def film_beside(settings: Settings) -> int:
 
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
-    """Each of the words with the file that it, or the one before it, names. Words in front go by the first file."""
+    """Return each word with its source: the file that it names. `untrained` and `real` have the source of the last file
+    before them, or else of the first file. Raises SettingError."""
     sources_by_word = {word: proxy_or_checkpoint(word) for word in words if not _is_word(word)}
     if not sources_by_word:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
@@ -100,7 +102,7 @@ def _path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, word: str, source: Source, stack: contextlib.ExitStack) -> Actor:
-    """The actor for a word of the command line. ``stack`` closes open loops."""
+    """Return the actor for a word and its source. ``stack`` closes the loops that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
         return _on_proxy(run, *agents_on(settings, source), word, source)
@@ -111,7 +113,7 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     title = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed})"
     if not _is_word(word):
         return _playing(loop, run.seed, f"{title}, {int(source.run_state['env_steps'][0]):,} steps")
-    commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the same of both
+    commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the trained one's
     new = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command), training=False)
     stack.callback(new.close)
     return _playing(new, run.seed, f"{checkpoint_settings.run.implementation}, untrained")
@@ -123,7 +125,8 @@ def _playing(loop: Loop, seed: int, caption: str) -> Actor:
 
 
 def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -> Actor:
-    """An agent as `--eval_agent` trains its first: on the proxy, on the real environment, or not at all."""
+    """Train an agent on the proxy, on the real environment, or not at all, as ``word`` says. Seeds equal the first
+    agent's in `--eval_agent`. Returns its actor."""
     word = word if _is_word(word) else ""
     name, steps = named_agents(names)[0], proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule

@@ -1,4 +1,4 @@
-"""`--import_proxy`: a learned environment or reward of another project as a file of ours."""
+"""`--import_proxy`: convert a learned environment or reward network of another project to our file format."""
 
 import dataclasses
 from pathlib import Path
@@ -29,11 +29,11 @@ def import_proxy(settings: Settings) -> int:
     except SettingError as error:
         raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
     spaces, tensors, implementation = spaces_of(game), dict(original.tensors), files.searching(original.kind)
-    if original.kind == "bandit":  # ours takes the action first
+    if original.kind == "bandit":  # our networks have the action before the observation
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], 1)
     agent = original.agents.get("agent", agents_of(implementation, game, {"proxy": original.kind}))
     config = default_configs(implementation, game, {"proxy": original.kind}, agent)[1]
-    # A recipe for searches may scale inputs and outputs; the original does not.
+    # The default settings of searches may scale inputs and outputs; the original does not.
     unscaled = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
     config = dataclasses.replace(config, **unscaled | original.settings, proxy=original.kind)
     try:

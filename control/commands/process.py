@@ -1,4 +1,4 @@
-"""Settings of the process of a command, before anything is computed in it. Imports no Lightning."""
+"""Configuration of a command's process: threads, precision, warnings. Imports no Lightning."""
 
 import logging
 import os
@@ -12,11 +12,11 @@ from control.loops.process import configure_torch
 
 
 def prepare(run: RunConfig) -> None:
-    """Settings of this process, before anything is computed in it."""
+    """Configure this process for ``run``. Call it before anything is computed."""
     configure_torch(run.num_threads, run.matmul_precision)
     if run.num_workers > (cores := os.cpu_count() or 1) and run.ray_address is None:
         note(f"num_workers is {run.num_workers}, and this machine has {cores} cores: the processes share them")
-    # Lightning's advice is about data loaders and loggers that are as they are on purpose.
+    # Lightning's warnings are about data loaders and loggers that differ on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)
@@ -24,6 +24,7 @@ def prepare(run: RunConfig) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread hands an error of the disk to whoever writes next, who ends the run with a line."""
+    """Print the exception of a thread, except disk errors of TensorBoard's thread. The next write to TensorBoard raises
+    them again in the main thread."""
     if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK):
         threading.__excepthook__(failed)

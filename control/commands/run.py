@@ -1,4 +1,4 @@
-"""Runs in Python: the result of `trainer.train` and `trainer.load`."""
+"""`Run`, the result of `trainer.train` and `trainer.load` in Python."""
 
 import base64
 import contextlib
@@ -30,12 +30,12 @@ from models.vocabulary import translate
 if TYPE_CHECKING:
     from control.lightning.agent import AgentModule
 
-ENVS = 25  # environments side by side; it decides which episodes are played, so the command has it too
+ENVS = 25  # parallel environments; `--eval_agent` has the same number, because the episodes depend on it
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Episodes of M seeds: ``returns`` and ``lengths`` ``[M, E]``."""
+    """Returns and lengths ``[M, E]`` of E episodes for each of M seeds."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
@@ -50,13 +50,13 @@ class Evaluation:
 
 
 class Player:
-    """One episode of the first seed's agent: observations and actions are as the environment has them."""
+    """Plays one episode with the first seed's agent. Observations and actions have the environment's format."""
 
     def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
         self._policy, self._obs_shape = policy, obs_shape
 
     def act(self, obs: ArrayLike) -> Any:
-        """The action for ``obs [*O]``: an int, or an array ``[A]``. Raises SettingError for anything else."""
+        """Return the action for ``obs [*O]``: an int, or an array ``[A]``. Raises SettingError for other shapes."""
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
             raise SettingError(
@@ -66,13 +66,13 @@ class Player:
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
-        """Pass on the reward of the action. Only agents with commands use it."""
+        """Pass the reward of the last action to the agent. Only agents with commands use it."""
         self._policy.advance(torch.full((self._policy.members, 1), float(reward)))
 
 
 @dataclass(frozen=True)
 class Film:
-    """A film on disk: its ``path`` (mp4) and the return of each episode. A notebook shows it with controls."""
+    """A film on disk: its ``path`` (mp4) and the return of each episode. Notebooks display it as a video player."""
 
     path: Path
     returns: tuple[float, ...]
@@ -83,8 +83,8 @@ class Film:
 
 
 class Run:
-    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (of the last one without
-    evaluations). ``finished`` is False if Ctrl-C ended the training."""
+    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (the last one if there were no
+    evaluations). ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
         if not isinstance(path, str | os.PathLike):
@@ -107,7 +107,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The columns of metrics.csv: one number per epoch and seed, NaN for missing ones."""
+        """Column -> values of metrics.csv: one number per row, which is an epoch of a seed; NaN if it is missing."""
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
@@ -120,10 +120,12 @@ class Run:
     def evaluate(
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **aliases: Any
     ) -> Evaluation:
-        """Play ``episodes`` of every seed of the run with greedy actions, or with drawn ones (``sample``), in the run's
-        environment or in another with the same spaces (``gamename``). ``seed`` chooses the episodes; results equal
-        those of ``--eval_agent`` with the same ``--evaluation``. ``aliases`` takes alternative names of gamename, such
-        as ``env``."""
+        """Play ``episodes`` for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
+
+        ``gamename`` is another environment with the same spaces; ``aliases`` are other names of this argument, such as
+        ``env``. ``seed`` determines the episodes. Results equal ``--eval_agent`` with the same ``--evaluation``. Raises
+        SettingError.
+        """
         parameter_names = ("episodes", "sample", "seed", "gamename")
         for name in (aliases := translate(aliases, (), parameter_names, lambda name: None)[0]):
             if name != "gamename" or gamename is not None:
@@ -144,8 +146,9 @@ class Run:
         return Evaluation(episode_results.returns.double().numpy(), episode_results.lengths.numpy())
 
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
-        """Film ``episodes`` of the first seed's agent in a new file of the run's ``videos``, with greedy or with drawn
-        (``sample``) actions. ``seed`` chooses the episodes. Raises UserError if the environment has no pictures."""
+        """Film ``episodes`` of the first seed's agent, with greedy actions or, if ``sample``, sampled actions. Writes a
+        new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if the environment cannot
+        be rendered."""
         settings = to_play(self.settings.replace(num_workers=1), 1)
         prepare(settings.run)
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
@@ -153,12 +156,14 @@ class Run:
             return Film(path, tuple(film(loop, settings.run, path, f"video {seed}", sample, episodes)))
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
-        """A player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each step."""
+        """Return a player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each
+        step."""
         loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def predict(self, obs: ArrayLike) -> Any:
-        """The greedy action for one observation ``[*O]``, as at the start of an episode."""
+        """Return the greedy action for one observation ``[*O]``. The command and any memory are as at the start of an
+        episode."""
         return self.policy().act(obs)
 
     def __repr__(self) -> str:
@@ -166,14 +171,14 @@ class Run:
 
 
 def to_play(settings: Settings, episodes: int) -> Settings:
-    """``settings`` with the number of environments for an evaluation of ``episodes`` episodes. Agents with a setting
-    for it keep theirs."""
+    """Return ``settings`` with the number of parallel environments for an evaluation of ``episodes`` episodes. Agents
+    with a setting for this number keep it."""
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
 
 def elsewhere(settings: Settings, game: str) -> Settings:
-    """The ``settings`` of a run in the environment ``game``. Raises SettingError if its spaces differ."""
+    """Return the ``settings`` of a run with another environment ``game``. Raises SettingError if its spaces differ."""
     trained_on = settings.run.gamename
     trained_spaces, game_spaces = spaces_of(trained_on), spaces_of(game)
     for name in ("obs_shape", "obs_dtype", "actions"):
@@ -184,8 +189,9 @@ def elsewhere(settings: Settings, game: str) -> Settings:
 
 
 def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
-    """The loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the run's
-    only in ways that do not affect the networks. ``seed`` chooses the episodes."""
+    """Build the loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the
+    run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for the
+    checkpoint of a search."""
     if settings.proxy is not None:
         raise UserError(
             f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"

@@ -1,4 +1,4 @@
-"""Search spaces (docs/tuning.md): hyperparameters and their ranges. Imports no torch, no ray."""
+"""Search spaces: hyperparameters and their ranges (docs/tuning.md). Imports neither torch nor ray."""
 
 import dataclasses
 import math
@@ -38,8 +38,8 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 """What may be said of a hyperparameter: what follows in words, and the types of a range's numbers."""
 
-# Published spaces are files: experiments/FAMILY/search_IMPLEMENTATION.yaml, and "RCP-R" may share "rcp".
-# Searches for a proxy may have one for a kind of proxy or of agent: search_se-bandit.yaml, search_rn-td3.yaml.
+# Published spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml; RCP-R and RCP-A may share search_rcp.yaml.
+# Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml, search_rn-td3.yaml.
 _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 _FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
 SHAPE = {
@@ -51,8 +51,8 @@ SHAPE = {
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter and its values: the choices, or the ends of a range. A grid is a loguniform range of
-    ``count`` points."""
+    """One hyperparameter. ``values`` are its choices, or the ends of its range (for ``log1m``, the range of 1 minus the
+    hyperparameter). A grid has kind ``loguniform`` and ``count`` points; otherwise ``count`` is 0."""
 
     name: str
     kind: str
@@ -61,11 +61,12 @@ class Dimension:
 
     @property
     def labels(self) -> list[Any]:
-        """The choices in a form that search algorithms accept: lists and null as text."""
+        """The values in a form that search algorithms accept: lists and null become text."""
         return [value if isinstance(value, bool | int | float | str) else word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
-        """The setting for a label or a number. Numbers are rounded to six digits for readability."""
+        """Convert a label, or a number in the range, to a value of the setting. Numbers are rounded to six digits for
+        readability, and to the points of a grid."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         value = self.clamp(raw)
@@ -79,7 +80,7 @@ class Dimension:
         return float(f"{10 ** (first + index * step):.6g}")
 
     def clamp(self, raw: float) -> float:
-        """The nearest value within the ends of the range."""
+        """Return the nearest value in the range, rounded to six digits or to an integer."""
         low, high = self.values
         value = round(raw) if self.kind.endswith("randint") else float(f"{raw:.6g}")
         return min(max(value, low), high)
@@ -87,18 +88,18 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space whose values have all been checked against the settings."""
+    """A search space with valid values only, and ``source``, the path of its file."""
 
     dimensions: dict[str, Dimension]
     source: str
-    entries: Mapping[str, Any] = field(default_factory=dict)  # of its file, by the names of the settings
+    entries: Mapping[str, Any] = field(default_factory=dict)  # name of setting -> entry of the file
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings for a searcher's suggestion."""
+        """Convert a search algorithm's suggestion to settings."""
         return {name: dimension.decode(raw[name]) for name, dimension in self.dimensions.items()}
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """A suggestion with its numbers brought back into their ranges."""
+        """Return a suggestion with all numbers clamped to their ranges."""
         return raw | {
             name: dimension.clamp(raw[name])
             for name, dimension in self.dimensions.items()
@@ -143,12 +144,13 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if both are given."""
+    """Return ``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if ``values`` contain
+    both."""
     return translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))[0]
 
 
 def _by_our_names(entries: Mapping[str, Any], settings: Settings, valid_flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """A file's entries under the names of the settings that are ``valid_flags``."""
+    """Return a file's ``entries`` with aliases translated to names in ``valid_flags``."""
     renamed_entries, _ = translate(
         entries, families_of(settings.run.implementation, settings.run.agent), valid_flags, lambda name: None
     )
@@ -211,7 +213,7 @@ def _choices(flag: Flag, entries: list[Any]) -> list[Any]:
 
 
 def _range(flag: Flag, kind: str, arguments: list[Any]) -> tuple[tuple[float, float], int]:
-    """The ends of a range, and the points of a grid, else 0."""
+    """Return the ends of a range, and the number of points of a grid, 0 for other ranges. Raises SettingError."""
     name, value_kind, (words, types) = flag.name, flag.kind, KINDS[kind]
     if value_kind.is_list or value_kind.item not in (int, float):
         raise SettingError(f"{name} is no number; give a list of choices instead of {kind}")

@@ -1,6 +1,6 @@
-"""Trials that are searches for a proxy: three levels, in which hyperparameters are searched for searches, and these
-train agents. Source: Ferreira et al. 2022, arXiv 2202.02790, whose trials were judged by the generations of three
-searches until the task was solved."""
+"""Trials of a hyperparameter search that are themselves searches for a proxy, in which agents train. Source: Ferreira
+et al. 2022, arXiv 2202.02790. Their score of a trial is the mean number of generations that three searches need to
+solve the task."""
 
 import contextlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from control.storage import checkpoints
 from control.storage.run_dir import LAST, atomic_write_text
 from models.settings import SettingError, UserError
 
-REPEATS = 3  # searches of a trial, as published
+REPEATS = 3  # searches per trial, as published
 
 
 def for_trials(settings: Settings) -> Settings:
@@ -43,7 +43,8 @@ def for_trials(settings: Settings) -> Settings:
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
     """Run one search after another, with ``repeats`` seeds. Each has a subfolder of ``folder``, and continues from the
-    checkpoint there. After each search, ``report`` receives the means over all searches so far. Raises TrialFailed."""
+    checkpoint there if there is one. After each search, ``report`` receives the means over all searches so far. Raises
+    TrialFailed."""
     outcomes: list[Mapping[str, float]] = []
     with logged(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
@@ -53,8 +54,8 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 
 def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a search and return its measurements. A search that stops with a UserError counts as unsolved: its fitness
-    was flat, or its mean diverged."""
+    """Run a search in ``folder`` and return its measurements. A search that stops with a UserError counts as unsolved:
+    its fitness was flat, or its mean diverged."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
@@ -76,23 +77,23 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
             spent, budget = module.epoch, module.config.generations
             if objective == "steps":
                 spent, budget = steps, settings.total_steps
-            assert budget is not None and aim is not None  # `for_trials`
+            assert budget is not None and aim is not None  # ensured by `for_trials`
             score = -until_solved(spent, budget, module.mean_return, aim)
         return {METRIC: score, REACHED: float(solved), "epoch": module.epoch, "env_steps": steps}
 
 
 def until_solved(spent: int, budget: int, reached: float, aim: float) -> float:
-    """Compute the cost of a search in generations or steps. If its mean ``reached`` the return ``aim``, this is the
-    number ``spent``. Otherwise it is ``most * (1 + d / (1 + d))`` with ``d = (aim - reached) / max(1, abs(aim))``, so
-    between one and two times the maximum, and monotone in ``reached``."""
+    """Compute the cost of a search in generations or steps. If its mean has ``reached`` the return ``aim``, the cost is
+    the number ``spent``. Otherwise it is ``budget * (1 + d / (1 + d))`` with ``d = (aim - reached) / max(1,
+    abs(aim))``: between one and two times the budget, and lower the closer ``reached`` is to ``aim``."""
     missing = (aim - reached) / max(1.0, abs(aim))
     return spent if reached >= aim else budget * (2 - 1 / (1 + missing))
 
 
 def held_out(module: ProxyModule) -> float:
-    """Compute the mean return of fresh agents that train on the best mean of a search. With ``test_every`` it is the
-    mean over all tests during training, else over the tests at its end. Diverged agents count as the worst finite one.
-    Raises TrialFailed if all diverged."""
+    """Compute the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
+    the mean over all tests during training, else over the tests at its end. Diverged agents count as the worst finite
+    one. Raises TrialFailed if all diverged."""
     config, count = module.config, module.config.report_agents
     mean = module.archive.entries[0][2] if module.archive.entries else module.mean.detach()[0]
     seeds = module.seeds_of("report", count)

@@ -1,4 +1,4 @@
-"""The summary of a command: paths, and commands to type next."""
+"""The end of a command's summary: paths, and commands to type next."""
 
 import shlex
 import shutil
@@ -14,15 +14,15 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 
 def command(settings: Settings, *words: object) -> Command:
-    """The words of a command of ours, which imports the modules that the run needed."""
+    """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
     modules = dict.fromkeys([*settings.imports, settings.run.gamename.rpartition(":")[0]])
     imports = ",".join(filter(None, modules))
     return (TRAINER, *(("--import", imports) if imports else ()), *words)
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
-    """Print the last lines of a summary, and commands that a shell in this folder takes as they are: ``tensorboard``
-    with its flags, or the words after ``python``."""
+    """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
+    begins with ``tensorboard``, or is the words after ``python``."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
     summary_lines = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
     print(*summary_lines, painted("next:", "bold", sys.stdout), sep="\n")
@@ -37,6 +37,6 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) 
 
 
 def _program(name: str) -> str | Path:
-    """``name`` if a shell finds this environment's program by it, else its path."""
+    """Return ``name`` if the shell finds this Python environment's program under it, else the program's path."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

@@ -1,4 +1,4 @@
-"""A training run from start to summary: folder, module, Lightning's trainer, and the printed summary."""
+"""A training run: its folder, its module, Lightning's trainer, and the printed summary."""
 
 import dataclasses
 import importlib
@@ -46,13 +46,13 @@ _FOREIGN = ("wandb", "mlflow")  # loggers of Lightning that need other packages
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
-    """Train with ``settings``. Returns the folder of the run, and False if Ctrl-C ended it early. Without ``verbose``
-    only warnings are printed."""
+    """Train with ``settings``. Returns the run folder, and whether the run finished (False after Ctrl-C). Unless
+    ``verbose``, only warnings are printed. Raises SettingError."""
     prepare(settings.run)
     check_outputs(settings.run)
     older = run_dir.versions(run_dir.parent(settings.run)) if settings.run.resume else []
-    for folder in older[-1:]:  # an older one is another run
-        with run_dir.locked(folder):  # before reading, so that no other run writes to it meanwhile
+    for folder in older[-1:]:  # only the newest is resumed
+        with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (last := folder / run_dir.LAST).exists():
                 module = _resumed(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
@@ -78,9 +78,9 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 
 
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
-    """Whether the run came to its end."""
+    """Train ``module`` in ``folder`` and print the summary. Returns whether the run finished."""
     run, done = module.settings.run, module.epoch
-    if not module.is_over():  # of a run that is over the file says how it came about
+    if not module.is_over():  # else config.yaml keeps the settings that made the run
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         write_versions(folder, done + 1)
     if verbose:
@@ -92,7 +92,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{resuming}")
     started, stop = time.monotonic(), StopOnSignal()
     progress_callbacks: Callbacks = [Progress()] if verbose else []
-    module.log_all = bool(callbacks)  # ours read the module's row
+    module.log_all = bool(callbacks)  # our callbacks read ``module.row`` instead of logged metrics
     try:
         with stop:
             fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
@@ -106,9 +106,9 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
-    """Train ``module`` from its current epoch to the last one. Metrics and checkpoints go to ``folder``. In every epoch
-    ``callbacks`` run first, then the log, then the checkpoints, then ``checkpoint_callbacks``, which must be checkpoint
-    callbacks for Lightning too."""
+    """Train ``module`` from its current epoch to the last one. Metrics and checkpoints are written to ``folder``. In
+    every epoch ``callbacks`` run first, then the log, then the checkpoints, then ``checkpoint_callbacks``. The latter
+    must derive from Lightning's ``Checkpoint``."""
     run, checkpoint = module.settings.run, module.restored
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
@@ -131,7 +131,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
 
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
-    """Lightning's loggers for the settings. metrics.csv and TensorBoard are written by `RunLog`."""
+    """Return Lightning's loggers for wandb and MLflow. `RunLog` writes metrics.csv and TensorBoard."""
     if run.logger not in _FOREIGN:
         return []
     name = "/".join(folder.parts[-4:])
@@ -141,7 +141,7 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 
 def _check_logger(run: RunConfig) -> None:
-    """Raise SettingError if the package of ``logger`` is missing, before anything is written."""
+    """Raise SettingError if the package for ``run.logger`` is missing."""
     try:
         if run.logger in _FOREIGN:
             importlib.import_module(run.logger)
@@ -162,8 +162,8 @@ def build_module(settings: Settings) -> RunModule:
 
 
 def _resumed(settings: Settings, last: Path) -> RunModule:
-    """The module of the interrupted run, restored from its checkpoint. Nothing is written. Prints a note if metrics.csv
-    lacks rows that the checkpoint counts."""
+    """Return the module of the interrupted run, restored from its checkpoint. Prints a warning if metrics.csv lacks
+    rows of epochs in the checkpoint. Writes nothing."""
     checkpoint = checkpoints.load(last, resume=True)
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
@@ -176,7 +176,7 @@ def _resumed(settings: Settings, last: Path) -> RunModule:
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """The settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
+    """Return the settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
     previous_values, now = as_dict(checkpoint.settings), as_dict(settings)
     family_spec = family(checkpoint.settings.run.implementation)
     configs = checkpoint.settings.configs
@@ -195,13 +195,13 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     changes = {name: now[name] for name in changeable if name in settings.explicit_names | by_flag}
     end = end_of(checkpoint.settings.run.implementation)
     if now["total_steps"] is not None and "total_steps" in settings.explicit_names and end != "total_steps":
-        changes[end] = now[end]  # null unless given
+        changes[end] = now[end]  # null by default, as total_steps ends the run
     return dataclasses.replace(checkpoint.settings.replace(**changes | {"resume": False}), imports=settings.imports)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
-    """Finish the run after the last epoch and print the summary: results, time since ``started``, paths, and the next
-    commands. Returns False if Ctrl-C interrupted it."""
+    """Make the results of a run after its last epoch, and print the summary: results, time since ``started``, paths,
+    and commands to type next. Returns False if Ctrl-C interrupted it."""
     lines: list[tuple[str, object]] = [("run", folder)]
     finished = True
     try:
@@ -250,7 +250,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
-    """Figures, the final video and the choice of a search's winner; names and values of lines for the summary."""
+    """Make figures, the final video and, for a search, its winner. Yields names and values of lines for the summary."""
     if isinstance(module, ProxyModule):
         yield from conclude(module, folder, verbose)
         return
@@ -258,7 +258,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     if (folder / "metrics.csv").exists():
         say_if(verbose, "drawing the learning curve")
         yield "figure", learning_curve(folder, look_of(module.settings.run))
-    if module.is_over():  # before the best weights take the place of the last
+    if module.is_over():  # before the best weights replace the last ones
         for line in write_outputs(module.settings, module.agents, folder):
             yield "output", line
     if module.settings.run.record:

@@ -1,5 +1,5 @@
-"""Trials of a search: ordinary training runs that report their evaluations, and what has been found so far: lines on
-trials, ``results.csv``, ``best.yaml``, the files of a resumed search, and the summary. Knows no Ray."""
+"""Trials of a hyperparameter search, which are ordinary training runs that report their evaluations. The results of a
+search: lines on trials, ``results.csv``, ``best.yaml``, the files to resume it, and the summary. Does not use Ray."""
 
 import contextlib
 import csv
@@ -35,11 +35,11 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import atomic_write_text
 from models.settings import UserError
 
-METRIC = "score"  # what a run is judged by: greedy evaluation, or the running mean of training returns
+METRIC = "score"  # of a run: its greedy evaluation, or the running mean of training returns
 EVALUATED = (GREEDY, SAMPLED)
-SEARCHES, REACHED = "searches", "solved"  # of a trial that searches for proxies: how many it has made, the share solved
+SEARCHES, REACHED = "searches", "solved"  # of a trial that searches for proxies: number of searches, share solved
 SETTINGS, SPACE = "search.yaml", "space.yaml"  # in the folder of a search, beside its trials
-DEPENDENT = ("bohb", "pbt")  # algorithms whose trials are paused, or go on from another's state
+DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial from another's state
 ENDED = ("finished", "stopped early", "failed")
 _SHOWN = 5
 Reporter = Callable[[dict[str, float]], None]
@@ -47,8 +47,9 @@ Reporter = Callable[[dict[str, float]], None]
 
 @dataclass
 class Trial:
-    """One trial: its last evaluation, and its best one with the hyperparameters at that time. ``raw`` has these in the
-    form of the search algorithm. ``course`` has a row [length, score] per evaluation, see `course_of`."""
+    """One trial: its last evaluation, its best evaluation, and ``values``, the hyperparameters at the best one. ``raw``
+    are these hyperparameters in the form of the search algorithm. ``course`` has a row ``[length, score]`` for every
+    evaluation (see `course_of`)."""
 
     number: int
     folder: Path
@@ -70,8 +71,8 @@ class Trial:
 
 
 class Search:
-    """Is told of every evaluation and every end of a trial. Prints one line for each and keeps the files in ``folder``
-    up to date."""
+    """The trials of a search. Its methods are called at every start, evaluation and end of a trial. It prints a line
+    for every end and every new best score, and updates the files in ``folder`` with them."""
 
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
@@ -110,7 +111,7 @@ class Search:
         }
 
     def _can_resume(self, saved: Mapping[str, Any]) -> bool:
-        """Whether the trial has a valid number and its results are numbers, so that a search can go on with it."""
+        """Return whether the trial read from a file has a valid number, status and results."""
         parts: list[dict[str, Any]] = [saved["best"], saved["last"]]
         measurements = [
             part[name] for part in parts for name in (*self.evaluated, "epoch", "env_steps") if name in part
@@ -127,21 +128,22 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best score, the best first. Trials with more searches come before those with fewer."""
+        """Trials by their best score, best first. If trials are searches for a proxy, the number of completed searches
+        is compared first."""
         return sorted(self.trials.values(), key=lambda t: (-t.best.get(SEARCHES, 0), -t.score, t.number))
 
     @property
     def interrupted(self) -> list[Trial]:
-        """Trials of a resumed search that had not ended."""
+        """Trials of a resumed search that did not end before."""
         return [trial for trial in self.trials.values() if trial.status == "interrupted"]
 
     @property
     def scored(self) -> list[Trial]:
-        """Those of `ranked` that have a score."""
+        """Trials with a score, best first."""
         return [trial for trial in self.ranked if trial.best]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
-        """A trial begins, or goes on after a pause."""
+        """Record that a trial starts, or continues after a pause. Returns the trial."""
         if number not in self.trials:
             self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), dict(raw))
             self.write()
@@ -149,7 +151,8 @@ class Search:
         return self.trials[number]
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """An evaluation of a trial whose hyperparameters are ``raw`` now."""
+        """Record an evaluation of a trial, and its current hyperparameters ``raw``. For trials that are searches, the
+        latest evaluation always counts as the best."""
         trial, previous_scored = self.start(number, raw), self.scored
         trial.last = dict(metrics)
         trial.course.append([metrics[course_of(self.settings)[0]], metrics[METRIC]])
@@ -162,7 +165,8 @@ class Search:
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """A trial has ended, by itself or by its scheduler; with ``problem`` it has this ``status``."""
+        """Record that a trial ended, by itself or because the scheduler stopped it. With a ``problem``, it gets
+        ``status``."""
         trial = self.trials[number]
         if problem:
             trial.status, text = status, f"{status}: {problem}"
@@ -182,7 +186,7 @@ class Search:
         self.write()
 
     def write(self) -> None:
-        """``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
+        """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
         keep = ("number", "status", "raw", "last", "best", "course")
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
@@ -203,7 +207,8 @@ class Search:
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
-        """Print what was found and what to type next. 0, or 130 after Ctrl-C; UserError where every trial failed."""
+        """Write the files, and print the results and commands to type next. Returns 0, or 130 if ``interrupted``.
+        Raises UserError if no trial was evaluated, unless ``interrupted``."""
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
@@ -251,12 +256,12 @@ class Search:
 
 
 def course_of(settings: Settings) -> tuple[str, int]:
-    """The measure of a trial's length, as reports name it, and the length of a whole trial."""
+    """Return the measure of a trial's length (a name in its reports) and the length of a complete trial."""
     if settings.proxy is not None:
         return SEARCHES, settings.run.num_seeds
     if settings.epochs is not None:
         return "epoch", settings.epochs
-    assert settings.total_steps is not None  # `from_dict`
+    assert settings.total_steps is not None  # ensured by `from_dict`
     return "env_steps", settings.total_steps
 
 
@@ -273,12 +278,12 @@ def _word(value: Any) -> str:
 
 
 class TrialFailed(Exception):
-    """A trial that cannot go on; the text is one line, the rest is in its log."""
+    """Raised if a trial cannot continue. The message is one line; the traceback is in the trial's log."""
 
 
 class Report(CheckpointCallback):
-    """Hands each evaluation to ``report``. It derives from Lightning's checkpoints because those act last, when
-    ``last.ckpt`` is written."""
+    """Callback that passes every evaluation to ``report``. It derives from Lightning's checkpoint callback, because
+    these run last: ``last.ckpt`` is then written."""
 
     def __init__(self, report: Reporter):
         self.report = report
@@ -293,7 +298,7 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, going on from the checkpoint ``start_from`` where there is one. Raises TrialFailed."""
+    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. Raises TrialFailed."""
     with logged(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
@@ -304,7 +309,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 
 @contextlib.contextmanager
 def logged(folder: Path, run: RunConfig) -> Iterator[None]:
-    """Append the output of a trial to ``log.txt`` in its ``folder``, and raise its errors as TrialFailed."""
+    """Append the output of a trial to ``log.txt`` in ``folder``, and turn its errors into TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
@@ -321,8 +326,8 @@ def logged(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Go on from a checkpoint that may be another trial's, with the learning rates of ``module`` and the score of
-    ``best``."""
+    """Restore ``module`` from a checkpoint that may be another trial's (PBT). The learning rates of ``module`` are
+    kept. The best score so far is read from the checkpoint ``best``; without this file it is ``-inf``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]

@@ -1,4 +1,4 @@
-"""Hyperparameter search with Ray Tune: ``--use_tune``. Trials are ordinary runs; see docs/tuning.md."""
+"""`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are ordinary runs."""
 
 import contextlib
 import importlib
@@ -25,7 +25,7 @@ from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError, names_with
 
-REDUCTION = 4  # of so many trials one goes on after each rung; the published search's
+REDUCTION = 4  # reduction factor of ASHA: one of so many trials continues after each rung; as published
 _NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
 
 
@@ -89,7 +89,7 @@ def _check(settings: Settings, space: Space) -> None:
 
 
 def _search(search: Search) -> None:
-    """Run the trials; ``search`` is told of all events."""
+    """Run the trials with Ray, and report all their events to ``search``."""
     from ray import tune as ray_tune
 
     settings, space, trial_numbers = search.settings, search.space, dict[str, int]()
@@ -97,7 +97,7 @@ def _search(search: Search) -> None:
     interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
 
-    # A function, since Ray deep-copies all else that it is given for every trial.
+    # A function, because Ray deep-copies other objects for every trial.
     def name(trial: Any) -> str:
         if trial.trial_id not in trial_numbers:
             trial_numbers[trial.trial_id] = next(numbers)
@@ -122,30 +122,32 @@ def _search(search: Search) -> None:
             storage_path=str(search.folder.absolute()),
             verbose=0,
             callbacks=[_listener(search)],
-            # PBT copies what a trial saved when it was last perturbed, so that must still exist.
+            # PBT copies the checkpoint of a trial's last perturbation, so this checkpoint must still exist.
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_num_to_keep(settings)),
         ),
     )
-    # It advises to reuse processes, which a trial that was cut short in its training does not survive.
+    # The warning advises reuse_actors, but a process whose training was cut short cannot run another trial.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
     tuner.fit()
 
 
 def _perturbed_every(settings: Settings) -> int:
-    """Epochs or steps between PBT's perturbations, of which there are about ten in a run."""
+    """Return the epochs or steps between PBT's perturbations: about a tenth of a run."""
     course, end = course_of(settings)
     eval_every = settings.schedule.eval_every if course == "epoch" else 1
     return eval_every * max(1, round(end / 10 / eval_every))
 
 
 def _num_to_keep(settings: Settings) -> int | None:
-    """Checkpoints that a trial must keep; None for all, where nobody knows how many evaluations its steps make."""
+    """Return how many checkpoints a trial must keep. None, for all, if a trial's length is in steps: the number of its
+    evaluations is then unknown."""
     course, _ = course_of(settings)
     return _perturbed_every(settings) // settings.schedule.eval_every + 3 if course == "epoch" else None
 
 
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
-    """What Ray calls in a process of its own, on any node, with the searcher's suggestion."""
+    """Run one trial. Ray calls this in a separate process on any node. ``config`` is the search algorithm's suggestion;
+    ``folder`` is the search's folder. Raises TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -168,7 +170,7 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
             return
         with tempfile.TemporaryDirectory(
             prefix=".", dir=trial_folder
-        ) as alone:  # Ray takes a whole folder for a checkpoint
+        ) as alone:  # for Ray, a checkpoint is a whole folder
             newest = max(trial_folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
             os.link(newest, Path(alone, "last.ckpt"))
             ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
@@ -188,7 +190,7 @@ def _domain(dimension: Dimension) -> Any:
     if dimension.kind == "choice":
         return ray_tune.choice(dimension.labels)
     low, high = dimension.values
-    # Ray leaves out the upper end of whole numbers.
+    # Ray excludes the upper end of integer ranges.
     kind = "loguniform" if dimension.kind == "log1m" else dimension.kind
     return getattr(ray_tune, kind)(low, high + dimension.kind.endswith("randint"))
 
@@ -198,8 +200,8 @@ def _domains(space: Space) -> dict[str, Any]:
 
 
 def _algorithm(search: Search) -> tuple[Any, Any]:
-    """Ray's search algorithm and scheduler. They start with the results of a resumed search, and with its interrupted
-    trials as first suggestions."""
+    """Return Ray's search algorithm and scheduler. They know the results of a resumed search, and its interrupted
+    trials are the first suggestions."""
     from ray.tune import schedulers
     from ray.tune.search import BasicVariantGenerator
 
@@ -230,13 +232,13 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
         searcher = BasicVariantGenerator(points_to_evaluate=points, random_state=seed, max_concurrent=at_once)
     if search_config.tune_algorithm == "optuna":
         return searcher, schedulers.FIFOScheduler()
-    # A third of the trials of searches go on after the first of these, as published.
+    # As published, a third of the trials that are searches continues after the first search.
     halving = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
         return searcher, schedulers.HyperBandForBOHB(*metric, max_t=end, reduction_factor=halving)
     if "asha" in search_config.tune_algorithm:
         first = max(end // 8, min(end, settings.schedule.eval_every) if course == "epoch" else 1)
-        # Its end is above the last one, so that a trial which gets there ends by itself and writes its files.
+        # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
             *metric, max_t=end + 1, grace_period=first, reduction_factor=halving
         )
@@ -261,7 +263,7 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
 
 
 def _listener(search: Search) -> Any:
-    """A callback of Ray Tune that tells ``search`` of each event."""
+    """Return a callback of Ray Tune that reports every event to ``search``."""
     from ray import tune as ray_tune
 
     class Listener(ray_tune.Callback):
@@ -279,10 +281,10 @@ def _listener(search: Search) -> Any:
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             search.start(_number(trial), trial.config)
-            text = Path(trial.error_file).read_text(encoding="utf-8")  # where Ray keeps the error
+            text = Path(trial.error_file).read_text(encoding="utf-8")  # with the traceback
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             _, separator, problem = lines[-1].partition("TrialFailed: ")
-            # A process that was killed may succeed at the next attempt (--resume).
+            # A trial whose process was killed may succeed when the search is resumed.
             died = ": ".join(["its process ended", *lines[1:2]])
             search.end(_number(trial), *((problem,) if separator else (died, "interrupted")))
 

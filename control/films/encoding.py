@@ -1,4 +1,4 @@
-"""Frames as h264 in mp4, and an mp4 as a small GIF. Both are the work of ffmpeg, from imageio-ffmpeg's wheel."""
+"""Write frames to an mp4 (h264), and convert an mp4 to a small GIF. Both use ffmpeg from the package imageio-ffmpeg."""
 
 import contextlib
 import subprocess
@@ -13,13 +13,13 @@ from control.storage.run_dir import replacing
 from envs.names import first_line
 from models.settings import UserError
 
-GIF_BYTES = 2_000_000  # at which it is cut, within a picture or so
-# Pictures a second, pixels of the width and colours of a GIF.
+GIF_BYTES = 2_000_000  # size at which a GIF is cut off, to within about one frame
+# Of a GIF: frames per second, largest width in pixels, number of colours.
 _GIF_SPEED, _GIF_WIDTH, _GIF_COLOURS = 12.5, 560, 64
 
 
 def encoder() -> Any:
-    """The module with ffmpeg. Raises UserError if the module or ffmpeg is missing."""
+    """Return the module ``imageio_ffmpeg``. Raises UserError if it or ffmpeg is missing."""
     try:
         import imageio_ffmpeg
 
@@ -33,8 +33,8 @@ def encoder() -> Any:
 
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
-    """Context manager for a function that adds a frame to the video ``path``, which exists after the block. All frames
-    have one size, of even numbers. Raises UserError if the video cannot be written."""
+    """Yield a function that adds a frame to a video. The file ``path`` exists after the block. All frames must have the
+    same size, with even height and width. Raises UserError if the video cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -49,7 +49,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
                         fps=frames_per_second,
                         macro_block_size=2,
                         ffmpeg_log_level="error",
-                        # Drawn pictures are no larger for a quick encoder.
+                        # A fast preset does not make videos of drawn pictures larger.
                         output_params=["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"],
                     )
                     writer.send(None)
@@ -65,7 +65,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
 
 @contextlib.contextmanager
 def _writing(file_kind: str, path: Path) -> Iterator[None]:
-    """A UserError of whatever ffmpeg or the disk says."""
+    """Turn errors of ffmpeg and of the disk into UserError."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -73,7 +73,8 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def gif(video: Path) -> Path:
-    """Write a GIF beside ``video``, cut at `GIF_BYTES`. Raises UserError if it cannot be written."""
+    """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if it cannot be
+    written."""
     path = video.with_suffix(".gif")
     chain = (
         f"fps={_GIF_SPEED},scale='min({_GIF_WIDTH},iw)':-1:flags=area,split[a][b];"

@@ -1,4 +1,4 @@
-"""Frames of a film: enlarged pictures above lines of text, drawn by Pillow in a font of matplotlib."""
+"""Frames of a film: enlarged pictures with lines of text below, which Pillow draws in a font of matplotlib."""
 
 import functools
 from collections.abc import Sequence
@@ -11,28 +11,29 @@ from numpy.typing import NDArray
 Frame = NDArray[np.uint8]
 """A picture, ``[H, W, 3]`` uint8."""
 
-SMALLEST = 400  # pixels of the longer side, below which a picture is enlarged
+SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
 GAP = 8  # pixels between pictures side by side
-_LETTER, _PER_LETTER = 16, 52  # smallest height of a letter in pixels; a wide film has one such part of its width
+_LETTER, _PER_LETTER = 16, 52  # height of letters in pixels is at least 16, and 1/52 of a wide film's width
 _READABLE = 10  # pixels of the smallest letters
 _BACK, _INK, _STRONG = (24, 26, 30), (206, 210, 216), (255, 255, 255)
 
 
 def enlarged(frame: Frame) -> Frame:
-    """The picture by the smallest whole factor that makes its longer side `SMALLEST` pixels, its squares as sharp as
-    they were."""
+    """Enlarge the picture by the smallest integer factor that makes its longer side at least `SMALLEST` pixels. Pixels
+    are repeated, so edges remain sharp."""
     factor = max(1, -(-SMALLEST // max(frame.shape[:2])))
     return frame if factor == 1 else frame.repeat(factor, 0).repeat(factor, 1)
 
 
 def letters(width: int) -> int:
-    """The height of letters in a film of ``width`` pixels. They are readable at half of its width."""
+    """Return the height of letters in a film of ``width`` pixels. They are readable if it is shown at half size."""
     return max(_LETTER, width // _PER_LETTER)
 
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
-    """The picture above ``lines`` of text. Cells of a line have equal widths, so that numbers do not move. Letters have
-    ``height`` pixels, and fewer in a cell with long text. The first line is brighter."""
+    """Return the picture with ``lines`` of text below. A line is a sequence of cells with equal widths, so that numbers
+    do not move. Letters have a height of ``height`` pixels, or less in a cell with long text. The first line is
+    brighter."""
     row, width, margin = round(1.6 * height), frame.shape[1], height // 2
     strip = _backdrop(row * len(lines) + margin, width).copy()
     for number, cells in enumerate(lines):
@@ -47,7 +48,7 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
 
 @functools.lru_cache(256)
 def _cell(text: str, height: int, room: int, row: int, ink: tuple[int, int, int]) -> Frame:
-    """A cell with its ``text``, ``[row, room, 3]``. Most are the same from picture to picture; drawing takes time."""
+    """Draw a cell with ``text``, ``[row, room, 3]``. Cached, because most cells are equal in successive frames."""
     from PIL import Image, ImageDraw
 
     cell = Image.new("RGB", (room, row), _BACK)
@@ -62,8 +63,8 @@ def _backdrop(height: int, width: int) -> Frame:
 
 
 def side_by_side(frames: Sequence[Frame]) -> Frame:
-    """Pictures side by side, the lower ones with the background under them, and both sides made even, which video
-    formats want."""
+    """Return pictures side by side. Shorter pictures have background below. Height and width are padded to even
+    numbers, which video formats need."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
     sheet = _backdrop(height + height % 2, width + width % 2).copy()
@@ -84,7 +85,8 @@ def _font(height: int) -> Any:
 
 @functools.lru_cache(4096)
 def _fitting(text: str, height: int, room: float) -> tuple[str, Any]:
-    """``text`` and a font in which it fits into ``room`` pixels. Text is cut if letters would be too small to read."""
+    """Return ``text`` and a font in which it fits into ``room`` pixels. Text is cut if letters would be too small to
+    read."""
     smallest = min(height, _READABLE)
     for size in range(height, smallest - 1, -1):
         if _font(size).getlength(text) <= room:

@@ -1,4 +1,4 @@
-"""Films of agents in rendered environments, alone or side by side: an mp4 at the speed of the environment, and
+"""Film agents in rendered environments, alone or side by side. A film is an mp4 at the environment's frame rate, and
 optionally a GIF beside it."""
 
 import contextlib
@@ -22,14 +22,14 @@ from models.contract import Policy
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
-_LONGEST = 10_000  # steps of an episode, after which it is cut: some environments have no end
-_PAUSE = 1.8  # seconds of the last picture of an episode
-_SPEED, _STILL = 150.0, 90  # pictures drawn and encoded in a second, nearly, and those at the end of most episodes
+_LONGEST = 10_000  # largest number of steps of an episode, because some environments do not end
+_PAUSE = 1.8  # seconds for which the last frame of an episode is shown
+_SPEED, _STILL = 150.0, 90  # about: frames drawn and encoded per second; repeated frames at the end of an episode
 
 
 @dataclass(frozen=True)
 class Actor:
-    """A filmed agent. ``begin()`` makes a policy for the next episode, whose first member is filmed. ``caption`` is
+    """A filmed agent. ``begin()`` returns a policy for the next episode; its first member is filmed. ``caption`` is
     printed below the pictures."""
 
     begin: Callable[[], Policy]
@@ -37,7 +37,7 @@ class Actor:
 
 
 def check_recording(run: RunConfig) -> None:
-    """Raise SettingError if the run is to be filmed and cannot be, before anything is trained or played."""
+    """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
     setting = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
     if setting:
         check_film(
@@ -46,7 +46,8 @@ def check_recording(run: RunConfig) -> None:
 
 
 def check_film(game: str, time_limit: int | None, setting: str, prefix: str = "", suffix: str = "") -> None:
-    """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing."""
+    """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing. ``prefix`` and ``suffix``
+    surround the reason in its message."""
     try:
         environment: Any = make_environment(game, 1, 1, render=True, time_limit=time_limit)
         with contextlib.closing(environment):
@@ -54,16 +55,18 @@ def check_film(game: str, time_limit: int | None, setting: str, prefix: str = ""
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # Errors of the game that have nothing to do with films are raised unchanged.
+        # If the game cannot be built without rendering either, this line raises that error instead.
         make_environment(game, 1, 1, time_limit=time_limit).close()
         line = f"{prefix}{str(error).removeprefix('record: ')}{suffix}"
         raise SettingError(f"{setting} is {line}" if prefix else f"{setting}: {line}", setting) from error
 
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
-    """Film the first member of a ``checkpoint`` in a new file of its run, and return a line with the path: one episode,
-    or with ``record`` `record_episodes` and a GIF. ``name`` seeds the episodes, as in `film`. UserError with ``record``
-    if there can be no film; without it, the line is a note."""
+    """Film the first member of ``loop`` in a new file of the run of ``checkpoint``, and return a line with the path.
+
+    The film has one episode; if ``run.record``, it has ``record_episodes`` and a GIF. ``name`` seeds the episodes, as
+    in `film`. If the film cannot be written, raises UserError or OSError if ``run.record``, else returns a note.
+    """
     path = new_film(checkpoint, f"eval_{stem}")
     try:
         with progress("filming") as watch:
@@ -78,13 +81,13 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:
-    """The next ``STEM_N.mp4`` in the videos of the run, or beside a ``checkpoint`` that was moved elsewhere."""
+    """Return the first free ``STEM_N.mp4`` in the run's ``videos``, or beside a ``checkpoint`` outside of a run."""
     folder = checkpoint.parent if home(checkpoint) == checkpoint.parent else home(checkpoint) / "videos"
     return next(path for number in itertools.count() if not (path := folder / f"{stem}_{number}.mp4").exists())
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Estimated seconds to film a run whose episodes have ``length`` steps; 0 without a film."""
+    """Estimate the seconds to film a run whose episodes have ``length`` steps; 0 unless ``run.record``."""
     return run.record * run.record_episodes * ((length or 0) + _STILL) / _SPEED
 
 
@@ -98,8 +101,9 @@ def film(
     small: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Write a video of ``episodes`` of the first member, and with ``small`` a GIF beside it. Returns their returns.
-    Seeds depend on ``name`` alone, so that filming does not change training. ``watch`` gets the progress."""
+    """Film ``episodes`` of the first member as ``path`` (mp4), and if ``small`` as a GIF beside it. Returns the return
+    of each episode. Random streams depend on ``name`` and the run's seeds, so filming does not change training.
+    ``watch`` receives the progress."""
     streams, forks = Streams.from_name(loop.seeds, name), Streams.from_name(loop.seeds, f"{name}, actions")
     seeds = streams.episode_seeds(episodes)[0].tolist()
     actor = Actor(lambda: loop.policy(forks.fork(), sample), filmed_seed(loop.seeds))
@@ -115,10 +119,12 @@ def record(
     small: bool = False,
     watch: Watch | None = None,
 ) -> list[list[float]]:
-    """Write a film of ``actors`` side by side to ``path`` (mp4): one episode after another, each from one of ``seeds``
-    for all actors. Actors whose episode has ended wait for the others. With ``small`` also write a GIF beside it.
-    ``watch`` gets the progress after each episode. Returns the returns of each actor. Raises UserError if ffmpeg is
-    missing or the environment cannot be rendered."""
+    """Film ``actors`` side by side as ``path`` (mp4), and if ``small`` as a GIF beside it.
+
+    The film has one episode for each of ``seeds``, with the same seed for all actors. Actors whose episode has ended
+    wait for the others. ``watch`` receives the progress after each episode. Returns a list of returns for each actor.
+    Raises UserError if ffmpeg is missing or the environment cannot be rendered.
+    """
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
         speed = stages[0].frames_per_second
@@ -128,7 +134,7 @@ def record(
                 for stage in stages:
                     stage.start(seed, heading)
                 add(side_by_side([stage.picture() for stage in stages]))
-                remaining_frames = max(1, round(_PAUSE * speed))  # pictures, after the last step
+                remaining_frames = max(1, round(_PAUSE * speed))  # after the last step
                 while remaining_frames:
                     remaining_frames -= all(stage.done for stage in stages)
                     for stage in stages:
@@ -142,19 +148,20 @@ def record(
 
 
 def filmed_seed(seeds: Sequence[int]) -> str:
-    """Text that names the seed that `film` shows; empty for a single seed."""
+    """Return the seed that `film` shows as text; empty if there is only one seed."""
     return f"seed {seeds[0]}" if len(seeds) > 1 else ""
 
 
 def returns_text(returns: Sequence[float]) -> str:
-    """The number of filmed episodes and their returns, in words."""
+    """Return the number of filmed episodes and their returns as text."""
     if len(returns) == 1:
         return f"one episode, return {returns[0]:.0f}"
     return f"{len(returns)} episodes, returns {', '.join(f'{episode_return:.0f}' for episode_return in returns)}"
 
 
 class _Stage:
-    """One of ``count`` actors in a separate environment, which has a row for each member of the actor's policy."""
+    """One of ``count`` actors with a separate environment. The environment has a row for each member of the actor's
+    policy, but only the first row is stepped."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, count: int, stack: contextlib.ExitStack):
         self.actor, self.returns, self._count = actor, list[float](), count
@@ -178,7 +185,7 @@ class _Stage:
         self._command = self.policy.current_command()
 
     def advance(self) -> None:
-        """Make the next step, unless the episode has ended."""
+        """Step the environment and render it, unless the episode has ended."""
         if self.done:
             return
         action = self.policy.act(self._obs)
@@ -191,7 +198,7 @@ class _Stage:
         self._frame = enlarged(self.environment.frame(0, 0))
 
     def picture(self) -> Frame:
-        """The current picture with its text."""
+        """Return the current picture with its text below."""
         lines = [[self._heading, f"step {self._steps:,}", f"return {_number(self.returns[-1])}"]]
         if self._command:
             lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._command.items()])
