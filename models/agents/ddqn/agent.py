@@ -1,4 +1,4 @@
-"""Double deep Q-learning, plain or dueling, for M members in lock-step."""
+"""Double deep Q-learning, plain or dueling, for M members in lockstep."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,12 +22,13 @@ from models.varied import draw_all, groups
 
 
 class Agent(Replaying):
-    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
+    """Double DQN with a plain or a dueling network. E is ``config.num_envs``.
 
-    Target: ``r + discount * Q_target(s', argmax_a Q(s', a))``, r alone after termination; a time limit is no
-    end. ``intrinsic`` adds a novelty bonus to the rewards of a batch (`models.curiosity`). Mean squared error, Adam,
-    and a soft target update after every gradient step. Each member has separate random streams. With ``vary_hp`` it
-    also has separate hyperparameters, drawn from its seed; all members must then come from one group of `groups`.
+    The TD target is ``r + discount * Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped
+    at time limits. ``intrinsic`` adds a novelty bonus to the rewards of a minibatch (`models.curiosity`). The loss is
+    the mean squared error. A soft target update follows every gradient step of Adam. Each member has separate random
+    streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its seed; all members must then be from
+    one group of `groups`.
     """
 
     action_kinds = (Discrete,)
@@ -63,10 +64,10 @@ class Agent(Replaying):
                 (uniforms, {"replay": (config.updates_per_step, first.batch_size)}),
             ],
         )
-        self.numbers: dict[str, Tensor] = {}  # of the step under way
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
+        self.numbers: dict[str, Tensor] = {}  # random numbers of the current step
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0
-        # Values and goals [M, B] of the latest update and the gradient [M, D], looked at now and then.
+        # From the latest update, for `metrics`: values and TD targets [M, B], gradient [M, D].
         self._latest: dict[str, Tensor] = {}
         self._action_indices = torch.arange(self.actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
@@ -78,7 +79,7 @@ class Agent(Replaying):
         self._target: Any = self.network.layers(self.target)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Greedy play, which draws nothing."""
+        """Return the greedy policy; ``sample`` has no effect."""
         return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class Agent(Replaying):
         return torch.where(explore, self.numbers["action"], self._policy.act(obs))
 
     def epsilon(self) -> Tensor:
-        """Probability of a random action now, ``[M]``."""
+        """Return the current probability of a random action, ``[M]``."""
         return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
     def observe(
@@ -108,7 +109,10 @@ class Agent(Replaying):
         return loss if learning is None else loss.masked_fill(~learners, torch.nan)
 
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Loss ``[M]`` of a gradient step of the members ``learning [M]`` (None: all) on rows by ``uniform [M, B]``."""
+        """Make a gradient step of the members ``learning [M]`` bool (None: all). Return the loss ``[M]`` before it.
+
+        Uniform numbers ``uniform [M, B]`` choose the minibatch (`ReplayBuffer.sample`).
+        """
         batch = self.replay.sample(uniform)
         reward = batch["reward"]
         if self.curiosity is not None:
@@ -138,7 +142,8 @@ class Agent(Replaying):
         super().select(members)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Epsilon, and statistics of the latest batch, ``[M]`` by tag. NaN without an update since the last call."""
+        """Return epsilon, and statistics of the latest minibatch: ``{tag: [M]}``. Statistics are NaN if there was no
+        update since the last call."""
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
         batch_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
@@ -149,7 +154,7 @@ class Agent(Replaying):
         return {"train/epsilon": self.epsilon()} | self.of_learners(batch_metrics)
 
     def values(self, obs: Tensor) -> Tensor:
-        """``obs [M, B, O] -> [M, B, A]``."""
+        """Return action values, ``obs [M, B, O] -> [M, B, A]``."""
         return self.network.forward(self._online, obs.transpose(1, 2))[-1].transpose(1, 2)
 
     def with_weights(self, online: Tensor) -> "Greedy":
@@ -157,7 +162,7 @@ class Agent(Replaying):
 
 
 class Greedy(Policy):
-    """Greedy play of M trained networks, without memory or optimiser."""
+    """Greedy policy of M Q-networks with weights ``online [M, D]``."""
 
     def __init__(self, network: Mlp | Dueling, online: Tensor):
         self.network, self.online, self.members = network, online, len(online)
@@ -165,5 +170,5 @@ class Greedy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """``obs [M, E, O]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first of several equal ones."""
         return self.network.forward(self.layers, obs.transpose(1, 2))[-1].max(1).indices

@@ -1,6 +1,6 @@
-"""DDQN compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
+"""DDQN in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this takes
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this requires
 Numba.
 """
 
@@ -33,30 +33,30 @@ from models.tiles import ZERO, copy
 from models.vectors import LANES, load, splat, store, total, where_better, where_less
 
 Array = np.ndarray[Any, Any]
-NUMBERS = ("explore", "action", "replay")  # of `Agent.noise`
+NUMBERS = ("explore", "action", "replay")  # names of the random numbers in `Agent.noise`
 IMPROVES = FAST  # how `improve` is compiled
 
 
 class Members(NamedTuple):
-    """M agents before a block of steps. Arrays are the agent's own memory."""
+    """State of M members before a block of T steps. Arrays share the memory of the agent's tensors."""
 
     dueling: bool
     over_batch: bool
-    body: Net  # the network, or the features of a dueling one
+    body: Net  # the network; if dueling, the part that computes features
     value: Net
     advantage: Net
     q_learner: Learner
-    episodes: Array  # [M]
+    episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [rows, M, 2 O + 3]
-    position: int
+    table: Array  # [rows, M, 2 O + 3]: obs, next_obs, action, reward, discount
+    position: int  # next row to write
     replay_size: int
     capacity: int
-    explore: Array  # [M, T, E]
-    action: Array  # [M, T, E]
-    replay: Array  # [M, T, U, B]
-    by_episode: Array  # epsilon after so many episodes
-    by_step: Array  # epsilon at each step of the block; empty where it goes by episodes
+    explore: Array  # [M, T, E], uniform numbers, compared with epsilon
+    action: Array  # [M, T, E], random actions
+    replay: Array  # [M, T, U, B], uniform numbers for the minibatches of U updates per step
+    by_episode: Array  # epsilon by number of finished episodes; empty if the schedule counts steps
+    by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     obs_size: int
     actions: int
     discount: np.float32
@@ -66,10 +66,11 @@ class Members(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Memory of one member's update."""
+    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`layers_of`)."""
 
     rows: Array  # [4, widest], for `single`
-    vector: Array  # of a continuous action: empty
+    vector: Array  # a continuous action: empty
+    # Memory of `forward` and `backward` for each network.
     body: Array
     body_kept: Array
     body_back: Array
@@ -79,15 +80,15 @@ class Work(NamedTuple):
     advantage: Array
     advantage_kept: Array
     advantage_back: Array
-    q: Array  # [A, B], and as many columns more as fill the last vector; so the three below
-    online_q: Array  # [A, B], of the weights that choose
-    goal: Array  # [1, B]
-    sample: Array  # [2 O + 4, B], what rows of the table hold, and the share of each in the loss
+    q: Array  # [A, columns], action values, later d loss / d q
+    online_q: Array  # [A, columns], of next_obs
+    goal: Array  # [1, columns], TD targets
+    sample: Array  # [2 O + 4, columns], rows of the table, then their weights in the loss: 1 / B, 0 in padding
     grad: Array  # [D]
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    """Return the state before the next T = ``steps`` steps, with random numbers ``numbers``, ``[M, T, ...]`` each."""
     network, config, replay, envs = agent.network, agent.config, agent.replay, agent.envs
     (table,) = replay.reserve(steps * envs)
     dueling = isinstance(network, Dueling)
@@ -118,6 +119,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
 
 
 def _nets(network: Mlp | Dueling) -> tuple[Net, Net, Net]:
+    """Return body, value and advantage; the last two are placeholders if not dueling."""
     if isinstance(network, Dueling):
         first, second = network.features.size, network.features.size + network.value.size
         return net(network.features), net(network.value, first), net(network.advantage, second)
@@ -125,7 +127,7 @@ def _nets(network: Mlp | Dueling) -> tuple[Net, Net, Net]:
 
 
 class Player(NamedTuple):
-    """What greedy play takes."""
+    """Greedy policy of M members, for `decide`."""
 
     dueling: bool
     body: Net
@@ -134,7 +136,7 @@ class Player(NamedTuple):
     online: Array  # [M, D]
     actions: int
     widest: int
-    vector: int
+    vector: int  # length of a continuous action: 0
 
 
 def player(policy: Greedy) -> Player:
@@ -146,7 +148,7 @@ def player(policy: Greedy) -> Player:
 
 
 def work(a: Members) -> Work:
-    """Memory of an update."""
+    """Allocate scratch memory for one thread."""
     batch = a.replay.shape[3]
     widest = max(a.body.widest, a.value.widest, a.advantage.widest)
     rows, vector = np.empty((4, widest), np.float32), np.empty(0, np.float32)
@@ -162,7 +164,7 @@ def work(a: Members) -> Work:
 
 @within
 def best_of(net, flat, obs, rows):
-    """`Greedy.act` of one observation."""
+    """Return the greedy action for ``obs [O]`` (`Greedy.act`). ``rows [4, widest]`` is scratch memory."""
     for k in range(len(obs)):
         rows[0, k] = obs[k]
     q = single(net.body, flat, rows, 0)
@@ -184,14 +186,14 @@ def best_of(net, flat, obs, rows):
 
 
 def choose(a, w, m, t, e, obs, state):
-    """`Agent.act`."""
+    """Return the exploring action in environment e (`Agent.act`)."""
     if a.explore[m, t, e] < epsilon(a, m, t):
         return a.action[m, t, e]
     return best_of(a, a.q_learner.online[m], obs, w.rows)
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """`Agent.observe` of one environment."""
+    """Write the step of environment e into the replay buffer (`Agent.observe`)."""
     row, size = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size
     for k in range(size):
         a.table[row, m, k] = obs[k]
@@ -203,7 +205,7 @@ def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done
 
 @compiled
 def _values(a, w, flat):
-    """`network.forward` of the columns in ``w.body[0]``, into ``w.q``."""
+    """Run `network.forward` with parameters ``flat [D]``, from observations in ``w.body[0]`` to values in ``w.q``."""
     forward(a.body, flat, w.body, w.body_kept)
     depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
     out = w.body[depth]
@@ -233,7 +235,7 @@ def _values(a, w, flat):
 
 @compiled
 def _backward(a, w, flat):
-    """`network.backward` of the gradient in ``w.q``, into ``w.grad``."""
+    """Run `network.backward`, from d loss / d q in ``w.q`` to the gradient in ``w.grad``."""
     depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
     if not a.dueling:
         copy(w.q, 0, w.body_back[depth], 0, a.actions)
@@ -259,13 +261,13 @@ def _backward(a, w, flat):
 
 
 def improve(a, w, m, t):
-    """`Agent.learn`."""
+    """Make the updates after step t, once the member may learn (`Agent.learn`)."""
     _, _, updates, batch = a.replay.shape
     replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
     if a.episodes[m] < a.init_episodes or replay_size < a.fill:
         return
     size, online, target = a.obs_size, a.q_learner.online[m], a.q_learner.target[m]
-    action_row, reward_row, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of the sample
+    action_row, reward_row, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of w.sample
     for u in range(updates):
         for j in range(batch):
             row = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], replay_size)
@@ -302,5 +304,5 @@ def improve(a, w, m, t):
 
 
 def decide(p, m, obs, state, rows, vector):
-    """`Greedy.act`."""
+    """Return the greedy action of member m (`Greedy.act`)."""
     return best_of(p, p.online[m], obs, rows)

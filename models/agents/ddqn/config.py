@@ -1,4 +1,4 @@
-"""Settings of the DDQN family. This file is the only home of their defaults; it imports no torch.
+"""Settings of the DDQN family, with their defaults. Imports no torch.
 
 Sources: [H] van Hasselt, Guez & Silver 2016, "Deep Reinforcement Learning with Double Q-learning", arXiv 1509.06461.
 [W] Wang et al. 2016, "Dueling Network Architectures", arXiv 1511.06581. [F] Ferreira et al. 2022, "Learning Synthetic
@@ -15,7 +15,7 @@ from models.settings import nonlinearity, setting, width
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of DDQN and DuelingDDQN. `FAMILY` holds the defaults of the dueling form."""
+    """Hyperparameters of DDQN and DuelingDDQN. Defaults are for DDQN; `FAMILY` has the overrides for DuelingDDQN."""
 
     # Network
     head: str = setting(
@@ -62,7 +62,7 @@ class Config(Intrinsic):
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others, and why."""
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     return intrinsic.ineffective(config) | idle(
         (config.head == "plain", ("feature_dim", "dueling_mean"), "head is 'plain'"),
         (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"),
@@ -78,7 +78,7 @@ def validate(config: Config) -> str | None:
     return varied.validate(config)
 
 
-# One set of defaults for all environments. Defaults of agents on a proxy are in the presets of that proxy's config.
+# The defaults are the same for all environments. For agents on a proxy, presets in the proxy's config override them.
 FAMILY = Family(
     config=Config,
     implementations={"DDQN": {}, "DuelingDDQN": {"head": "dueling"}},

@@ -1,4 +1,4 @@
-"""The dueling Q-network of M members: state ``[M, O, B]`` to action values ``[M, A, B]``, with gradients by hand."""
+"""The dueling Q-network of M members, ``[M, O, B] -> [M, A, B]``, with a backward pass written by hand."""
 
 from typing import Any
 
@@ -11,11 +11,13 @@ from models.streams import Streams
 
 
 class Dueling:
-    """Features (no activation on top), then a value and an advantage of one hidden layer each:
-    ``Q = V + A - mean(A)``. Arguments and methods are as in `Mlp`.
+    """Dueling network, ``Q = V + A - mean(A)``, with the methods of `Mlp`.
 
-    Source: Wang et al. 2016, eq. 9, with the mean over the actions of each row. The public code of Ferreira et al.
-    takes it over the whole batch: ``dueling_mean="batch"``.
+    A network without activation after its last layer computes features. Value and advantage networks have one hidden
+    layer each. ``sizes`` are observation size, hidden widths and number of actions.
+
+    Source: Wang et al. 2016, eq. 9, with the mean over the actions of each state. With ``dueling_mean="batch"``, the
+    mean is over the whole batch too, as in the public code of Ferreira et al.
     """
 
     def __init__(self, config: Config, sizes: list[int]):
@@ -35,7 +37,7 @@ class Dueling:
         return [part.layers(weights) for part, weights in zip(self.parts, split, strict=True)]
 
     def forward(self, layers: list[list[Layer]], x: Tensor) -> list[Any]:
-        """The traces of the three networks, then the action values."""
+        """Return the traces of features, value and advantage, then the action values ``[M, A, B]``."""
         feature_trace = self.features.forward(layers[0], x)
         value = self.value.forward(layers[1], feature_trace[-1])
         advantage = self.advantage.forward(layers[2], feature_trace[-1])

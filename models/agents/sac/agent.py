@@ -1,4 +1,4 @@
-"""Soft actor-critic for M members in lock-step."""
+"""Soft actor-critic for M members in lockstep."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,13 @@ from models.streams import Draw, Streams
 
 
 class Agent(OffPolicy):
-    """Goal: ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))`` with a' drawn from the actor. The actor
-    minimises ``alpha log pi(a|s) - min Q(s, a)``, and the temperature alpha is adjusted until the entropy is
-    ``target_entropy``. Actions are tanh of normal numbers.
+    """SAC: the TD target is ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))``, and the actor samples a'.
 
-    Source: Haarnoja et al. 2018, arXiv 1812.05905, algorithm 1. The logarithm of alpha is one more weight of the actor,
-    and the gradient is taken with respect to it, as in common implementations.
+    The actor minimises ``alpha log pi(a|s) - min Q(s, a)``. Gradient steps on the temperature alpha move the entropy
+    towards ``target_entropy``. Actions are tanh of normal numbers.
+
+    Source: Haarnoja et al. 2018, arXiv 1812.05905, algorithm 1. The logarithm of alpha is an additional weight of the
+    actor. As in common implementations, the gradient is with respect to this logarithm.
     """
 
     of_updates = (*OffPolicy.of_updates, "now")
@@ -42,7 +43,7 @@ class Agent(OffPolicy):
         return [uniform, (normal, {**shapes, "now": shapes["next"]})]
 
     def alpha(self) -> Tensor:
-        """The reward of a nat of entropy, ``[M, 1]``."""
+        """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""
         return exp(self.online[:, -1:])
 
     def _explore(self, outputs: Tensor) -> Tensor:

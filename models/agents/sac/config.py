@@ -1,4 +1,4 @@
-"""Settings of the SAC family. This file is the only home of their defaults; it imports no torch.
+"""Settings of the SAC family, with their defaults. Imports no torch.
 
 Sources: [H] Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905. [O] Haarnoja et
 al. 2018, "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic Actor", arXiv
@@ -68,7 +68,7 @@ def ineffective(config: Config) -> dict[str, str]:
     return intrinsic.ineffective(config) | idle_settings
 
 
-# A fixed temperature keeps the actions wide until the first reward; one hidden layer makes large batches cheap.
+# A fixed temperature keeps exploration large until the first reward. A single hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
     "noise_type": "ornstein-uhlenbeck",
     "learn_temperature": False,

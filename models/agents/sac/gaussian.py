@@ -1,4 +1,4 @@
-"""The squashed normal distribution in columns, ``[M, A, B]``, with its gradient by hand.
+"""The tanh-squashed normal distribution of actions ``[M, A, B]``, with a gradient written by hand.
 
 Source: Haarnoja et al. 2018, arXiv 1812.05905, appendix C.
 """
@@ -17,17 +17,18 @@ LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation, as 
 
 @dataclass
 class Draw:
-    """``action = tanh(mean + deviation * noise)``, ``[M, A, B]``, with its log-probability ``[M, B]``, in nats."""
+    """Sampled actions ``tanh(mean + deviation * noise)``, ``[M, A, B]``, with their log-probabilities ``[M, B]``."""
 
     action: Tensor
     log_prob: Tensor
     deviation: Tensor
     noise: Tensor
-    free: Tensor  # whether the logarithm of the deviation is within its bounds
+    free: Tensor  # 1 if the logarithm of the deviation is within its bounds, else 0
 
 
 def draw(outputs: Tensor, noise: Tensor) -> Draw:
-    """By a network's ``outputs [M, 2 A, B]``, mean and logarithm of the deviation, and standard normal ``noise``."""
+    """Return the actions for a network's ``outputs [M, 2 A, B]`` (means, then logarithms of standard deviations) and
+    standard normal ``noise [M, A, B]``."""
     mean, raw = outputs.chunk(2, 1)
     level = raw.clamp(*LOG_STD)
     deviation = exp(level)
@@ -38,7 +39,7 @@ def draw(outputs: Tensor, noise: Tensor) -> Draw:
 
 
 def _log_slope(pre_tanh: Tensor) -> Tensor:
-    """``log(1 - tanh(x)^2) = 2 (log 2 - |x| - log(1 + e^(-2 |x|)))``, which no x overflows."""
+    """Return ``log(1 - tanh(x)^2)``, computed as ``2 (log 2 - |x| - log(1 + e^(-2 |x|)))``: no x overflows."""
     size = pre_tanh.abs()
     memory, out = in_blocks(tuple(size.shape), size)
     torch.mul(size, -2, out=out)
@@ -47,8 +48,8 @@ def _log_slope(pre_tanh: Tensor) -> Tensor:
 
 
 def slope(action_sample: Draw, of_action: Tensor, of_log_prob: Tensor) -> Tensor:
-    """From d loss / d action ``[M, A, B]`` and d loss / d log-probability, a number ``[M, 1, 1]`` for each, to that by
-    the network's outputs ``[M, 2 A, B]``."""
+    """Return d loss / d outputs of the network, ``[M, 2 A, B]``. ``of_action [M, A, B]`` is d loss / d action;
+    ``of_log_prob [M, 1, 1]`` is d loss / d log-probability, equal for all B actions."""
     of_mean = torch.ops.aten.tanh_backward(of_action, action_sample.action) + 2 * of_log_prob * action_sample.action
     of_level = (of_mean * action_sample.deviation * action_sample.noise - of_log_prob) * action_sample.free
     return torch.cat([of_mean, of_level], 1)

@@ -1,4 +1,4 @@
-"""TD3 for M members in lock-step."""
+"""TD3 and DDPG for M members in lockstep."""
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,13 @@ from models.streams import Streams
 
 
 class Agent(OffPolicy):
-    """Goal: ``r + discount * min Q_target(s', a')``, a' the target actor's action with clipped noise. Every
-    ``policy_delay`` updates of a member, the actor ascends the first critic and the targets are updated.
+    """TD3: the TD target is ``r + discount * min Q_target(s', a')``, and a' is the target actor's action with clipped
+    noise.
 
-    Source: Fujimoto et al. 2018, algorithm 1. The critics see actions in shares of half the range.
+    After every ``policy_delay`` updates of a member's critics, the actor makes a step that raises the first critic's
+    value, and all target networks are updated.
+
+    Source: Fujimoto et al. 2018, algorithm 1.
     """
 
     def _initial(self, streams: Streams) -> Tensor:
@@ -40,10 +43,11 @@ class Agent(OffPolicy):
         return self.critics.target_values(torch.cat([next_obs, self._target_action(outputs, numbers)], 1))
 
     def _target_action(self, outputs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        """Actions ``[M, A, B]`` of the target actor with clipped noise."""
+        """Return the target actor's actions with clipped noise, ``[M, A, B]``, from its network's ``outputs``."""
         return outputs.tanh().add_(self._smoothing(numbers)).clamp_(-1, 1)
 
     def _smoothing(self, numbers: dict[str, Tensor]) -> Tensor:
+        """Return clipped noise on the target action, ``[M, A, B]``."""
         max_noise = self.config.policy_std_clip
         return (numbers["next"] * self.config.policy_std).clamp_(-max_noise, max_noise)
 
@@ -58,7 +62,7 @@ class Agent(OffPolicy):
         self.critics.follow(self.config.tau, active)
 
     def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        """The gradient ``[M, D]`` of the actor's loss, which is minus the mean value of its actions."""
+        """Return the gradient ``[M, D]`` of the actor's loss, minus the mean value of its actions."""
         trace = self.network.forward(self._actor, obs)
         action = trace[-1].tanh()
         uphill = self.critics.first_slope(torch.cat([obs, action], 1))[:, self.obs_size :]

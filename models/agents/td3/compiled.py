@@ -1,6 +1,6 @@
-"""TD3 compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
+"""TD3 in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this takes
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this requires
 Numba.
 """
 
@@ -16,33 +16,33 @@ from models.off_policy import Play
 from models.spaces import Continuous
 
 Array = np.ndarray[Any, Any]
-NUMBERS = ("random", "explore", "replay", "next")  # of `Agent.noise`
+NUMBERS = ("random", "explore", "replay", "next")  # names of the random numbers in `Agent.noise`
 IMPROVES = FAST  # how `improve` is compiled
 _ONE = np.float32(1)
 
 
 class Members(NamedTuple):
-    """M agents before a block of steps. Arrays are the agent's own memory."""
+    """State of M members before a block of T steps. Arrays share the memory of the agent's tensors."""
 
     actor: Net
-    first: Net  # critics, in the parameters of both
+    first: Net  # the two critics; their parameters are in one array
     second: Net
     actor_learner: Learner
     critics: Learner
-    episodes: Array  # [M]
+    episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [rows, M, 2 O + A + 2]
-    position: int
+    table: Array  # [rows, M, 2 O + A + 2]: obs, action vector, next_obs, reward, discount
+    position: int  # next row to write
     replay_size: int
     capacity: int
-    random: Array  # [M, T, E, A]
-    explore: Array  # [M, T, E, A]
-    replay: Array  # [M, T, U, B]
-    next: Array  # [M, T, U, A, B]
+    random: Array  # [M, T, E, A], uniform numbers for random actions
+    explore: Array  # [M, T, E, A], normal noise on actions
+    replay: Array  # [M, T, U, B], uniform numbers for the minibatches of U updates per step
+    next: Array  # [M, T, U, A, B], normal noise on target actions
     obs_size: int
     vector: int  # A
-    centre: Array  # [A]
-    reach: Array
+    centre: Array  # [A], middle of each action's range
+    reach: Array  # [A], half of its size
     low: Array
     high: Array
     discount: np.float32
@@ -51,17 +51,18 @@ class Members(NamedTuple):
     policy_std: np.float32
     policy_std_clip: np.float32
     policy_delay: int
-    twin: bool  # whether the second critic says anything
+    twin: bool  # whether the second critic is used
     init_episodes: int
     fill: int
 
 
 class Work(NamedTuple):
-    """Memory of one member's update."""
+    """Scratch memory for one member."""
 
     rows: Array  # [2, widest], for `single`
-    vector: Array  # the real action
-    scaled_action: Array  # [E, A], what stands for it
+    vector: Array  # [A], the action in the environment's units
+    scaled_action: Array  # [E, A], the same in [-1, 1], for the replay buffer
+    # Memory of `forward` and `backward` for each network.
     actor: Array
     actor_kept: Array
     actor_back: Array
@@ -71,14 +72,14 @@ class Work(NamedTuple):
     second: Array
     second_kept: Array
     second_back: Array
-    goal: Array  # [B]
-    batch: Array  # [B], rows
+    goal: Array  # [B], TD targets
+    batch: Array  # [B], the minibatch: row numbers
     grad: Array  # [D]
     critic_grad: Array  # [2 D]
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    """Return the state before the next T = ``steps`` steps, with random numbers ``numbers``, ``[M, T, ...]`` each."""
     config, replay, critics = agent.config, agent.replay, agent.critics
     (table,) = replay.reserve(steps * agent.envs)
     critic = critics.network
@@ -111,7 +112,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
 
 
 def work(a: Members) -> Work:
-    """Memory of an update."""
+    """Allocate scratch memory for one thread."""
     envs, batch = a.explore.shape[2], a.replay.shape[3]
     layers = [layers_of(mlp, batch) for mlp in (a.actor, a.first, a.second) for _ in range(3)]
     row, vectors = np.empty((2, a.actor.widest), np.float32), np.empty((envs, a.vector), np.float32)
@@ -121,7 +122,7 @@ def work(a: Members) -> Work:
 
 
 class Player(NamedTuple):
-    """What greedy play takes."""
+    """Greedy policy of M members, for `decide`."""
 
     actor: Net
     online: Array  # [M, D]
@@ -134,7 +135,7 @@ class Player(NamedTuple):
 
 
 def player(policy: Play) -> Player | None:
-    """None for tests that draw, and for agents of another kind."""
+    """Return the compiled policy, or None if it samples actions or the agent is of another class."""
     agent = policy.agent
     if policy.streams is not None or type(agent) is not Agent or not isinstance(agent.spaces.actions, Continuous):
         return None
@@ -145,13 +146,13 @@ def player(policy: Play) -> Player | None:
 
 @compiled
 def _finite(x):
-    """`Tensor.nan_to_num` of numbers within [-1, 1]."""
+    """Return x, or 0 if it is NaN (`Tensor.nan_to_num`)."""
     return x if x == x else np.float32(0)
 
 
 @compiled
 def _executed(a, vector, k):
-    """`OffPolicy.executed` of coordinate k."""
+    """Return coordinate k of the environment's action (`OffPolicy.executed`)."""
     return min(max(a.centre[k] + vector * a.reach[k], a.low[k]), a.high[k])
 
 
@@ -162,7 +163,7 @@ def _bound(x, limit):
 
 @compiled
 def _outputs(a, flat, obs, rows):
-    """The number of the row of ``rows`` that takes the actor's outputs."""
+    """Run the actor on ``obs``. Return the index of the row of ``rows`` with its outputs."""
     for k in range(len(obs)):
         rows[0, k] = obs[k]
     return single(a.actor, flat, rows, 0)
@@ -170,12 +171,12 @@ def _outputs(a, flat, obs, rows):
 
 @compiled
 def _is_learning(a, m, replay_size):
-    """`Replaying.learning`."""
+    """Return whether member m may learn (`Replaying.learning`)."""
     return a.episodes[m] >= a.init_episodes and replay_size >= a.fill
 
 
 def choose(a, w, m, t, e, obs, state):
-    """`OffPolicy.act`, with the noise of `Agent._explore`."""
+    """Write the exploring action of environment e to ``w.vector`` (`OffPolicy.act`). Return 0, which is not used."""
     envs = a.explore.shape[2]
     is_learning = _is_learning(a, m, min(a.replay_size + t * envs, a.capacity))
     at = _outputs(a, a.actor_learner.online[m], obs, w.rows) if is_learning else 0
@@ -190,7 +191,7 @@ def choose(a, w, m, t, e, obs, state):
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """`OffPolicy.observe` of one environment."""
+    """Write the step of environment e into the replay buffer (`OffPolicy.observe`)."""
     row, size, pair = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size, a.obs_size + a.vector
     for k in range(size):
         a.table[row, m, k] = obs[k]
@@ -203,7 +204,8 @@ def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done
 
 @compiled
 def _goals(a, w, m, t, u):
-    """The goals of the batch (`OffPolicy.update`, `Agent.next_q`), with observations and actions in ``w.first[0]``."""
+    """Write TD targets to ``w.goal`` (`OffPolicy.update`, `Agent.next_q`), then observations and actions of the
+    minibatch to ``w.first[0]`` and ``w.second[0]``."""
     size, pair, depth = a.obs_size, a.obs_size + a.vector, len(a.first.sizes) - 1
     batch = len(w.goal)
     for j in range(batch):
@@ -237,7 +239,7 @@ def _goals(a, w, m, t, u):
 
 @compiled
 def _descend(net, flat, acts, pre_activations, gradients, grad, goal):
-    """The gradient of a critic's mean squared error; the error (`TwinCritics.update`)."""
+    """Write the gradient of a critic's mean squared error to ``grad``, and return the error (`TwinCritics.update`)."""
     forward(net, flat, acts, pre_activations)
     depth, batch, total = len(net.sizes) - 1, len(goal), np.float32(0)
     for j in range(batch):
@@ -250,7 +252,7 @@ def _descend(net, flat, acts, pre_activations, gradients, grad, goal):
 
 @compiled
 def _climb(a, w, m):
-    """The actor's gradient up the first critic (`Agent._slope`), of the observations in ``w.first[0]``."""
+    """Write the gradient of the actor's loss to ``w.grad`` (`Agent._slope`), on the observations in ``w.first[0]``."""
     size, batch, last, depth = a.obs_size, len(w.goal), len(a.actor.sizes) - 1, len(a.first.sizes) - 1
     for k in range(size):
         for j in range(batch):
@@ -271,7 +273,7 @@ def _climb(a, w, m):
 
 
 def improve(a, w, m, t):
-    """`OffPolicy.learn`, and `Agent.improve`."""
+    """Make the updates after step t, once the member may learn (`OffPolicy.learn`)."""
     replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
     if not _is_learning(a, m, replay_size):
         return
@@ -293,7 +295,7 @@ def improve(a, w, m, t):
 
 
 def decide(p, m, obs, state, rows, vector):
-    """`Play.act`, greedy."""
+    """Write the greedy action of member m to ``vector`` (`Play.act`). Return 0, which is not used."""
     at = _outputs(p, p.online[m], obs, rows)
     for k in range(p.vector):
         vector[k] = _executed(p, _finite(np.tanh(rows[at, k])), k)

@@ -1,9 +1,9 @@
-"""Settings of the TD3 family. This file is the only home of their defaults; it imports no torch.
+"""Settings of the TD3 family, with their defaults. Imports no torch.
 
 Sources: [T] Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
 1802.09477. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
-public code. [L] Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement
-Learning", arXiv 1509.02971. [S] stable-baselines3 (noise; its settings are named as in rl-baselines3-zoo).
+public code. [L] Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971. [S]
+stable-baselines3 (noise; its settings are named as in rl-baselines3-zoo).
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of TD3 and DDPG."""
+    """Hyperparameters of TD3 and DDPG. Defaults are for TD3; `FAMILY` has the overrides for DDPG."""
 
     # Networks
     hidden_sizes: tuple[int, ...] = width((128, 128), "units of each hidden layer of actor and critics [F]")
@@ -81,7 +81,7 @@ def ineffective(config: Config) -> dict[str, str]:
     return intrinsic.ineffective(config) | idle_settings
 
 
-# Wide noise finds the goal before anything is learned; one hidden layer makes large batches cheap.
+# Large noise finds the goal by chance, before any learning. A single hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
     "noise_type": "ornstein-uhlenbeck",
     "action_std": 1.5,

@@ -1,4 +1,4 @@
-"""TD3 for discrete actions, through vectors that a Gumbel-softmax gives, for M members in lock-step."""
+"""TD3 for discrete actions, by a Gumbel-softmax, for M members in lockstep."""
 
 import torch
 from torch import Tensor, nn
@@ -9,16 +9,18 @@ from models.losses import entropy
 from models.spaces import Discrete
 from models.streams import Draw, Streams
 
-ANNEALED_TO, WITHIN = 0.05, 2000  # share of the temperature that is left, and after how many updates [F]
+ANNEALED_TO, WITHIN = 0.05, 2000  # the final share of the temperature, and the number of updates until then [F]
 
 
 class Agent(td3.Agent):
-    """The actor outputs logits. An action is a Gumbel-softmax vector of length A with normal noise; its largest number
-    is the action in the environment. The critics take vectors, and the target's are not clipped.
+    """TD3 with an actor that outputs logits of A actions.
 
-    Source: Ferreira et al. 2022 and its public code; Jang, Gu & Poole 2017. The public code samples
-    actions in tests too (``test_noise``). A learned temperature is one more weight of the actor: its logarithm, so that
-    the temperature stays above 0.
+    An action vector is a sample of the Gumbel-softmax, length A, plus normal noise. The index of its largest number is
+    the action in the environment. The critics' inputs are vectors; target actions are not clipped.
+
+    Source: Ferreira et al. 2022 and its public code, which samples actions in tests too (``test_noise``); Jang, Gu &
+    Poole 2017. If the temperature is learned, its logarithm is an additional weight of the actor, so that the
+    temperature is always above 0.
     """
 
     action_kinds = (Discrete,)
@@ -37,7 +39,7 @@ class Agent(td3.Agent):
         return [*super()._draws(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
-        """The temperature ``[M, 1, 1]`` of actors by ``weights [M, D]``."""
+        """Return the temperature ``[M, 1, 1]`` of actors with ``weights [M, D]``."""
         level = weights[:, -1].view(-1, 1, 1)
         if self.config.gumbel_temperature == "learned":
             return exp(level)
@@ -52,7 +54,8 @@ class Agent(td3.Agent):
         return torch.add(vectors.transpose(1, 2), self.numbers["explore"], alpha=self.config.action_std)
 
     def _vectors(self, outputs: Tensor, gumbel: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft vectors, and those that are used, ``[M, A, .]``."""
+        """Return samples of the Gumbel-softmax and action vectors, ``[M, A, .]`` each. With ``gumbel_softmax_hard``,
+        vectors are one-hot; otherwise the two are equal."""
         soft = gumbel_softmax(outputs, gumbel, heat)
         return soft, one_hot(soft, 1) if self.config.gumbel_softmax_hard else soft
 
@@ -63,7 +66,7 @@ class Agent(td3.Agent):
         return vectors.argmax(2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """The logits; with ``streams`` vectors as in training."""
+        """Return logits ``[M, E, A]``, or vectors sampled as in training if there are ``streams``."""
         if streams is None:
             return outputs.transpose(1, 2)
         vectors = self._vectors(outputs, streams.gumbel(*outputs.shape[1:]), self.temperature(self.online))[1]
@@ -82,15 +85,16 @@ class Agent(td3.Agent):
         gradient = softmax_slope(soft, uphill.neg()) / heat
         of_network = self.network.backward(self._actor, obs, trace, gradient)[0]
         if self.config.gumbel_temperature == "learned":
-            # z = (l + g) / T, so d z / d log T = -z
+            # z = (l + g) / T, so dz / d log T = -z. ``gradient`` is d loss / dz / T.
             of_level = -(gradient * (trace[-1] + numbers["gumbel"])).flatten(1).sum(1, keepdim=True)
         else:
             of_level = of_network.new_zeros(len(of_network), 1)
         return torch.cat([of_network, of_level], 1)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Statistics of TD3, and the entropy of actions without normal noise. The argmax of logits with Gumbel noise is
-        a sample of their softmax at any temperature (Jang et al. 2017, section 2)."""
+        """Return the metrics of TD3, and the entropy of actions without normal noise. It does not depend on the
+        temperature: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al. 2017, section
+        2)."""
         logits = self.critics.latest.get("logits")
         nan_values = torch.full((self.members,), torch.nan)
         entropy_metrics = {"train/entropy": nan_values if logits is None else entropy(logits.transpose(1, 2))}
@@ -98,8 +102,8 @@ class Agent(td3.Agent):
 
 
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
-    """``softmax((logits + gumbel) / temperature)`` over the A actions of columns ``[M, A, B]`` (Jang et al. 2017,
-    section 2)."""
+    """Return ``softmax((logits + gumbel) / temperature)`` over the A actions, ``[M, A, B]`` (Jang et al. 2017, section
+    2)."""
     scores = (logits + gumbel) / temperature
     powers = exp(scores - scores.amax(1, keepdim=True))
     return powers.div_(powers.sum(1, keepdim=True))
@@ -111,6 +115,6 @@ def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
 
 
 def one_hot(values: Tensor, axis: int) -> Tensor:
-    """1 at the largest of ``values`` along ``axis``, of equal ones at the first, 0 elsewhere."""
+    """Return 1 at the largest of ``values`` along ``axis`` (the first of several equal ones), 0 elsewhere."""
     best = values.argmax(axis, keepdim=True)
     return torch.zeros_like(values).scatter_(axis, best, 1.0)

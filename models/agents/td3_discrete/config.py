@@ -1,8 +1,7 @@
-"""Settings of TD3 for discrete actions, beside TD3's (``td3/config.py``). Imports no torch.
+"""Settings of TD3 for discrete actions, in addition to TD3's (``td3/config.py``). Imports no torch.
 
 Sources: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, and its
-public code. [J] Jang, Gu & Poole 2017, "Categorical Reparameterization with
-Gumbel-Softmax", arXiv 1611.01144.
+public code. [J] Jang, Gu & Poole 2017, "Categorical Reparameterization with Gumbel-Softmax", arXiv 1611.01144.
 """
 
 from dataclasses import dataclass
