@@ -33,12 +33,12 @@ from models.tiles import ZERO, copy
 from models.vectors import LANES, load, splat, store, total, where_better, where_less
 
 Array = np.ndarray[Any, Any]
-NUMBERS = ("explore", "action", "replay")  # names of the random numbers in `Agent.noise`
+NUMBERS = ("explore", "action", "replay")  # names in `Agent.noise`
 IMPROVES = FAST  # how `improve` is compiled
 
 
 class Members(NamedTuple):
-    """State of M members before a block of T steps. Arrays share the memory of the agent's tensors."""
+    """M members before a block of T steps. Arrays share the memory of the agent's tensors."""
 
     dueling: bool
     over_batch: bool
@@ -55,7 +55,7 @@ class Members(NamedTuple):
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
     action: Array  # [M, T, E], random actions
     replay: Array  # [M, T, U, B], uniform numbers for the minibatches of U updates per step
-    by_episode: Array  # epsilon by number of finished episodes; empty if the schedule counts steps
+    by_episode: Array  # epsilon by number of finished episodes
     by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     obs_size: int
     actions: int
@@ -88,7 +88,7 @@ class Work(NamedTuple):
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before the next T = ``steps`` steps, with random numbers ``numbers``, ``[M, T, ...]`` each."""
+    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each."""
     network, config, replay, envs = agent.network, agent.config, agent.replay, agent.envs
     (table,) = replay.reserve(steps * envs)
     dueling = isinstance(network, Dueling)

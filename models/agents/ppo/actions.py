@@ -1,8 +1,8 @@
-"""Distributions of actions given the outputs of a policy network, ``[M, A, B]``: draws, log-probabilities, entropies
-and gradients by hand.
+"""Action distributions: sampling, log-probabilities, entropies, and gradients written by hand.
 
-A distribution has ``outputs`` A of the network and ``scales`` learned numbers that do not depend on the state. It
-stores an action as ``width`` numbers. ``noise`` draws the random numbers for `draw`.
+The parameters of a distribution are A = ``outputs`` outputs of the policy network, ``[M, A, B]``, and ``scales``
+learned numbers that do not depend on the state. An action is stored as ``width`` numbers. ``noise`` samples the random
+numbers for `draw`.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from models.streams import NoiseBlocks, Streams
 
 @dataclass
 class Judged:
-    """Actions under a distribution: their log-probabilities and its entropy in nats, ``[M, B]`` (``[M, 1]`` if it does
-    not depend on states), and intermediate results for the gradient."""
+    """Log-probabilities of actions, ``[M, B]``, and entropies of their distributions in nats, ``[M, B]`` (``[M, 1]`` if
+    equal in all states). ``parts`` are intermediate results for the gradient."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -28,7 +28,7 @@ class Judged:
 
 
 class Categorical:
-    """One of A actions by the softmax of their scores."""
+    """Distribution of A discrete actions, the softmax of their logits (``scores``)."""
 
     width, scales = 1, 0
     noise = staticmethod(Streams.gumbel)
@@ -37,11 +37,11 @@ class Categorical:
         self.outputs = actions.n
 
     def first(self) -> Tensor:
-        """The scales at first, ``[scales]``."""
+        """Return the initial scales, ``[scales]``."""
         return torch.empty(0)
 
     def draw(self, scores: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
-        """Actions ``[M, E]`` of ``scores [M, A, E]``, ``noise [M, E, A]``."""
+        """Sample actions ``[M, E]``, from ``scores [M, A, E]`` and Gumbel ``noise [M, E, A]``."""
         return (scores.transpose(1, 2) + noise).argmax(2)
 
     def best(self, scores: Tensor) -> Tensor:
@@ -51,14 +51,15 @@ class Categorical:
         return action
 
     def judge(self, scores: Tensor, scales: Tensor, action: Tensor) -> Judged:
-        """``action [M, 1, B]``."""
+        """Return log-probabilities of ``action [M, 1, B]`` and entropies, for ``scores [M, A, B]``."""
         log_p, action_index = scores.log_softmax(1), action.long()
         p = exp(log_p)
         entropy = -(p * log_p).sum(1)
         return Judged(log_p.gather(1, action_index).squeeze(1), entropy, (p, log_p, action_index))
 
     def gradient(self, judged: Judged, of_log_prob: Tensor, of_entropy: float) -> tuple[Tensor, Tensor]:
-        """From derivatives by each log-probability ``[M, B]`` and by each entropy to those by scores and scales."""
+        """Return d loss / d scores ``[M, A, B]`` and d loss / d scales, from d loss / d log-probability ``[M, B]`` and
+        d loss / d entropy."""
         p, log_p, action_index = judged.parts
         pull = of_log_prob.unsqueeze(1)
         if of_entropy:  # dH / d score = -p (log p + H)
@@ -70,9 +71,8 @@ class Categorical:
 
 
 class Gaussian:
-    """A vector of A independent normal numbers. Their means depend on the state, their standard deviations do not.
-    Actions are stored unclipped, and clipped to the bounds for the environment. A scale is the logarithm of a standard
-    deviation.
+    """Distribution of vectors of A independent normal numbers. Means depend on the state. Standard deviations do not;
+    their logarithms are the scales. Actions are stored unclipped, and the environment gets them clipped to its bounds.
     """
 
     noise = staticmethod(Streams.normal)
@@ -86,21 +86,21 @@ class Gaussian:
         return torch.full((self.scales,), self.std).log()
 
     def draw(self, outputs: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
-        """Vectors ``[M, E, A]``."""
+        """Sample vectors ``[M, E, A]``, from ``outputs [M, A, E]`` and standard normal ``noise [M, E, A]``."""
         return (outputs + exp(scales).unsqueeze(2) * noise.transpose(1, 2)).transpose(1, 2)
 
     def best(self, outputs: Tensor) -> Tensor:
         return outputs.transpose(1, 2)
 
     def executed(self, action: Tensor) -> Tensor:
-        # environments take no NaN, and a member that has diverged still has to act
+        # Environments accept no NaN, but a diverged member continues to act.
         return action.nan_to_num(0.0).clamp(self.low, self.high)
 
     def judge(self, outputs: Tensor, scales: Tensor, action: Tensor) -> Judged:
-        """``action [M, A, B]``."""
+        """Return log-probabilities of ``action [M, A, B]`` and the entropy, for ``outputs [M, A, B]``."""
         deviation = exp(scales).unsqueeze(2)
         log_prob = -gaussian_nll(action, outputs, deviation).sum(1)
-        # the entropy of a normal number is its nll at one deviation from the mean
+        # The entropy of a normal number equals its nll at one deviation from the mean.
         entropy = gaussian_nll(deviation, torch.zeros_like(deviation), deviation).sum(1)
         return Judged(log_prob, entropy, (deviation, (action - outputs) / deviation))
 
@@ -115,7 +115,7 @@ Actions = Categorical | Gaussian
 
 
 def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
-    """The random numbers for one action in each of ``envs`` environments, step by step."""
+    """Return random numbers for actions in ``envs`` environments, ``{"action": [M, envs, A]}`` for each step."""
     return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.outputs)})])
 
 

@@ -1,15 +1,15 @@
-"""Proximal policy optimisation for M members in lock-step.
+"""Proximal policy optimisation (PPO) for M members in lockstep.
 
-As in CleanRL and stable-baselines3, with three deviations:
+The algorithm is as in CleanRL and stable-baselines3, with three deviations:
 
 1. At time limits the value of the final observation is bootstrapped, as in stable-baselines3 but not in CleanRL.
-2. `Agent.metrics` gives statistics of the last pass over a rollout, not means over all passes.
+2. `Agent.metrics` returns statistics of the last pass over a rollout, not means over all passes.
 3. In a minibatch of one step the advantage is not normalised; in CleanRL it becomes NaN.
 
-Tests are greedy; ``test_noise`` draws actions, of a search's agents alike for all members.
+Tests are greedy, unless ``test_noise`` samples actions. In a search, all members then use the same random numbers.
 
-``intrinsic`` adds novelty bonuses to the rewards of a rollout (`models.curiosity`). Each minibatch trains the bonus as
-it is paid; in the code of Ferreira et al. 2022 it is paid first.
+``intrinsic`` adds novelty bonuses to the rewards of a rollout (`models.curiosity`). The networks behind the bonus are
+trained on each minibatch when its bonus is computed; in the code of Ferreira et al. 2022, they are trained after it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,17 +35,17 @@ from models.streams import Streams
 from models.trajectory import generalised_advantages
 from models.varied import draw_all, groups
 
-_PRIOR = 1e-4  # numbers that moments begin with, as in Gymnasium's and stable-baselines3's wrappers
+_PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and stable-baselines3
 MEASURED = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
 
 
 class Agent(InnerAgent):
-    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
+    """PPO or A2C. E is ``config.num_envs``.
 
-    Steps are collected until the rollout is full, and `learn` then makes all its passes at once; between rollouts it
-    gives the last loss. Member m draws by its own streams; with ``vary_hp`` it has its own hyperparameters, drawn from
-    its seed. Members must then come from one group of `groups`. ``online`` holds the critic too, since one optimiser
-    moves both networks.
+    Steps are collected until the rollout is full. `learn` then makes all passes over it; at other steps it returns the
+    last loss. Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled
+    from its seed; all members must then be from one group of `groups`. ``online`` includes the critic, because one
+    optimiser trains both networks.
     """
 
     action_kinds = (Discrete, Continuous)
@@ -69,17 +69,17 @@ class Agent(InnerAgent):
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
         self.return_moments = Moments(members, (), _PRIOR) if config.normalize_reward else None
-        self.going = torch.zeros(members, self.envs)  # the discounted sums of rewards of `return_moments`
+        self.going = torch.zeros(members, self.envs)  # discounted sums of rewards, for `return_moments`
         self.numbers = {name: torch.full((members,), torch.nan) for name in MEASURED}
         if config.max_grad_norm is not None:
             self.numbers["grad_norm"] = torch.full((members,), torch.nan)
-        self._norms: list[Tensor] = []  # of the gradients of the pass under way
-        self._spared = torch.zeros(members, dtype=torch.int64)  # updates that ``target_kl`` has ended, since asked for
+        self._norms: list[Tensor] = []  # [M] per minibatch of the current pass
+        self._spared = torch.zeros(members, dtype=torch.int64)  # updates skipped since the last `updates`
         self.loss = torch.full((members,), torch.nan)
         self.episodes = torch.zeros(members, dtype=torch.int64)
         self.steps = 0
-        self._fixed = torch.zeros(members, self.online.shape[1] - self.network.trained)  # gradient of what is fixed
-        self._raw_action = torch.empty(0)  # actions of the step under way, before they were clipped
+        self._fixed = torch.zeros(members, self.online.shape[1] - self.network.trained)  # zero gradients
+        self._raw_action = torch.empty(0)  # actions of the current step, before clipping
         self._view()
 
     def _view(self) -> None:
@@ -107,7 +107,7 @@ class Agent(InnerAgent):
         return actions.executed(self._raw_action)
 
     def _normalized_columns(self, obs: Tensor) -> Tensor:
-        """``[M, E, O]`` as columns ``[M, O, E]``."""
+        """Normalise observations if the config says so: ``[M, E, O] -> [M, O, E]``."""
         return self.parts.normalised(obs).transpose(1, 2)
 
     def observe(
@@ -140,7 +140,7 @@ class Agent(InnerAgent):
         return torch.full((self.members,), self.steps >= self.length)
 
     def _owed(self, steps: int) -> int:
-        """Minibatches of all passes over the rollouts that ended in the latest ``steps``."""
+        """Return the number of minibatches in all passes over the rollouts that ended in the latest ``steps`` steps."""
         full = self.steps // self.length - (self.steps - steps) // self.length
         return full * self.config.ppo_epochs * -(-self.rows // self._batch())
 
@@ -150,7 +150,7 @@ class Agent(InnerAgent):
         return update_count
 
     def _batch(self) -> int:
-        """Steps of a minibatch."""
+        """Return the number of steps in a minibatch."""
         return min(self.rows, self.member_configs[0].batch_size)
 
     @torch.no_grad()
@@ -174,9 +174,9 @@ class Agent(InnerAgent):
         return self.loss
 
     def _pass_while_near(self, batch: Tensor) -> None:
-        """The passes over ``batch``, which end for a member before the minibatch in which its policy has left that of
-        the rollout by more than ``target_kl`` allows. Orders are drawn for all passes, since a member's numbers depend
-        on no other."""
+        """Make the passes over ``batch``. A member's updates end before the first minibatch with a KL divergence above
+        1.5 ``target_kl``. Permutations are sampled for all passes, so that a member's random numbers do not depend on
+        the others."""
         going = torch.ones(self.members, dtype=torch.bool)
         for _ in range(self.config.ppo_epochs):
             epoch_members, statistics, looks = going.clone(), [], []
@@ -193,22 +193,22 @@ class Agent(InnerAgent):
             if self._norms:
                 numbers["grad_norm"] = torch.stack(self._norms)
             looked = torch.stack(looks)
-            for name, values in numbers.items():  # [B, M], of the minibatches that a member has come to
+            for name, values in numbers.items():  # [K, M], for K minibatches; only a member's active ones count
                 mean = values.T.masked_fill(~looked.T, 0.0).cumsum(1)[:, -1] / looked.sum(0)
                 self.numbers[name] = torch.where(epoch_members, mean, self.numbers[name])
 
     @property
     def lr_factor(self) -> float:
-        """The share of the learning rates that counted in the latest rollout, 1 before the first."""
+        """Factor on the learning rates in the latest updates; 1 before the first."""
         return self.lr_factor_at(max(0, self.steps // self.length - 1) * self.length)
 
     def lr_factor_at(self, steps: int) -> float:
-        """The share of the learning rates that counts in the rollout that begins after so many steps."""
+        """Return the factor on the learning rates for the rollout that begins after ``steps`` steps per environment."""
         return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     def _judged(self) -> Tensor:
-        """The rollout as columns ``[M, W, N]``: observation, action, then log-probability, advantage, goal and value of
-        then."""
+        """Return the rollout as one table ``[M, W, N]``, N = ``rows``. The W rows are observation, action,
+        log-probability, advantage, value target and value, according to the weights before the updates."""
         config, rows = self.config, self.rollout.rows()
         obs, next_obs, action = (rows[name].permute(1, 2, 0).contiguous() for name in ("obs", "next_obs", "action"))
         reward, ahead, done = (
@@ -228,8 +228,8 @@ class Agent(InnerAgent):
         return torch.cat([obs, action, torch.stack((log_prob, advantage, goal, value), 1)], 1)
 
     def _novelty(self, *columns: Tensor) -> Tensor:
-        """Rewards ``[M, N]`` for novelty of a rollout's observations, actions and next observations ``[M, ., N]``, one
-        minibatch after another."""
+        """Return intrinsic rewards ``[M, N]``. ``columns`` are a rollout's observations, actions and next observations,
+        ``[M, ., N]`` each. They are processed in minibatches, without shuffling."""
         assert self.curiosity is not None
         bonuses = []
         for minibatch in zip(*(column.transpose(1, 2).split(self._batch(), 1) for column in columns), strict=True):
@@ -239,11 +239,11 @@ class Agent(InnerAgent):
         return torch.cat(bonuses, 1)
 
     def _value(self, obs: Tensor) -> Tensor:
-        """``[M, O, N] -> [M, N]``, as the critic says it."""
+        """Return the critic's values of normalised observations, ``[M, O, N] -> [M, N]``."""
         return self.network.critic.forward(self.parts.critic, obs)[-1].squeeze(1)
 
     def _minibatches(self, batch: Tensor) -> Iterator[Tensor]:
-        """Minibatches of a pass over the rollout, shuffled for each member separately."""
+        """Yield the minibatches ``[M, W, B]`` of one pass over the rollout, shuffled for each member separately."""
         if self._batch() == self.rows:
             yield batch
             return
@@ -251,8 +251,11 @@ class Agent(InnerAgent):
         yield from batch.gather(2, order).split(self._batch(), 2)
 
     def descend(self, minibatch: Tensor, going: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Make a gradient step on a minibatch ``[M, W, B]`` of the table. Returns the arguments of `measure`. With
-        ``target_kl`` only the members in ``going [M]`` bool make it; members beyond the limit are removed from it."""
+        """Make a gradient step on a minibatch ``[M, W, B]`` of the table. Return the arguments of `measure`.
+
+        If ``going [M]`` bool is passed, members above the limit of ``target_kl`` are first removed from it, in place.
+        Only the remaining members make the step.
+        """
         config, network, parts = self.config, self.network, self.parts
         obs, action, rest = minibatch.split([network.actor.sizes[0], network.actions.width, 4], 1)
         old_log_prob, advantage, goal, old_value = rest.unbind(1)
@@ -281,27 +284,28 @@ class Agent(InnerAgent):
         return surrogate, error, judged.entropy, log_ratio, ratio
 
     def measure(self, surrogate: Tensor, error: Tensor, entropy: Tensor, log_ratio: Tensor, ratio: Tensor) -> Tensor:
-        """The first five of `MEASURED` over a minibatch, ``[M, 5]``."""
+        """Return means of the first five quantities in `MEASURED` over a minibatch, ``[M, 5]``."""
         clipped = (ratio - 1).abs() > self.config.clip_range
         terms = (surrogate, error, entropy, approximate_kl(ratio, log_ratio), clipped.float())
         return torch.stack([numbers.mean(1) for numbers in terms], 1)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Statistics of the latest rollout; NaN before the first. The explained variance is NaN for equal targets."""
+        """Return statistics of the latest rollout: ``{tag: [M]}``. NaN before the first. The explained variance is also
+        NaN if all targets are equal."""
         return {f"train/{name}": values for name, values in self.numbers.items()}
 
     def status(self) -> dict[str, Tensor]:
         return {"train/learning_rate": self.lr_factor * rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
-        """``obs [M, B, O] -> [M, B, 1]``, of the policy."""
+        """Return values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
         state_value = self._value(self._normalized_columns(obs))
         return (
             state_value if self.return_moments is None else state_value / self.return_moments.scale().unsqueeze(1)
         ).unsqueeze(2)
 
     def count_steps(self, steps: int) -> None:
-        """Compiled code has made so many steps, with the updates that they owe, and written their rows."""
+        """Count ``steps`` steps in each environment, and their updates, after compiled code has made them."""
         self.steps += steps
         self.rollout.added(steps * self.envs)
         self.optimizer.count += self._owed(steps)
@@ -341,19 +345,19 @@ class Agent(InnerAgent):
         for name, part in self._stateful().items():
             part.load_state_dict(state[name])
         self.shuffling.set_state(state["shuffling"])
-        numbers = self.numbers | state["numbers"]  # a former file lacks some
+        numbers = self.numbers | state["numbers"]  # older files lack some
         for name, current_value in self._saved_attributes().items():
             setattr(self, name, check_like(current_value, numbers if name == "numbers" else state[name], name))
 
 
 def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
-    """``r - 1 - log r``, whose mean is the KL divergence of the policy from the rollout's (Schulman 2020,
-    "Approximating KL divergence")."""
+    """Return ``r - 1 - log r``, elementwise. Its mean estimates the KL divergence between the rollout's policy and the
+    current one (Schulman 2020, "Approximating KL divergence")."""
     return ratio - 1 - log_ratio
 
 
 def columns_of(config: Config, spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Name -> shape and dtype of the columns that store a step."""
+    """Return name -> shape and dtype of the rollout's columns."""
     width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
     shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
     shapes |= {"reward": (), "discount": (), "done": ()}

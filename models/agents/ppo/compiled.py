@@ -1,7 +1,7 @@
-"""PPO compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``, in machine code.
+"""PPO in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. The form is ``gae``,
-nothing is normalised but advantages, and all passes are made (`able`). Importing this takes Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Only some settings are
+supported (`can_compile`). Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -21,34 +21,34 @@ _ONE, _HALF_LOG = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
 
 
 class Members(NamedTuple):
-    """M agents before a block of steps. Arrays are the agent's own memory."""
+    """M members before a block of T steps. Arrays share the memory of the agent's tensors."""
 
     actor: Net
     critic: Net
-    scales: int  # where the logarithms of deviations begin
+    scales: int  # position of the logarithms of standard deviations
     online: Array  # [M, D]
     mean: Array  # [M, D], of `LockstepAdam`
     square: Array
-    update_count: int  # updates
+    update_count: int  # number of updates so far, equal for all members
     lr: Array  # [M]
     eps: float
-    episodes: Array  # [M]
+    episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [N, M, 2 O + W + 3], the rollout
+    table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action (W numbers), reward, discount, done
     steps: int  # before the block
     length: int  # of a rollout
-    noise: Array  # [M, T, E, A]
-    orders: Array  # [M, R, passes, N] of the rollouts that end in the block; none where a minibatch is all of it
-    shares: Array  # [R], of the learning rate
+    noise: Array  # [M, T, E, A], Gumbel or normal
+    orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
+    shares: Array  # [R], factors on the learning rate
     passes: int
-    batch: int
+    batch: int  # size of a minibatch
     obs_size: int
     actions: int
     vector: int  # A of continuous actions, else 0
     low: Array
     high: Array
     discount: np.float32
-    trace: np.float32
+    trace: np.float32  # discount * gae_lambda
     clip: np.float32
     clip_value: np.float32  # negative for none
     vf_coef: np.float32
@@ -58,35 +58,37 @@ class Members(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Memory of one member's update."""
+    """Scratch memory for one member. N is the length of the rollout table."""
 
     rows: Array  # [2, widest], for `single`
-    vector: Array  # of a continuous action, as it is executed
-    raw_action: Array  # [E, A], as it was drawn
+    vector: Array  # [A], a continuous action after clipping
+    raw_action: Array  # [E, A], before clipping
+    # Memory of `forward` and `backward` for each network.
     actor: Array
     actor_kept: Array
     actor_back: Array
     critic: Array
     critic_kept: Array
     critic_back: Array
-    value: Array  # [N], of the rollout
+    value: Array  # [N], like the next four
     next_value: Array
     log_prob: Array
     advantage: Array
     goal: Array
-    batch: Array  # [B], rows of the minibatch
-    minibatch_advantage: Array  # [B], their advantages
+    batch: Array  # [B], the minibatch: row numbers
+    minibatch_advantage: Array  # [B]
     grad: Array  # [D]
 
 
 def can_compile(agent: Agent) -> bool:
-    """Whether all of its settings are in machine code."""
+    """Return whether compiled code supports the agent's settings."""
     config = agent.config
     return not (config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None)
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each. Samples
+    permutations for the rollouts that these steps complete."""
     network, config, actions = agent.network, agent.config, agent.network.actions
     (table,) = agent.rollout.reserve(steps * agent.envs)
     full = (agent.steps + steps) // agent.length - agent.steps // agent.length
@@ -145,7 +147,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
 
 
 def work(a: Members) -> Work:
-    """Memory of an update."""
+    """Allocate scratch memory for one thread."""
     layers = [layers_of(mlp, a.batch) for mlp in (a.actor, a.critic) for _ in range(3)]
     rows, vector = np.empty((2, a.actor.widest), np.float32), np.empty(a.vector, np.float32)
     raw_action = np.empty((a.noise.shape[2], a.vector), np.float32)
@@ -157,7 +159,7 @@ def work(a: Members) -> Work:
 
 
 class Player(NamedTuple):
-    """What greedy play takes."""
+    """Greedy policy of M members, for `decide`."""
 
     actor: Net
     online: Array  # [M, D]
@@ -169,7 +171,7 @@ class Player(NamedTuple):
 
 
 def player(policy: Play) -> Player | None:
-    """None for tests that draw, and where observations are normalised."""
+    """Return the compiled policy, or None if it samples actions or normalises observations."""
     network, actions = policy.network, policy.network.actions
     if policy.streams is not None or policy.parts.mean.shape[1]:
         return None
@@ -181,7 +183,7 @@ def player(policy: Play) -> Player | None:
 
 @compiled
 def _outputs(net, flat, obs, rows):
-    """The number of the row of ``rows`` that takes the actor's outputs."""
+    """Run the actor on ``obs``. Return the index of the row of ``rows`` with its outputs."""
     for k in range(len(obs)):
         rows[0, k] = obs[k]
     return single(net, flat, rows, 0)
@@ -189,12 +191,12 @@ def _outputs(net, flat, obs, rows):
 
 @compiled
 def _executed(a, x, k):
-    """`Gaussian.executed` of coordinate k."""
+    """Return coordinate k of the clipped action (`Gaussian.executed`)."""
     return min(max(x if x == x else np.float32(0), a.low[k]), a.high[k])
 
 
 def choose(a, w, m, t, e, obs, state):
-    """`Agent.act`."""
+    """Sample the action in environment e (`Agent.act`). Continuous: write it to ``w.vector``, return 0."""
     flat = a.online[m]
     at = _outputs(a.actor, flat, obs, w.rows)
     if a.vector:
@@ -210,7 +212,7 @@ def choose(a, w, m, t, e, obs, state):
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """`Agent.observe` of one environment."""
+    """Write the step of environment e into the rollout (`Agent.observe`)."""
     row, size = ((a.steps + t) % a.length) * a.noise.shape[2] + e, a.obs_size
     for k in range(size):
         a.table[row, m, k] = obs[k]
@@ -227,7 +229,8 @@ def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done
 
 @compiled
 def _columns(a, acts, m, batch, count, first):
-    """Numbers of the rows of a minibatch from the ``first`` on, as columns; 0 in the rest of the last vector."""
+    """Write observations of rows ``batch[:count]`` to ``acts[0]``, and 0 to its padding. In the table they begin at
+    column ``first``."""
     for k in range(a.obs_size):
         for j in range(count):
             acts[0, k, j] = a.table[batch[j], m, first + k]
@@ -237,8 +240,8 @@ def _columns(a, acts, m, batch, count, first):
 
 @compiled
 def _log_prob(a, w, flat, row, m, j):
-    """`Categorical.judge` or `Gaussian.judge` of column j: the log-probability of what was done. Of scores, their
-    log-probabilities stand in the place of these."""
+    """Return the log-probability of the action in ``row``, from the actor's outputs in column j (`Categorical.judge`,
+    `Gaussian.judge`). For discrete actions, also replace these outputs by log-probabilities."""
     out, at = w.actor[len(a.actor.sizes) - 1], 2 * a.obs_size
     if a.vector:
         log_prob = np.float32(0)
@@ -261,7 +264,7 @@ def _log_prob(a, w, flat, row, m, j):
 
 @compiled
 def _judge(a, w, m):
-    """`Agent._judged`: log-probabilities, advantages, goals and values of the rollout."""
+    """Compute log-probabilities, values, advantages and value targets of the rollout, in ``w`` (`Agent._judged`)."""
     flat, rows, envs, last = a.online[m], len(w.value), a.noise.shape[2], len(a.critic.sizes) - 1
     for first in range(0, rows, a.batch):
         count = min(a.batch, rows - first)
@@ -291,7 +294,7 @@ def _judge(a, w, m):
 
 @compiled
 def _advantages(a, w, count):
-    """The advantages of a minibatch, as `Agent.descend` takes them."""
+    """Write the minibatch's advantages to ``w.minibatch_advantage``, normalised as in `Agent.descend`."""
     mean, square = np.float32(0), np.float32(0)
     for j in range(count):
         w.minibatch_advantage[j] = w.advantage[w.batch[j]]
@@ -309,7 +312,7 @@ def _advantages(a, w, count):
 
 @compiled
 def _of_policy(a, w, m, count, share):
-    """The gradient of the policy's loss into ``w.actor_back`` and that of scales into ``w.grad``; the loss."""
+    """Return the policy's loss. Write its gradients to ``w.actor_back`` (outputs) and ``w.grad`` (scales)."""
     flat, last, at = a.online[m], len(a.actor.sizes) - 1, 2 * a.obs_size
     out, gradient, loss, of_entropy = w.actor[last], w.actor_back[last], np.float32(0), -a.ent_coef * share
     entropy = np.float32(0)
@@ -346,7 +349,7 @@ def _of_policy(a, w, m, count, share):
 
 @compiled
 def _of_values(a, w, count, share):
-    """The gradient of the values' loss into ``w.critic_back`` (`clipped_value_error`); the loss."""
+    """Return the weighted loss of values. Write its gradient to ``w.critic_back`` (`clipped_value_error`)."""
     last, loss = len(a.critic.sizes) - 1, np.float32(0)
     gradient = w.critic_back[last]
     for j in range(count):
@@ -368,7 +371,7 @@ def _of_values(a, w, count, share):
 
 @compiled
 def _move(a, w, m, count, share):
-    """`clip_norm` and `LockstepAdam.update` of member m, the ``count``-th."""
+    """Run `clip_norm`, then the ``count``-th `LockstepAdam.update` of member m, on ``w.grad``."""
     if a.max_norm >= 0:
         square = np.float32(0)
         for k in range(len(w.grad)):
@@ -388,7 +391,7 @@ def _move(a, w, m, count, share):
 
 
 def improve(a, w, m, t):
-    """`Agent.learn`."""
+    """Make all passes over the rollout if step t completes it (`Agent.learn`)."""
     if (a.steps + t + 1) % a.length:
         return
     r, rows = (a.steps + t + 1) // a.length - a.steps // a.length - 1, len(w.value)
@@ -417,7 +420,7 @@ def improve(a, w, m, t):
 
 
 def decide(p, m, obs, state, rows, vector):
-    """`Play.act`, greedy."""
+    """Return the greedy action of member m (`Play.act`). Continuous: write it to ``vector``, return 0."""
     at = _outputs(p.actor, p.online[m], obs, rows)
     if p.vector:
         for k in range(p.vector):

@@ -1,9 +1,9 @@
-"""Settings of the PPO family. This file is the only home of their defaults; it imports no torch.
+"""Settings of the PPO family, with their defaults. Imports no torch.
 
 Sources: [S] Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv 1707.06347. [G] Schulman et al.
 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", arXiv 1506.02438. [H] Huang et al.
-2022, "The 37 Implementation Details of Proximal Policy Optimization", ICLR blog track. [B] stable-baselines3 2.9, whose
-defaults these are, and [Z] the tuned hyperparameters of its zoo. [F] Ferreira et al. 2022, "Learning Synthetic
+2022, "The 37 Implementation Details of Proximal Policy Optimization", ICLR blog track. [B] stable-baselines3 2.9, the
+source of the defaults, and [Z] the tuned hyperparameters of its zoo. [F] Ferreira et al. 2022, "Learning Synthetic
 Environments and Reward Networks", arXiv 2202.02790, with its public code. [A] Huang et al. 2022, "A2C is a special
 case of PPO", arXiv 2205.09123.
 """
@@ -18,7 +18,7 @@ from models.settings import nonlinearity, setting, width
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of PPO and A2C. `FAMILY` holds defaults of some environments."""
+    """Hyperparameters of PPO and A2C. `FAMILY` has the overrides for A2C and for some environments."""
 
     # Network
     hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")
@@ -79,12 +79,12 @@ class Config(Intrinsic):
 
     @property
     def init_episodes(self) -> int:
-        """Episodes that nothing is learned from."""
+        """Number of episodes before the first update."""
         return 0
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others, and why."""
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     idle = intrinsic.ineffective(config)
     full_batch = config.batch_size >= config.num_envs * config.rollout_steps
     if config.ppo_epochs == 1 and full_batch and not config.vary_hp:
@@ -105,7 +105,7 @@ _PRESETS: dict[str, dict[str, object]] = {
     "pendulum": {"num_envs": 4, "rollout_steps": 1024, "discount": 0.9, "lr": 1e-3},
 }  # fmt: skip
 
-# One pass over few steps clips nothing [A]; values are stable-baselines3's. Its optimiser is RMSprop, ours Adam.
+# One pass with one minibatch clips nothing [A]. The values are stable-baselines3's, but its optimiser is RMSprop.
 _A2C: dict[str, object] = {
     "num_envs": 8, "rollout_steps": 5, "batch_size": 1_000_000, "ppo_epochs": 1, "gae_lambda": 1.0, "lr": 7e-4,
     "normalize_advantage": False,

@@ -1,4 +1,4 @@
-"""Parameters of M members of PPO as one flat tensor ``[M, D]``, and the policy that plays by them."""
+"""Networks of PPO, with the parameters of M members in one flat tensor ``[M, D]``, and its evaluation policy."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 
 LIMIT = 10.0  # normalised observations and rewards are clipped to [-LIMIT, LIMIT]
-POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers, Huang et al. 2022, 2
+POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers' weights; Huang et al. 2022, detail 2
 
 
 class Parts(NamedTuple):
-    """Views of ``flat [M, D]``. ``mean`` and ``scale`` are empty if observations are not normalised."""
+    """Views of parameters ``[M, D]``. ``mean`` and ``scale`` of observations are empty if these are not normalised."""
 
     actor: list[Layer]
     critic: list[Layer]
@@ -27,17 +27,17 @@ class Parts(NamedTuple):
     scale: Tensor
 
     def normalised(self, obs: Tensor) -> Tensor:
-        """Observations ``[M, B, O]``, normalised if the config says so."""
+        """Return ``obs [M, B, O]``, normalised and clipped if there are moments."""
         if not self.mean.shape[1]:
             return obs
         return ((obs - self.mean.unsqueeze(1)) * self.scale.unsqueeze(1)).clamp(-LIMIT, LIMIT)
 
 
 class ActorCritic:
-    """A policy network, a value network, the scales of actions, and the mean and scale of observations.
+    """Architecture with a policy network, a value network, the scales of actions, and mean and scale of observations.
 
-    The first ``trained`` numbers of a row are trained. A row is padded with zeros to whole blocks. ``member_config`` is
-    the config with drawn hyperparameters, which sets the widths.
+    In a member's row of parameters, the first ``trained`` numbers are trained. A row is padded with zeros to whole
+    blocks. ``member_config`` is ``config`` with sampled hyperparameters; its ``hidden_sizes`` are used.
     """
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
@@ -53,7 +53,7 @@ class ActorCritic:
         self.padding = -(self.trained + self.rest) % BLOCK
 
     def initial(self, streams: Streams) -> Tensor:
-        """Initial parameters ``[M, D]``, drawn from each member's stream."""
+        """Sample initial parameters ``[M, D]`` from each member's stream."""
         rows = []
         for network, gain in ((self.actor, POLICY_GAIN), (self.critic, VALUE_GAIN)):
             flat = network.initial(streams)
@@ -70,8 +70,8 @@ class ActorCritic:
 
 
 class Play(Policy):
-    """Play of M members by ``online [M, D]``: the likeliest actions, or with ``streams`` drawn ones, one a member or
-    one for all of them."""
+    """Evaluation policy of M members with weights ``online [M, D]``. Actions are greedy, or sampled if there are
+    ``streams``: one per member, or a single one for all members."""
 
     def __init__(self, network: ActorCritic, online: Tensor, streams: Streams | None = None):
         self.network, self.online, self.streams, self.members = network, online, streams, len(online)

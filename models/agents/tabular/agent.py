@@ -1,7 +1,7 @@
-"""Q-learning and SARSA on tables of values, for M members in lock-step.
+"""Tabular Q-learning and SARSA for M members in lockstep.
 
-A step of them is a dozen operations on a few hundred numbers. NumPy takes a microsecond for one and torch three, so
-they are NumPy's, in torch's memory.
+A step is a dozen operations on a few hundred numbers. An operation takes a microsecond in NumPy and three in torch, so
+the code uses NumPy, on arrays that share memory with torch's tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,19 +23,19 @@ from models.varied import sampled
 
 Array = np.ndarray[Any, Any]
 
-_BLOCK = 512  # steps whose random numbers are drawn at once; a draw costs as much as a hundred numbers
+_BLOCK = 512  # steps per block of random numbers; a call to sample costs as much as a hundred numbers
 
 
 def draw(config: Config, seed: int) -> Config:
-    """The hyperparameters of one agent: with ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
+    """Return the hyperparameters of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
 
-    Source: Ferreira et al. 2022, appendix on varied hyperparameters, of their grid.
+    Source: Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world.
     """
     return sampled(config, seed, lambda u: {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]})
 
 
 class Cells:
-    """Index of a one-hot observation's row in a table ``[M * S, A]``: ``[M, E, S]`` to ``[M * E]``.
+    """A function from one-hot observations ``[M, E, S]`` to their rows ``[M * E]`` in a table ``[M * S, A]``.
 
     A product with 0, 1, 2, ... is several times faster than argmax. It is a sum of integers, so it is exact in any
     order.
@@ -43,8 +43,8 @@ class Cells:
 
     def __init__(self, members: int, states: int):
         self.states, self.numbers = states, np.arange(states, dtype=np.float32)
-        self.first = np.arange(members) * states  # the row of each member's cell 0
-        self._first = self.first  # [M * E], as last needed
+        self.first = np.arange(members) * states  # [M], the row of each member's cell 0
+        self._first = self.first  # the same, repeated to [M * E] at the latest call
 
     def __call__(self, obs: Tensor) -> Array:
         cells = obs.numpy().reshape(-1, self.states) @ self.numbers
@@ -56,7 +56,7 @@ class Cells:
 
 
 class Numbers(NoiseBlocks):
-    """`NoiseBlocks` that gives arrays ``[M, ...]``."""
+    """`NoiseBlocks` that returns NumPy arrays ``[M, ...]``."""
 
     def _split(self) -> dict[str, list[Array]]:
         arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self.block.items()}
@@ -64,44 +64,44 @@ class Numbers(NoiseBlocks):
 
 
 def best(values: Array, ties: Array | None = None) -> Array:
-    """The best actions ``[N]`` by ``values [N, A]``: of equal ones the first, or the one with the largest of ``ties``
-    ``[N, A]``."""
+    """Return the best actions ``[N]`` according to ``values [N, A]``. If several are equal, choose the first, or the
+    one with the largest of ``ties [N, A]``, uniform numbers."""
     if ties is None:
         return values.argmax(1)
     return np.where(values == values.max(1, keepdims=True), ties, -1.0).argmax(1)
 
 
 def _exploring(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
-    """A draw of `NoiseBlocks`: whether steps explore, by a constant ``epsilon``. None means that epsilon changes: then
-    the draw is the uniform numbers that are later compared with it."""
-    # No method of the agent: a reference back to it would keep it, with its table, until Python next collects garbage.
+    """Return a function that samples for `NoiseBlocks` whether steps explore, bool, with a constant ``epsilon``. If
+    epsilon changes (None), the function samples uniform numbers, to be compared with it later."""
+    # Not a method of the agent: by a reference cycle, the agent and its table would remain until garbage collection.
     if epsilon is None:
         return uniforms
     return lambda streams, steps, count: streams.uniform(steps, count) < epsilon
 
 
 class Now:
-    """State of the current step. It is no part of the agent, because setting attributes of a Module is slow."""
+    """State of the current step. It is separate from the agent, because setting attributes of a Module is slow."""
 
-    count = 0  # of steps
+    count = 0  # number of steps so far
     numbers: dict[str, Array]
-    obs: Tensor | None = None  # acted on
-    rows: Array  # of `obs`
+    obs: Tensor | None = None  # the latest argument of `act`
+    rows: Array  # rows of `obs` in the table, [M * E]
     parts: tuple[Array, ...]  # updated entries, next rows, rewards, discounts: [M * E] each
     done: Array  # [M, E]
 
 
 class Agent(InnerAgent):
-    """``act / observe / learn``, one step of all members after another. E is ``config.num_envs``.
+    """Tabular Q-learning or SARSA. E is ``config.num_envs``.
 
     Every step updates one value: ``Q(s, a) += lr * (r + discount * next - Q(s, a))``. ``next`` is the best value of the
-    next cell (Q-learning), or the value of an epsilon-greedy action there (SARSA). It is 0 after termination, and also
-    after a time limit with ``truncation_ends``. ``intrinsic`` adds a novelty bonus to the reward (`models.curiosity`).
-    Steps of several environments are learned one after another. Initial values are 0.
+    next cell (Q-learning), or the value of an epsilon-greedy action there (SARSA). It is 0 after termination and, with
+    ``truncation_ends``, after truncation. ``intrinsic`` adds a novelty bonus to the reward (`models.curiosity`). The
+    steps of several environments are learned one after another. Initial values are 0.
 
-    The public code of Ferreira et al. draws SARSA's next action for the update alone (``redrawn``); the agent then
-    draws another one to act with. ``executed`` is the textbook's: the action of the update is the one taken next,
-    unless the episode ended. It is chosen before the update, as there.
+    SARSA has two forms (``backup``). ``redrawn``, as in the public code of Ferreira et al.: the next action is sampled
+    for the update alone, and the agent samples another one to act. ``executed``, as in the textbook: the agent also
+    executes the action of the update, unless the episode has ended. This action is chosen before the update.
     """
 
     action_kinds = (Discrete,)
@@ -119,7 +119,7 @@ class Agent(InnerAgent):
         self.online = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         self.curiosity = curiosity_of(config, spaces, seeds)
-        # [M, E], the next action; the number of actions if none is chosen yet.
+        # [M, E], the next action; A if none is chosen yet.
         self.planned = torch.full((len(seeds), self.envs), self.actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
         forms = ("", "next ") if config.backup != "max" else ("",)
@@ -130,7 +130,7 @@ class Agent(InnerAgent):
         if config.random_ties:
             draws.append((Streams.uniform, {f"{form}ties": (self.envs, self.actions) for form in forms}))
         self.noise = Numbers(in_step(seeds, "exploration"), draws, steps=_BLOCK)
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # finished
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self._now = Now()
         self._prepare()
 
@@ -139,30 +139,30 @@ class Agent(InnerAgent):
         self._rows = self.online.numpy().reshape(-1, self.actions)  # [M * S, A]
         self._values = self._rows.reshape(-1)
         self._cells = Cells(self.members, self.states)
-        self._among = np.arange(self.members) * self.actions  # first index of rows [M, A]
+        self._among = np.arange(self.members) * self.actions  # first flat index of each row in an array [M, A]
         self._lr = np.array([member_config.lr for member_config in self.member_configs], np.float32)
         self._discounts = self.discounts().numpy()
         self._now.obs = None
 
     @property
     def steps(self) -> int:
-        """How many have been acted in."""
+        """Number of steps so far in each environment."""
         return self._now.count
 
     def discounts(self) -> Tensor:
         return torch.tensor([member_config.discount for member_config in self.member_configs])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Greedy play, which draws nothing."""
+        """Return the greedy policy; ``sample`` has no effect."""
         return self.with_weights(self.online)
 
     def epsilon(self) -> Tensor:
-        """Probability of a random action now, ``[M]``."""
+        """Return the current probability of a random action, ``[M]``."""
         return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
     def _explore(self, greedy: Array, form: str = "", at: Any = slice(None)) -> None:
-        """Replace actions in ``greedy [M, E]`` (``[M]`` with ``at``, the index of an environment) by random ones at
-        steps that explore, by the random numbers of this ``form``."""
+        """Replace actions in ``greedy [M, E]`` by random ones at steps that explore. If ``at`` is the index of an
+        environment, ``greedy`` is ``[M]``. ``form`` is the prefix of the random numbers' names: "" or "next "."""
         numbers = self._now.numbers
         explore = numbers[form + "explore"]
         if self._epsilon.constant is None:
@@ -195,7 +195,7 @@ class Agent(InnerAgent):
         if self.visits is not None:
             visits = self.visits.numpy().reshape(-1)
             np.add.at(visits, entries, 1)
-            # The small number is the public code's.
+            # The public code also adds 1e-9.
             rewards = rewards + (self.config.count_bonus / (np.sqrt(visits.take(entries)) + 1e-9)).astype(np.float32)
         if self.curiosity is not None:
             learners = self.learning() if self.config.init_episodes else None
@@ -217,7 +217,7 @@ class Agent(InnerAgent):
         return loss
 
     def _update(self, env: int, entries: Array, next_rows: Array, reward: Array, discount: Array) -> Tensor:
-        """Take in the step of one environment ``[M]``: values at ``entries`` move, rows ``after`` come next."""
+        """Update the values at ``entries`` after a step of environment ``env``. Arrays are ``[M]``. Return the loss."""
         values = self._rows.take(next_rows, 0)
         action = best(values) if self.config.backup == "max" else self._next_action(env, values)
         action += self._among
@@ -237,7 +237,7 @@ class Agent(InnerAgent):
         return loss
 
     def _next_action(self, env: int, values: Array) -> Array:
-        """The next actions ``[M]`` in one environment, epsilon-greedy by ``values [M, A]``."""
+        """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``values [M, A]``."""
         ties = self._now.numbers["next ties"][:, env] if self.config.random_ties else None
         action = best(values, ties)
         self._explore(action, "next ", env)
@@ -246,7 +246,7 @@ class Agent(InnerAgent):
         return action
 
     def count_steps(self, steps: int) -> None:
-        """Compiled code has made so many steps."""
+        """Count ``steps`` steps in each environment, after compiled code has made them."""
         self._now.count += steps
         self._now.obs = None
 
@@ -272,7 +272,7 @@ class Agent(InnerAgent):
         return {"train/learning_rate": rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
-        """``obs [M, B, S] -> [M, B, A]``."""
+        """Return action values, ``obs [M, B, S] -> [M, B, A]``."""
         return torch.from_numpy(self._rows[self._cells(obs)]).view(*obs.shape[:2], self.actions)
 
     def with_weights(self, online: Tensor) -> "Greedy":
@@ -296,7 +296,7 @@ class Agent(InnerAgent):
 
 
 class Greedy(Policy):
-    """Greedy play by tables of values ``[M, S * A]``, without memory."""
+    """Greedy policy of M tables of action values, ``online [M, S * A]``."""
 
     def __init__(self, online: Tensor, states: int):
         self.members, self.cells = len(online), Cells(len(online), states)
@@ -306,5 +306,5 @@ class Greedy(Policy):
         return torch.from_numpy(best(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
-        """``obs [M, E, S]`` -> the best actions ``[M, E]`` int64; of equal values the first."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first of several equal ones."""
         return torch.from_numpy(best(self.rows.take(self.cells(obs), 0))).view(obs.shape[:2])

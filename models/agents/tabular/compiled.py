@@ -1,6 +1,7 @@
-"""Q-learning and SARSA compiled, one member after another: what `Agent` does in ``act``, ``observe`` and ``learn``.
+"""Tabular agents in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy
+play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this takes
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this requires
 Numba.
 """
 
@@ -18,56 +19,57 @@ Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
 MAX, EXECUTED = 0, 2
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
-_SIDES = np.array([2, -1], np.float32)  # of an epsilon
+_SIDES = np.array([2, -1], np.float32)  # numbers above and below every epsilon
 
 
 class Members(NamedTuple):
-    """M agents before a block of steps. Arrays are the agent's own memory; those of no use are empty."""
+    """M members before a block of T steps. Arrays share the memory of the agent's tensors; unused arrays are
+    empty."""
 
     online: Array  # [M, S * A]
     visits: Array  # [M, S * A]
-    planned: Array  # [M, E]
+    planned: Array  # [M, E], the next actions; A if none is chosen yet
     lr: Array  # [M]
     discounts: Array  # [M]
-    episodes: Array  # [M]
+    episodes: Array  # [M], finished
     loss: Array  # [M]
-    explore: Array  # [M, T, E]
-    action: Array  # [M, T, E]
+    explore: Array  # [M, T, E], compared with epsilon
+    action: Array  # [M, T, E], random actions
     ties: Array  # [M, T, E, A]
-    next_explore: Array
+    next_explore: Array  # this and the next two: the same for the action of the update
     next_action: Array
     next_ties: Array
-    by_episode: Array  # epsilon after so many episodes
-    by_step: Array  # epsilon at each step of the block; empty where it goes by episodes
+    by_episode: Array  # epsilon by number of finished episodes
+    by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     states: int
     actions: int
-    backup: int
+    backup: int  # a value of BACKUPS
     bonus: float
     truncation_ends: bool
     init_episodes: int
 
 
 class Work(NamedTuple):
-    """The step under way, of E environments."""
+    """The current step of one member in E environments."""
 
-    vector: Array  # of a continuous action: empty
+    vector: Array  # a continuous action: empty
     numbers: Array  # [S], 0, 1, 2, ...
-    cell: Array  # [E]
-    entries: Array  # [E], where values move
-    next_cells: Array  # [E], the cells that come next
+    cell: Array  # [E], cells before the step
+    entries: Array  # [E], indices of the values to update
+    next_cells: Array  # [E], cells after the step
     reward: Array  # [E]
     discount: Array  # [E]
     done: Array  # [E]
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """``numbers [M, T, ...]`` are those of the next T = ``steps``."""
+    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each."""
     config, empty = agent.config, np.empty((0, 0), np.int64)
     by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
     arrays: dict[str, Array] = {}
     for form in ("", "next "):
         explore = numbers.get(form + "explore", numbers["explore"])
-        # Where epsilon never moves these already say who explores: -1 is below it, 2 is not.
+        # With a constant epsilon, these are bools. True becomes -1, which is below epsilon; False becomes 2.
         arrays[form + "explore"] = (
             _SIDES[explore.numpy().view(np.uint8)] if explore.dtype == torch.bool else explore.numpy()
         )
@@ -103,10 +105,10 @@ def work(a: Members) -> Work:
 
 
 class Player(NamedTuple):
-    """What greedy play takes."""
+    """Greedy policy of M members, for `decide`."""
 
     online: Array  # [M * S, A]
-    numbers: Array  # [S]
+    numbers: Array  # [S], 0, 1, 2, ...
     widest: int
     vector: int
 
@@ -117,7 +119,7 @@ def player(policy: Greedy) -> Player:
 
 @compiled
 def _cell(obs, numbers):
-    """`Cells` of one observation: a sum of whole numbers, which is exact in any order."""
+    """Return the cell of a one-hot observation (`Cells`). A sum of integers is exact in any order."""
     total = np.float32(0)
     for k in range(len(numbers)):
         total += obs[k] * numbers[k]
@@ -126,14 +128,14 @@ def _cell(obs, numbers):
 
 @exact
 def _at(state, obs, numbers):
-    """The cell of a state that is its number, as on a map, or else of what is seen."""
+    """Return the current cell. On a map, ``state`` is the cell's number; otherwise compute it from ``obs``."""
     return int(state[0]) if len(state) == 1 else _cell(obs, numbers)
 
 
 @exact
 def _first(online, row, first, actions):
-    """The first of the best actions, by the numbers of a ``row`` from the ``first`` on. It branches nowhere but for NaN
-    (`better`), for no processor guesses which action is the best."""
+    """Return the first of the best actions, according to the values of ``row`` from column ``first`` on. NaN counts as
+    the largest number (`better`). Without NaN there are no branches, because processors predict them badly here."""
     best, top = 0, entry(online, row, first)
     no_nan = top == top
     for k in range(1, actions):
@@ -150,7 +152,7 @@ def _first(online, row, first, actions):
 
 @exact
 def _best(online, actions, ties, m, t, e, cell):
-    """`best` of one cell."""
+    """Return the best action in one cell, as `best` does."""
     first = cell * actions
     best = _first(online, m, first, actions)
     for k in range(ties.shape[3]):
@@ -160,7 +162,7 @@ def _best(online, actions, ties, m, t, e, cell):
 
 
 def choose(a, w, m, t, e, obs, state):
-    """`Agent.act`."""
+    """Return the exploring action in environment e (`Agent.act`)."""
     w.cell[e] = _at(state, obs, w.numbers)
     if a.backup == EXECUTED and a.planned[m, e] < a.actions:
         return a.planned[m, e]
@@ -170,14 +172,14 @@ def choose(a, w, m, t, e, obs, state):
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """`Agent.observe` of one environment."""
+    """Store the step of environment e in ``w`` (`Agent.observe`)."""
     w.entries[e], w.next_cells[e] = w.cell[e] * a.actions + action, _at(state, next_obs, w.numbers)
     w.reward[e], w.discount[e] = reward, np.float32(0) if done and a.truncation_ends else discount
     w.done[e] = done
 
 
 def improve(a, w, m, t):
-    """`Agent.learn`."""
+    """Update a value for each environment, after step t (`Agent.learn`)."""
     envs = len(w.entries)
     if len(a.visits):
         for e in range(envs):
@@ -204,5 +206,5 @@ def improve(a, w, m, t):
 
 
 def decide(p, m, obs, state, rows, vector):
-    """`Greedy.act`."""
+    """Return the greedy action of member m (`Greedy.act`)."""
     return _first(p.online, m * len(p.numbers) + _at(state, obs, p.numbers), 0, p.online.shape[1])

@@ -1,8 +1,8 @@
-"""Settings of the tabular family. This file is the only home of their defaults; it imports no torch.
+"""Settings of the tabular family, with their defaults. Imports no torch.
 
 Sources: [W] Watkins 1989, "Learning from Delayed Rewards" (Q-learning). [R] Rummery & Niranjan 1994, "On-Line
 Q-Learning Using Connectionist Systems" (SARSA). [S] Sutton & Barto 2018, "Reinforcement Learning", sections 6.4 and
-6.5. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790, whose values on
+6.5. [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks", arXiv 2202.02790; its values for
 Cliff are the defaults. [C] its public code. [B] Strehl & Littman 2008, "An analysis of model-based Interval Estimation
 for Markov Decision Processes" (count bonus).
 """
@@ -19,7 +19,7 @@ VARIED = ("lr", "discount")
 
 @dataclass(frozen=True)
 class Config(Intrinsic):
-    """Hyperparameters of QLearning and SARSA. `FAMILY` holds SARSA's defaults."""
+    """Hyperparameters of QLearning and SARSA. Defaults are for QLearning; `FAMILY` has the overrides for SARSA."""
 
     # Learning
     backup: str = setting(
@@ -64,7 +64,7 @@ def validate(config: Config) -> str | None:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Settings that do nothing beside the others, and why."""
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     return intrinsic.ineffective(config) | idle(
         (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given")
     )

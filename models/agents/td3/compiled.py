@@ -16,13 +16,13 @@ from models.off_policy import Play
 from models.spaces import Continuous
 
 Array = np.ndarray[Any, Any]
-NUMBERS = ("random", "explore", "replay", "next")  # names of the random numbers in `Agent.noise`
+NUMBERS = ("random", "explore", "replay", "next")  # names in `Agent.noise`
 IMPROVES = FAST  # how `improve` is compiled
 _ONE = np.float32(1)
 
 
 class Members(NamedTuple):
-    """State of M members before a block of T steps. Arrays share the memory of the agent's tensors."""
+    """M members before a block of T steps. Arrays share the memory of the agent's tensors."""
 
     actor: Net
     first: Net  # the two critics; their parameters are in one array
@@ -79,7 +79,7 @@ class Work(NamedTuple):
 
 
 def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before the next T = ``steps`` steps, with random numbers ``numbers``, ``[M, T, ...]`` each."""
+    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each."""
     config, replay, critics = agent.config, agent.replay, agent.critics
     (table,) = replay.reserve(steps * agent.envs)
     critic = critics.network
@@ -176,7 +176,7 @@ def _is_learning(a, m, replay_size):
 
 
 def choose(a, w, m, t, e, obs, state):
-    """Write the exploring action of environment e to ``w.vector`` (`OffPolicy.act`). Return 0, which is not used."""
+    """Write the exploring action of environment e to ``w.vector`` (`OffPolicy.act`). Return 0."""
     envs = a.explore.shape[2]
     is_learning = _is_learning(a, m, min(a.replay_size + t * envs, a.capacity))
     at = _outputs(a, a.actor_learner.online[m], obs, w.rows) if is_learning else 0
@@ -295,7 +295,7 @@ def improve(a, w, m, t):
 
 
 def decide(p, m, obs, state, rows, vector):
-    """Write the greedy action of member m to ``vector`` (`Play.act`). Return 0, which is not used."""
+    """Write the greedy action of member m to ``vector`` (`Play.act`). Return 0."""
     at = _outputs(p, p.online[m], obs, rows)
     for k in range(p.vector):
         vector[k] = _executed(p, _finite(np.tanh(rows[at, k])), k)
