@@ -11,10 +11,8 @@ from torch import Tensor
 
 import test_sac
 import test_td3
-from control.cli.parse import settings_from
 from models.action_noise import OrnsteinUhlenbeck
 from models.off_policy import OffPolicy
-from models.settings import SettingError
 from rounding import FUNCTION, UNIT, assert_near, gamma
 from test_td3 import OBS, leave, live
 
@@ -113,15 +111,3 @@ def test_training_goes_on_from_where_the_noise_was(name: str) -> None:
     assert torch.equal(full_agent.action_vectors, resumed_agent.action_vectors) and torch.equal(
         full_agent.online, resumed_agent.online
     )
-
-
-def test_what_does_nothing_or_cannot_be_is_refused() -> None:
-    for implementation in ("TD3", "SAC"):
-        with pytest.raises(SettingError, match="test_noise is on, but noise_type is 'ornstein-uhlenbeck'; allowed"):
-            settings_from(
-                implementation=implementation, gamename="pendulum", noise_type="ornstein-uhlenbeck", test_noise=True
-            )
-    with pytest.raises(SettingError, match="--noise_type has no effect: action_std is 0"):
-        settings_from(implementation="TD3", gamename="pendulum", noise_type="ornstein-uhlenbeck", action_std=0.0)
-    with pytest.raises(SettingError, match="noise_type is 'pink'; allowed: normal, ornstein-uhlenbeck"):
-        settings_from(implementation="SAC", gamename="pendulum", noise_type="pink")
