@@ -1,6 +1,5 @@
-"""Noise on actions that drifts: against a plain loop, in agents, from episode to episode, in company, resumed."""
+"""Noise on actions that drifts: against a plain loop, in agents, from episode to episode."""
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -11,20 +10,15 @@ from torch import Tensor
 
 import test_sac
 import test_td3
-from control.cli.parse import settings_from
 from models.action_noise import OrnsteinUhlenbeck
 from models.off_policy import OffPolicy
-from models.settings import SettingError
 from rounding import FUNCTION, UNIT, assert_near, gamma
-from test_td3 import OBS, leave, live
+from test_td3 import OBS, live
 
 DRIFTING: dict[str, Any] = {"noise_type": "ornstein-uhlenbeck", "num_envs": 2}
 AGENTS = {
     "TD3": lambda **changes: test_td3.make_agent(
         dataclasses.replace(test_td3.NOW, **(DRIFTING | {"action_std": 0.7} | changes))
-    ),
-    "TD3Discrete": lambda **changes: test_td3.make_agent(
-        dataclasses.replace(test_td3.DISCRETE, **(DRIFTING | changes))
     ),
     "SAC": lambda **changes: test_sac.make_agent(dataclasses.replace(test_sac.NOW, **(DRIFTING | changes))),
 }
@@ -65,7 +59,7 @@ def test_its_deviation_is_what_its_text_says() -> None:
     assert [deviations[0], deviations[99], deviations[-1]] == pytest.approx([0.1, 0.93, 1.83], rel=0.04)
 
 
-@pytest.mark.parametrize("name", ["TD3", "SAC"])
+@pytest.mark.parametrize("name", AGENTS)
 def test_agents_explore_by_the_white_numbers_drifting(name: str) -> None:
     """With weights of 0 TD3's action is the noise itself and SAC's tanh of it, at a deviation of 1."""
     drifting, white = AGENTS[name](), AGENTS[name](noise_type="normal")
@@ -93,35 +87,3 @@ def episode_ends(agent: OffPolicy, step: int) -> Tensor:
         (torch.randn(2, agent.envs, OBS, generator=g), torch.rand(2, agent.envs, generator=g)) for g in generators
     ]
     return torch.stack([uniform[1] < 0.1 for _, uniform in samples])
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_those_who_stay_drift_on_as_if_nobody_had_left(name: str) -> None:
-    leave(AGENTS[name](), AGENTS[name]())
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_training_goes_on_from_where_the_noise_was(name: str) -> None:
-    full_agent, resumed_agent = AGENTS[name](), AGENTS[name]()
-    live(full_agent, 20)
-    resumed_agent.load_state_dict(full_agent.state_dict())
-    state = copy.deepcopy(full_agent.training_state())  # a file's, which shares no memory
-    resumed_agent.load_training_state(state)
-    assert (state["action noise"]["level"] != 0).any()
-    for agent in (full_agent, resumed_agent):
-        live(agent, 5, first=20)
-    assert torch.equal(full_agent.action_vectors, resumed_agent.action_vectors) and torch.equal(
-        full_agent.online, resumed_agent.online
-    )
-
-
-def test_what_does_nothing_or_cannot_be_is_refused() -> None:
-    for implementation in ("TD3", "SAC"):
-        with pytest.raises(SettingError, match="test_noise is on, but noise_type is 'ornstein-uhlenbeck'; allowed"):
-            settings_from(
-                implementation=implementation, gamename="pendulum", noise_type="ornstein-uhlenbeck", test_noise=True
-            )
-    with pytest.raises(SettingError, match="--noise_type has no effect: action_std is 0"):
-        settings_from(implementation="TD3", gamename="pendulum", noise_type="ornstein-uhlenbeck", action_std=0.0)
-    with pytest.raises(SettingError, match="noise_type is 'pink'; allowed: normal, ornstein-uhlenbeck"):
-        settings_from(implementation="SAC", gamename="pendulum", noise_type="pink")

@@ -1,5 +1,6 @@
 """What every agent in models/agents/ must keep to (`models.contract`). It gets these tests by being there."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from helpers import (  # fmt: skip
     spoil,
     tiny,
 )
+from models.contract import InnerAgent
 from models.registry import agent_class, family
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
@@ -51,8 +53,9 @@ def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
 
 
 def quick(pairs: list[tuple[str, str]]) -> list[Any]:
-    """The pairs, of which those with an agent's less usual settings are slow."""
-    return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in VARIANTS)) for pair in pairs]
+    """The pairs. An agent's less usual settings are slow, apart from those with which members stop by themselves."""
+    slow = VARIANTS.keys() - {"PPO-target-kl"}
+    return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in slow)) for pair in pairs]
 
 
 def steps_of(case: str) -> int:
@@ -144,6 +147,28 @@ def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp
         for m in range(2):
             same_numbers(*(numbers(loop, row, m) for loop, row in zip((source_loop, other), rows, strict=True)))
     assert torch.equal(source_loop.evaluate(3).returns, other.evaluate(3).returns)
+
+
+@pytest.mark.parametrize("case", [case for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)])
+def test_members_that_stay_go_on_as_if_nobody_had_left(case: str) -> None:
+    """From the state of another agent, in the midst of episodes and of what is collected for an update."""
+    config = tiny(case, default_game(case), fill=20)
+    full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=43) for _ in range(2))
+    full_loop.epoch()
+    for source, target in zip(parts(full_loop), parts(part_loop), strict=True):
+        target.load_state_dict(copy.deepcopy(source.state_dict()))
+    full, part = full_loop.groups[0].loop, part_loop.groups[0].loop
+    members = torch.tensor([2, 0][: full.agent.members])
+    members = members.clamp(max=full.agent.members - 1)
+    old_weights, part.agent.budget = full.agent.online.detach().clone(), full.agent.budget
+    assert part.select(members)
+    for _ in range(24):
+        full.step(), part.step()
+    assert not torch.equal(full.agent.online, old_weights), "they learn meanwhile"
+    assert part.agent.seeds == [full.agent.seeds[m] for m in members.tolist()]
+    assert torch.equal(part.loss.nan_to_num(7e7), full.loss[members].nan_to_num(7e7))
+    for name, values in full.agent.state_dict().items():
+        assert torch.equal(part.agent.state_dict()[name], values[members]), name
 
 
 def test_an_agent_that_lacks_something_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

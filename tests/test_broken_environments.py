@@ -1,6 +1,5 @@
 """However a Gymnasium environment breaks its word, one line says where, what it gave and what is expected."""
 
-import os
 import re
 import sys
 import time
@@ -10,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Tuple
 
 import trainer
 from control.loops import rollout
@@ -115,6 +114,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
+    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is inf; it must be finite"),
     "three": ({"reset": lambda env: (ZEROS, {}, 0)}, "reset did not give observation and info (ValueError: too many"),
     "nothing at all": ({"reset": lambda env: None}, "reset did not give observation and info (TypeError: cannot"),
     "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
@@ -146,12 +146,16 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "too wide": ({"action_space": Box(-3e38, 3e38, (1,))}, OTHER),
     "whole numbers": ({"action_space": Box(0, 5, (1,), np.int32)}, OTHER),
     "too many": ({"action_space": Discrete(10**12)}, OTHER),
+    "bits as actions": ({"action_space": MultiBinary(4)}, f"its action space MultiBinary(4) is not supported; {OTHER}"),
+    "unbounded": ({"action_space": Box(-np.inf, np.inf, (2,))}, OTHER),
+    "several choices": ({"action_space": MultiDiscrete([2, 3])}, OTHER),
+    "a tuple as actions": ({"action_space": Tuple([Discrete(2)])}, OTHER),
+    "a sequence": ({"observation_space": Sequence(Discrete(2))}, "cannot be flattened to numbers"),
     "exits when made": ({"made": lambda env: sys.exit(3)}, "it cannot be made (SystemExit: 3)"),
     "fails when made": ({"made": lambda env: raising(Unprintable())}, "it cannot be made (Unprintable: Unprintable)"),
 }  # fmt: skip
 FAULTS = STEPS | RESETS | SPACES | {
     "honest": ({}, ""),
-    "dies": ({"step": lambda env: os._exit(0)}, r"worker 2 of 2 died \(exit code 0\)$"),
     "interrupts": ({"step": lambda env: raising(KeyboardInterrupt())}, "environment broken: KeyboardInterrupt: Key"),
     "hangs": ({"step": lambda env: endless()}, r"worker 2 of 2 did not answer within step_timeout, 1 s$"),
     "never ends": ({"terminated": False}, ""),
@@ -277,12 +281,12 @@ def test_spaces_that_are_made_anew_at_each_reset_are_taken(monkeypatch: pytest.M
     assert one_step(start_environment("honest")).terminated.item()
 
 
-@pytest.mark.parametrize("fault", ["dies", pytest.param("interrupts", marks=pytest.mark.slow)])
-def test_faults_in_a_worker(fault: str) -> None:
-    environment = ParallelEnvironment(game(fault), 1, 2, 2)
+@pytest.mark.slow
+def test_ctrl_c_in_a_worker_is_its_fault() -> None:
+    """What else goes wrong in a worker is in test_workers.py."""
+    environment = ParallelEnvironment(game("interrupts"), 1, 2, 2)
     environment.reset(torch.tensor([[0, 1]]))
-    message = FAULTS[fault][1] if fault == "dies" else re.escape(FAULTS[fault][1])
-    with pytest.raises(EnvironmentFault, match=message):
+    with pytest.raises(EnvironmentFault, match=re.escape(FAULTS["interrupts"][1])):
         one_step(environment, 2)
     environment.close()
 

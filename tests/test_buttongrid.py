@@ -94,20 +94,6 @@ def test_an_event_may_start_anew_instead() -> None:
     assert play_actions(at(3, 3, [1, 1], event_seed, activate_on_reset=False), UP) == (fresh(event_seed, 1), [1])
 
 
-def test_chance_that_is_given_decides_on_events_and_arrangements() -> None:
-    """On the grid of `at`: 0.006 is below 1/160. Rows 0.5 -> 2, columns 0.25 -> 1; of 15 cells 0.4 -> 6, of 16 the
-    same again -> 6, which is taken, so the last one, 15."""
-    chance = torch.tensor([[[0.006, 0.5, 0.25, 0.4, 0.4], [0.007, 0.5, 0.25, 0.4, 0.4]]])
-    going, success_state = torch.tensor([9, 4, 1, 1, 0, 6, 0, 0]), torch.tensor([-3, 0, 1, 1, 0, 6, 1, 1])
-    right = torch.full((1, 2), RIGHT)
-    next_state, reward, *_ = ButtonGrid(4, 2).advance(going.expand(1, 2, 8), right, chance)
-    assert next_state.tolist() == [[[9, 5, 1, 2, 0, 6, 1, 1], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
-    next_state, reward, *_ = ButtonGrid(4, 2).advance(success_state.expand(1, 2, 8), right, chance)
-    assert next_state.tolist() == [[[-3, 1, 2, 1, 6, 15, 0, 0]] * 2] and reward.tolist() == [[1, 1]]
-    next_state, reward, *_ = ButtonGrid(4, 2, activate_on_reset=False).advance(going.expand(1, 2, 8), right, chance)
-    assert next_state.tolist() == [[[9, 5, 2, 1, 6, 15, 0, 0], [9, 5, 1, 2, 0, 6, 0, 1]]] and not reward.any()
-
-
 PUBLISHED = [(4, 0.01085, 0.00013), (5, 0.00626, 0.00010), (10, 0.00107, 0.00005)]
 
 

@@ -16,10 +16,11 @@ from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_fro
 from control.cli.settings import acting, replaced_in
 from control.cli.words import command_line
 from helpers import yaml_file
+from inputs import values_of
 from models.agents.ddqn import config
 from models.family import Family
 from models.registry import default_config, family, implementations
-from models.settings import SMALLEST, Kind, SettingError, bounds, check, kinds, nearest
+from models.settings import SettingError, check, kinds, nearest
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -194,30 +195,6 @@ def test_the_command_line_makes_the_same_settings(words: str) -> None:
 def test_the_nearest_name_is_offered_and_a_far_one_is_not() -> None:
     assert nearest("rcp_r", ["UDRL", "RCP-R"]) == "; did you mean 'RCP-R'?"
     assert nearest("quite else", ["UDRL", "RCP-R"]) == ""
-
-
-def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
-    """Values that a field accepts."""
-    if meta.get("choices"):
-        item: st.SearchStrategy[Any] = st.sampled_from(meta["choices"])
-    elif kind.item is bool:
-        item = st.booleans()
-    elif kind.item is str:
-        item = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
-        item = item.filter(lambda text: text.strip() not in ("", ".", "..") and len(text.encode()) <= 100)
-    else:
-        limits = bounds(kind, meta)
-        low, high = (
-            limits.get(*names) for names in (("minimum", limits.get("above")), ("maximum", limits.get("below")))
-        )
-        if kind.item is int:
-            item = st.integers(low, high)
-        else:
-            item = st.floats(low, high, exclude_min="above" in limits, exclude_max="below" in limits)
-            item = item.filter(lambda value: not 0 < abs(value) < SMALLEST)
-    if kind.is_list:
-        item = st.lists(item, min_size=1, max_size=3).map(tuple)
-    return st.none() | item if kind.optional else item
 
 
 @hypothesis_settings(max_examples=25)

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-import trainer
 from control.cli import parse
 from control.storage.run_dir import read_metrics
 from envs.make import stages_of
-from fake_runs import refused
 from helpers import trained
 from models.proxies import files
 from models.streams import Streams
@@ -79,17 +77,3 @@ def test_a_search_may_start_from_what_a_policy_does() -> None:
     states = search_stages.parameters.fixed(flat[None])["states.table"][0]
     expected_actions = (states @ torch.tensor([0.5, 1.0, 10.0, 2.0]) > 0).long()
     torch.testing.assert_close(pairs[:, 4:], torch.eye(2)[expected_actions], atol=0.05, rtol=0)
-
-
-@pytest.mark.parametrize(("extra_flags", "message"), [
-    ("--proxy bandit --preset distilled --pairs 1", "pairs is 1; allowed: integer, at least 2, at most 64; or null"),
-    ("--proxy bandit --preset distilled --pairs 65", "pairs is 65; allowed: integer, at least 2, at most 64; or null"),
-    ("--proxy bandit --preset distilled --reward_form free", "but reward_form is 'free', which has no target"),
-    ("--proxy bandit --preset distilled --first_states latent", "first_states is 'latent', but pairs is "),
-    ("--proxy bandit --preset distilled --table_size 9", "table_size has no effect: pairs is "),
-    ("--proxy mdp --pairs 4", "pairs is 4, but proxy is 'mdp'; allowed: null, or the proxy bandit"),
-])  # fmt: skip
-def test_bad_input_is_one_line(extra_flags: str, message: str, tmp_path: Path, capsys: Any) -> None:
-    argv = ["--implementation", "SE", "--gamename", "cartpole", "--logdir", str(tmp_path), *extra_flags.split()]
-    refused(trainer.main, argv, message, capsys)
-    assert not list(tmp_path.iterdir())

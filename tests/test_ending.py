@@ -16,6 +16,7 @@ import trainer
 from conftest import ROOT
 from control.cli import ending as module
 from control.cli.ending import SIGNALS, Ending, ending
+from control.storage import checkpoints
 from control.storage.run_dir import read_metrics, replacing
 from fake_runs import Shown
 from helpers import STEPPED_CAR, flags, run_folder, wait_until
@@ -167,8 +168,11 @@ def test_a_signal_to_all_processes_ends_with_a_checkpoint(number: signal.Signals
     wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
     os.killpg(process.pid, number)
     output = clean(process)
-    assert process.returncode == 130 and "stopping after this epoch" in output and "goes on from epoch" in output
-    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists()
+    epochs = read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]
+    assert process.returncode == 130 and "stopping after this epoch" in output
+    assert f"{epochs[-1]} epochs," in output and f"--resume goes on from epoch {epochs[-1]}" in output
+    last = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt")
+    assert last.run_state["epoch"] == epochs[-1]
 
 
 @pytest.mark.slow

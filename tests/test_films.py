@@ -330,31 +330,6 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
 
-@pytest.mark.parametrize(("argv", "line"), [
-    ("--film", "--film needs a value"),
-    ("--film untrained real", "film is 'untrained real'; allowed: a run, checkpoint or proxy, and beside it untrained "
-                              "or real"),
-    ("--film cartpole-bandid", "film is 'cartpole-bandid': no such file or folder; did you mean 'cartpole-bandit'?"),
-    ("--film cartpole-bandit acrobot-bandit",
-     "film: 'cartpole-bandit' is of cartpole, 'acrobot-bandit' of acrobot; allowed: one environment"),
-    ("--film cartpole-bandit --film_out a.gif", "film_out is 'a.gif'; allowed: a file ending in .mp4"),
-    ("--film cartpole-bandit --lr 1", "--lr has no effect with --film"),
-    ("--film cartpole-bandit --plot .", "--plot and --film exclude each other"),
-    ("--film_out a.mp4", "--film_out has no effect without --film"),
-    ("--film cartpole-bandit --agent TD3", "agent is 'TD3', but TD3 takes continuous actions, and"),
-    ("--film cartpole-bandit --agent PPPO", "agent is 'PPPO'"),
-    ("--film RUN --agent PPO", "--agent has no effect with --film of runs: only on a proxy an agent is trained"),
-    ("--film RUN real", "film: 'real' goes with a proxy, and "),
-])  # fmt: skip
-def test_what_cannot_be_filmed_is_one_line(
-    argv: str, line: str, tmp_path: Path, capsys: Shown, finished: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # whose exp_dir no other worker's test makes and removes
-    words = [str(finished(implementation="DDQN")[0]) if word == "RUN" else word for word in argv.split()]
-    error = refused(trainer.main, [word.format(logdir=tmp_path) for word in words], "", capsys)
-    assert error.startswith(f"error: {line.format(logdir=tmp_path)}") and error.count("\n") == 1
-
-
 def test_a_film_of_a_run_is_a_player_for_notebooks(tmp_path: Path) -> None:
     small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
     run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)

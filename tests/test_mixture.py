@@ -93,25 +93,6 @@ def test_presets_bring_agents_that_can_act_there(flags: str, agents: str, expect
     assert from_dict(as_dict(settings)).proxy == settings.proxy
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    ("--gumbel_softmax_temp 2", "--gumbel_softmax_temp is a setting of TD3Discrete, not of SE"),
-    ("--agent DDQN,AAC", r"agent is 'AAC'; did you mean 'A2C'\? Allowed: DDQN, .*"),
-    ("--PPO_lr 0", "PPO_lr is 0.0; allowed: number, greater than 0"),
-    ("--batch_size 200 --buffer_size 100", "batch_size is 200, but buffer_size is 100"),
-    ("--agent PPO --PPO_lr 1", "--PPO_lr is unknown"),
-])  # fmt: skip
-def test_what_no_agent_has_is_one_line(flags: str, message: str) -> None:
-    with pytest.raises(config.SettingError, match=message):
-        mixed_settings(flags)
-
-
-def test_an_agent_that_cannot_play_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trainer.main([*SE.split()[:-1], "DDQN,SAC", "--logdir", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    line = "agent is 'DDQN,SAC', but SAC takes continuous actions, and those of cartpole are discrete; allowed: "
-    assert error == f"error: {line}DDQN, DuelingDDQN, PPO, A2C, TD3Discrete\n"
-
-
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "vary_hp": False}
 PAIRS = {
     "discrete": ("cartpole", "DDQN,PPO,TD3Discrete", {"rollout_steps": 16, "fill": 20, "PPO_num_envs": 2}),

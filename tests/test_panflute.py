@@ -26,16 +26,6 @@ def test_notes_move_to_the_ends_and_pay_the_step_after() -> None:
     assert [step.reward.item() for step in steps] == [0, 0, 0, 1, 0]
 
 
-def test_chance_that_is_given_decides_on_events() -> None:
-    """An event of three pipes has probability 1/9. Action 1 plays the second pipe, places 1 and 2 of 0 to 5."""
-    state = torch.tensor([4, 7, 0, 0, 0, 1, 0, 0]).expand(1, 2, 8)
-    next_state, reward, *_ = PanFlute(3).advance(
-        state, torch.ones(1, 2, dtype=torch.int64), torch.tensor([[[0.11], [0.12]]])
-    )
-    assert next_state.tolist() == [[[4, 8, 1, 1, 1, 0, 1, 1], [4, 8, 0, 1, 0, 0, 1, 0]]] and not reward.any()
-    assert PanFlute(3).chances == 1 and PanFlute(3, spontaneous_reward=False).chances == 0
-
-
 @pytest.mark.parametrize(("n", "random", "scripted"), [(3, 0.1419, 0.4029), (5, 0.0398, 0.2219), (8, 0.01556, 0.1338)])
 def test_reward_rates_are_those_published(n: int, random: float, scripted: float) -> None:
     """Of random play, and of pipes n - 1, n - 2, ..., 0 over and over; theirs are of as many rollouts as ours."""

@@ -16,7 +16,7 @@ from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, resolve
-from fake_runs import Shown, refused
+from fake_runs import Shown
 from helpers import yaml_file
 
 FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
@@ -122,15 +122,3 @@ def test_a_checkpoint_is_evaluated_elsewhere(words: str, game: str, finished: An
     assert f" {evaluation.mean:.1f} " in output and np.array_equal(evaluation.returns, default_evaluation.returns) == (
         "," not in game
     )
-
-
-@pytest.mark.parametrize(("words", "line"), [
-    ("--gamename acrobot", "gamename is 'acrobot', whose obs_shape is (6,); allowed with a checkpoint of cartpole"),
-    ("--grid_size 5", "--grid_size has no effect with gamename cartpole; it is a parameter of procmaze, opengrid, "),
-    ("--half_length 0", "half_length is 0.0; allowed: number, greater than 0"),
-    ("--half_length 1 --hidden_sizes 4", "--hidden_sizes has no effect with --eval_agent: the checkpoint holds it"),
-    ("--half_length 1 --obedience", "--obedience has no effect with gamename cartpole,half_length=1.0: its commands"),
-    ("--eval_agent cartpole-bandit --half_length 1", "--half_length has no effect with a proxy for --eval_agent"),
-])  # fmt: skip
-def test_what_no_evaluation_can_change(words: str, line: str, finished: Any, capsys: Shown) -> None:
-    refused(trainer.main, ["--eval_agent", str(finished(implementation="UDRL")[0]), *words.split()], line, capsys)

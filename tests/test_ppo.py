@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from helpers import loop_of, step_loop, tiny
+from helpers import loop_of, tiny
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.config import Config
 from models.losses import clipped_surrogate, clipped_value_error
@@ -211,29 +211,6 @@ def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
     assert kl > 0.006 and agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [16], "since the last call"
 
 
-@pytest.mark.parametrize("kind", SPACES)
-def test_a_member_ends_its_passes_alone_as_in_company(kind: str) -> None:
-    config = dataclasses.replace(SMALL, ppo_epochs=5, lr=0.02, target_kl=0.005)
-
-    def learned(seeds: tuple[int, ...], members: list[int]) -> Agent:
-        agent, g = Agent(config, SPACES[kind], seeds), torch.Generator().manual_seed(0)
-        for _ in range(36):
-            obs, next_obs = torch.randn(2, 3, 2, 4, generator=g)[:, members]
-            reward, end = torch.randn(2, 3, 2, generator=g)[:, members]
-            agent.observe(obs, agent.act(obs), next_obs, reward, torch.ones_like(reward), end > 1)
-            agent.learn()
-        return agent
-
-    joint_agent = learned((0, 1, 2), [0, 1, 2])
-    assert len(set(joint_agent.optimizer.count.tolist())) > 1 and int(joint_agent.optimizer.count.max()) < 3 * 5 * 4
-    updates = joint_agent.updates(36, torch.ones(3, dtype=torch.int64))
-    assert torch.equal(updates, joint_agent.optimizer.count)
-    for m in range(3):
-        alone = learned((m,), [m])
-        assert torch.equal(alone.online[0], joint_agent.online[m]) and torch.equal(alone.loss[0], joint_agent.loss[m])
-        assert all(torch.equal(alone.numbers[name][0], values[m]) for name, values in joint_agent.numbers.items())
-
-
 def test_a_target_that_is_never_met_changes_nothing() -> None:
     limited, unlimited = (lived(dataclasses.replace(SMALL, ppo_epochs=3, target_kl=kl), "continuous", 24, learns=True)
                  for kl in (1e6, None))  # fmt: skip
@@ -283,22 +260,6 @@ def test_gradient_steps_are_counted_when_they_are_made() -> None:
         loop.epoch()["train/gradient_steps"].tolist() for _ in range(3)
     ]  # rollouts end after steps 12, 24, 36 and 48
     assert counts == [[12, 12], [24, 24], [48, 48]]
-
-
-def test_select_goes_on_in_the_midst_of_a_rollout() -> None:
-    for changes in ({}, {"normalize_obs": True, "normalize_reward": True, "vary_hp": True, "vary": ("lr",)}):
-        full_loop, part = (step_loop("PPO", "cartpole", 3, rollout_steps=8, **changes) for _ in range(2))
-        for loop in (full_loop, part):
-            for _ in range(13):
-                loop.step()
-        part.select(torch.tensor([2, 0]))
-        for _ in range(12):
-            full_loop.step(), part.step()
-        assert part.agent.seeds == [full_loop.agent.seeds[2], full_loop.agent.seeds[0]]
-        assert torch.equal(part.agent.online, full_loop.agent.online[[2, 0]])
-        assert torch.equal(part.agent.loss, full_loop.agent.loss[[2, 0]]) and full_loop.agent.loss.isfinite().all()
-        obs = torch.randn(2, 5, 4)
-        assert torch.equal(part.agent.values(obs), full_loop.agent.values(obs[[1, 0, 0]])[[2, 0]])
 
 
 def test_noise_in_tests_is_a_switch() -> None:

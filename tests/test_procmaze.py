@@ -234,21 +234,6 @@ def test_events_happen_at_their_rate(world: ProcMaze | OpenGrid, chance: float) 
     assert quiet.chance == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_chance_that_is_given_decides_on_events(dtype: torch.dtype) -> None:
-    """An event of `OpenGrid(4)` has probability 1/40, whatever seed and time say."""
-    state = torch.tensor([[[7, 3, 5, 15], [8, 90, 5, 15]]])
-    chance, right = torch.tensor([[[0.0249], [0.0251]]], dtype=dtype), torch.full((1, 2), RIGHT)
-    next_state, reward, terminated, _ = OpenGrid(4).advance(state, right, chance)
-    assert next_state.tolist() == [[[7, 4, 15, 15], [8, 91, 6, 15]]]
-    assert reward.tolist() == [[-1, -1]] and not terminated.any()
-    next_state, _, terminated, _ = OpenGrid(4, teleport_on_termination=False).advance(state, right, chance)
-    assert next_state[..., POSITION].tolist() == [[6, 6]] and terminated.tolist() == [[True, False]]
-    quiet = OpenGrid(4, spontaneous_termination=False)
-    next_state, _, terminated, _ = quiet.advance(state, right, chance[..., :0])
-    assert quiet.chances == 0 and next_state[..., POSITION].tolist() == [[6, 6]] and not terminated.any()
-
-
 def test_opengrid_by_hand() -> None:
     world = OpenGrid(3, spontaneous_termination=False)
     moves = walk(world, torch.tensor([[[0, 0, 0, 8]]]), [UP, LEFT, RIGHT, RIGHT, RIGHT, DOWN, DOWN, DOWN, UP])

@@ -25,7 +25,7 @@ from control.storage.run_dir import read_metrics
 from control.storage.versions import read_versions
 from fake_runs import Shown
 from fake_runs import refused as refused_run
-from fuzzing.checkpoints import archive, saved
+from inputs import archive, saved
 from models.settings import SettingError
 from understudy import ProxyError
 

@@ -238,21 +238,6 @@ def test_runs_that_say_little(logdir: Path, tmp_path: Path) -> None:
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
 
 
-@pytest.mark.parametrize(("argv", "line"), [
-    ("--report nowhere", "report is 'nowhere': no such file or folder"),
-    ("--report EMPTY", "report is 'EMPTY', which holds no metrics.csv; allowed: run folders, or any folder above them"),
-    ("--report RUN --report_out page.pdf", "report_out is 'page.pdf'; allowed: a folder, or a file ending in .html"),
-    ("--report RUN --lr 1", "--lr has no effect with --report"),
-    ("--report RUN --plot RUN", "--plot and --report exclude each other"),
-    ("--report_out x.html", "--report_out has no effect without --report"),
-])  # fmt: skip
-def test_what_cannot_be_reported_is_one_line(argv: str, line: str, tmp_path: Path, capsys: Shown) -> None:
-    (empty := tmp_path / "empty").mkdir()
-    run = write_run(tmp_path / "runs", "UDRL", numbers(1.0), epochs=2)
-    words = [{"EMPTY": str(empty), "RUN": str(run)}.get(word, word) for word in argv.split()]
-    assert refused(trainer.main, words, "", capsys) == f"error: {line.replace('EMPTY', str(empty))}\n"
-
-
 def test_versions_are_noted_where_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_versions(tmp_path, 1)
     write_versions(tmp_path, 5)

@@ -77,24 +77,6 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
     refused(trainer.main, ["--eval_agent", "cartpole-mdp", "--agent", "QLearning"], line, capsys)
 
 
-@pytest.mark.parametrize("changes, line", [
-    ({"mode": 3}, "mode is 3, which needs numbers in the info of each step"),
-    ({"mode": 9}, "mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102"),
-    ({"agent": "QLearning,TD3"}, "but TD3 takes continuous actions, and those of emptyroom33 are discrete"),
-    ({"agent": "QLearning,AAC"}, "agent is 'AAC'; did you mean 'A2C'? Allowed: DDQN"),
-    ({"gamename": "cartpole"}, "whose observations are no cells; QLearning takes one-hot observations"),
-    ({"start_from": "cartpole-mdp"}, "start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33"),
-    ({"start_from": __file__}, f"start_from is {__file__!r}, neither a proxy nor a policy: checkpoint"),
-    ({"start_from": "/"}, "start_from is '/', neither a proxy nor a policy: folder '/' holds no checkpoint; allowed"),
-    ({"rn_input_center": "1,2"}, "rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none"),
-    ({"tau": 0.1}, "not of RN with this agent"),
-    ({"rn_init": "hand"}, "rn_init is 'hand', but for emptyroom33 no potential is made by hand"),
-])  # fmt: skip
-def test_bad_input_is_one_line(tmp_path: Path, changes: dict[str, Any], line: str, capsys) -> None:
-    refused(trainer.main, search(tmp_path, **changes), line, capsys)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "words",
     [

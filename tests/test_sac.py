@@ -15,7 +15,7 @@ from models.agents.sac.gaussian import draw, slope
 from models.spaces import Continuous, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
-from test_td3 import OBS, gradient_error, leave, live, numbers_of, perturb_targets, rows_of, torch_critics
+from test_td3 import OBS, gradient_error, live, numbers_of, perturb_targets, rows_of, torch_critics
 
 NOW = Config(hidden_sizes=(9, 9), batch_size=7, fill=0)
 SPACES = Spaces((OBS,), Continuous((-2.0, 0.0), (2.0, 10.0)))
@@ -139,7 +139,3 @@ def test_tests_are_of_the_mean_unless_they_are_to_draw() -> None:
     torch.testing.assert_close(greedy_policy.act(obs), calm.executed(outputs[..., :2].tanh()))
     noisy_action = two.act(obs)
     assert torch.equal(noisy_action, three.act(obs)) and not torch.equal(two.act(obs), noisy_action)
-
-
-def test_those_who_stay_go_on_as_if_nobody_had_left() -> None:
-    leave(make_agent(), make_agent())

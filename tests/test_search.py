@@ -28,7 +28,6 @@ from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.registry import default_config
-from models.settings import SettingError
 from models.streams import Streams, derive_seed
 from models.varied import VARIED
 
@@ -168,12 +167,6 @@ def test_an_implementation_of_the_same_family_keeps_what_makes_it_one(proxy: str
     assert {name: getattr(agent_config, name) for name in expected} == expected
 
 
-def test_a_table_needs_bounds(tmp_path: Path, capsys) -> None:
-    line = "first_states is 'table', but nothing is known of how far the observations of cartpole go; allowed: latent"
-    line += ", or a reward_form with a target"
-    refused(trainer.main, search(tmp_path, proxy="bandit", first_states="table"), line, capsys)
-
-
 def test_quits_when_the_target_is_reached_also_one_that_is_new(tmp_path: Path, capsys) -> None:
     def epochs(*extra_flags: str, **changes: object) -> tuple[Path, list[float]]:
         folder = searched(tmp_path, *extra_flags, eval_every=1, **changes)
@@ -256,9 +249,6 @@ def test_the_paper_preset_stops_by_its_plateau(tmp_path: Path, game: str, episod
 
 def test_the_broad_preset_is_one_of_ppo(tmp_path: Path) -> None:
     """Its episodes have ten steps, which nothing ends before."""
-    message = r"agent is 'DDQN'; did you mean 'PPO,DDQN'\? Allowed with preset broad: PPO, PPO,DDQN"
-    with pytest.raises(SettingError, match=message):
-        config.parse(["--implementation", "SE", "--gamename", "cartpole", "--preset", "broad"])
     folder = searched(
         tmp_path, "--agent", "PPO", preset="broad", generations=1, initial_draws=2, initial_members=2, inner_steps=40,
         rollout_steps=5, batch_size=10,
@@ -295,19 +285,6 @@ def test_resume_after_a_kill_is_exact(tmp_path: Path) -> None:
         process.communicate()
     assert trainer.main(argv) == 0
     same(full_folder, run_folder(tmp_path / "killed"))
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    ("--gamename pendulum --agent DDQN",
-     "agent is 'DDQN', but DDQN takes discrete actions, and those of pendulum are continuous; allowed: PPO, A2C, SAC"),
-    ("--gamename pendulum --proxy bandit --preset two_stage --table_episodes 9",
-     "--table_episodes has no effect on pendulum: all that it can show is known, and in the table"),
-    ("--num_seeds 2", "num_seeds is 2; allowed with SE: 1"),
-    ("--accelerator gpu", "accelerator is 'gpu'; allowed for SE: cpu"),
-])  # fmt: skip
-def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, words: str, message: str, capsys) -> None:
-    refused(trainer.main, search(tmp_path, *words.split()), message, capsys)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_proxy_is_evaluated_beside_the_real_environment(tmp_path: Path, capsys) -> None:
@@ -349,30 +326,6 @@ def test_real_tests_do_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]
     assert row[-3] == "77"
     assert "%" not in row  # 5 is a return of whole episodes, which these tests are not
-
-
-def test_a_damaged_proxy_and_what_it_cannot_use_are_one_line(tmp_path: Path, capsys) -> None:
-    path = save_random_proxy(tmp_path)
-    path.write_bytes(path.read_bytes()[:-10])
-    for proxy, words, message in (
-        (str(path), "", str(path)),
-        ("cartpole-bandit", "--record", "--record has no effect with a proxy"),
-        ("cartpole-bandit", "--implementation A2C", "with a proxy for --eval_agent; did you mean '--agent'?"),
-        ("cartpole-bandit", "--command.return 4", "--command has no effect with a proxy"),
-        ("cartpole-bandit", "--num_workers 2 --num_threads 2", "--num_threads has no effect with --num_workers 2"),
-        ("cartpole-bandit", "--buffer_size 10", "batch_size is 32, but buffer_size is 10"),
-    ):
-        refused(trainer.main, ["--eval_agent", proxy, "--num_agents", "1", *words.split()], message, capsys)
-    for words, message in (
-        ("--feature_dim 3", "--feature_dim has no effect: head is 'plain'"),
-        ("--no_vary_hp --vary lr", "--vary has no effect: vary_hp is off"),
-        ("--real_steps 9 --no_real_baseline", "--real_steps has no effect with --no_real_baseline"),
-        ("--count_bonus 1", "--count_bonus is a setting of QLearning, SARSA, not of SE"),
-        ("--DDQN_lr 1", "--DDQN_lr is unknown; did you mean '--lr'?"),
-        ("--agent DDQN,PPO --num_agents 1", "num_agents is 1; allowed with DDQN,PPO: at least 2"),
-        ("--num_eval_episodes 1001", "num_eval_episodes is 1001; allowed with a proxy: at most 1000"),
-    ):
-        refused(trainer.main, ["--eval_agent", "cartpole-bandit", *words.split()], message, capsys)
 
 
 def test_settings_survive_the_written_form(tmp_path: Path) -> None:

@@ -244,28 +244,6 @@ def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: 
     torch.testing.assert_close(proxy.parameters, files.load(folder).parameters, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("extra_flags", "words"),
-    [
-        (["--transitions", "50"], "transitions is 50; allowed: integer, at least 100"),
-        (["--transitions_from", "agent"], "did you mean 'agents'"),
-        (["--start_from", "cartpole-mdp"], "--start_from has no effect: preset is 'supervised'"),
-        (["--agent", "PPO"], "agent is 'PPO', which keeps no transitions in a replay buffer; allowed"),
-        (["--population", "8"], "--population has no effect: preset is 'supervised', which searches for nothing"),
-        (["--raw_done"], "raw_done is on, but preset is 'supervised'"),
-        (["--total_steps", "1000"], "did you mean '--fit_updates'?"),
-        (["--preset", "recipe", "--transitions", "200"], "--transitions has no effect: preset is 'recipe'"),
-        (["--proxy", "bandit"], "did you mean '--proxy mdp'?"),
-    ],
-)
-def test_what_cannot_be_is_one_line(extra_flags: list[str], words: str, tmp_path: Path, capsys: Shown) -> None:
-    command = ["--implementation", "SE", "--gamename", "cartpole", "--preset", "supervised", "--logdir", str(tmp_path)]
-    assert trainer.main([*command, *extra_flags]) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: searches are")]
-    assert len(lines) == 1 and words in lines[0]
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
 def test_actions_of_several_numbers_are_read_as_they_are() -> None:
     generator = torch.Generator().manual_seed(0)
     obs, action = torch.randn(300, 2, generator=generator), 3 * torch.randn(300, 2, generator=generator)

@@ -287,19 +287,3 @@ def test_tests_are_greedy_unless_they_are_to_be_noisy(config: Any) -> None:
 
 
 # -- members -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
-def test_those_who_stay_go_on_as_if_nobody_had_left(config: Any) -> None:
-    leave(*(make_agent(config, (0, 1, 2)) for _ in range(2)))
-
-
-def leave(all_of_them: OffPolicy, fewer: OffPolicy) -> None:
-    """One of three members leaves the second of two equal agents in the midst."""
-    live(all_of_them, 40)
-    live(fewer, 20)
-    fewer.select(torch.tensor([0, 2]))
-    live(fewer, 20, first=20)
-    expected = learned(all_of_them)
-    for name, value in learned(fewer).items():
-        assert torch.equal(value, expected[name][[0, 2]]), name

@@ -154,26 +154,6 @@ def test_a_bad_space_of_a_search_is_one_line(tmp_path: Path, text: str, error: s
     assert error in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (f"{SEARCH} --tune_algorithm pbt", "tune_algorithm is 'pbt', but trials of SE are whole searches; allowed: asha,"),
-    (f"{SEARCH} --tune_objective steps", "tune_objective is 'steps', but total_steps is null; allowed: a total_steps"),
-    ("--use_tune --implementation SE --gamename pendulum --proxy bandit --tune_objective generations",
-     "tune_objective is 'generations', but solved_reward is null; allowed: a solved_reward, or score"),
-    (f"{SEARCH} --tune_objective generation", "did you mean 'generations'?"),
-    ("--use_tune --gamename cartpole --tune_objective score", "UDRL trains agents, whose trials are judged by their"),
-    ("--use_tune --resume here", "resume is 'here', which has no search.yaml; allowed with --use_tune: the folder of"),
-    ("--use_tune --resume", "--use_tune and --resume exclude each other"),
-])  # fmt: skip
-def test_what_is_wrong_before_it_starts_is_one_line(flags: str, message: str, logdir: Path, capsys: Shown) -> None:
-    refused(
-        trainer.main,
-        [*flags.split(), "--logdir", str(logdir)][: None if "resume" not in flags else -2],
-        message,
-        capsys,
-    )
-    assert not logdir.exists()
-
-
 # -- a search that is resumed --------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from control.lightning.agent import AgentModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained, wait_until
+from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, trained
 from models.settings import UserError
 
 Finished = Callable[..., tuple[Path, str]]
@@ -369,20 +369,6 @@ def test_a_signal_ends_the_epoch_under_way(
     assert "3 epochs," in captured.out and "--resume goes on from epoch 3" in captured.out
     assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
     assert load_run_state(folder)["epoch"] == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_with_checkpoint_and_summary(number: signal.Signals, logdir: Path) -> None:
-    process = start(flags(logdir, epochs=1_000_000, checkpoint_every=1_000_000))
-    wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err and "stopping after this epoch" in err
-    epochs = read_metrics(run_folder(logdir) / "metrics.csv")["epoch"]
-    assert f"{epochs[-1]} epochs," in out and f"--resume goes on from epoch {epochs[-1]}" in out
-    assert load_run_state(run_folder(logdir))["epoch"] == epochs[-1]
 
 
 def test_a_second_ctrl_c_ends_at_once(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from control.cli.settings import acting
 from control.commands.search_space import search_space, trial_settings
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from fake_runs import Shown, refused
+from fake_runs import Shown
 from helpers import same_runs
 from models.registry import agent_class, implementations
 from models.settings import SettingError
@@ -126,26 +126,6 @@ def test_no_family_calls_a_setting_by_another_name(name: str) -> None:
     assert not setting_names & foreign
 
 
-@pytest.mark.parametrize(("words", "line"), [
-    ("--gamma 0.9 --discount 0.9", "gamma and discount are one setting; give discount"),
-    ("--discount 0.9 --gamma 0.9", "gamma and discount are one setting; give discount"),
-    ("--algo UDRL --implementation DDQN", "algo and implementation are one setting; give implementation"),
-    ("--learning_rate 1 --learn_rate 1", "learning_rate and learn_rate are one setting; give lr"),
-    ("--implementation DDQN --hidden_size 4 --hidden_sizes 4", "hidden_sizes and hidden_size are one setting"),
-    ("--implementation DDQN --hidden_size 4 --num_hidden_units 4", "hidden_size and num_hidden_units are one setting"),
-    ("--implementation DDQN --hidden_layer 17", "hidden_layer is '17'; allowed: integer, at least 1, at most 16"),
-    ("--implementation DDQN --hiden_size 4", "--hiden_size is unknown; did you mean '--hidden_sizes'?"),
-    ("--implementation DDQN --vary_hp --hidden_sizes 4,5", "hidden_sizes is [4, 5], but vary_hp draws width or depth"),
-    ("--learning_rat 1", "--learning_rat is unknown; did you mean '--lr'?"),
-    ("--eval_agent cartpole-bandit --hidden_size 4", "hidden_size does not say all of hidden_sizes"),
-    ("--implementation CPG --max_episodes null", "max_episodes and total_steps are null; allowed: an end of the"),
-])  # fmt: skip
-def test_what_is_wrong_with_names_is_one_line(words: str, line: str, capsys: Shown) -> None:
-    with pytest.raises(SettingError) as error:
-        parse(words.split())
-    assert line in str(error.value) and "\n" not in str(error.value)
-
-
 def test_search_spaces_know_parts_and_other_names(tmp_path: Path) -> None:
     lines = ["gamma: {uniform: [0.9, 0.99]}", "hidden_size: {lograndint: [4, 64]}", "depth: [1, 2]"]
     (tmp_path / "space.yaml").write_text("\n".join(lines))
@@ -227,19 +207,9 @@ def test_mode_minus_one_is_the_agent_with_a_bonus_for_novelty(
     assert as_dict(parse(["--config", str(tmp_path / "mode.yaml")])) == expected
 
 
-def test_unknown_modes_are_one_line(capsys: Shown) -> None:
-    for value, line in (("aditive", "mode is 'aditive'; did you mean 'additive'? Allowed: icm, native, "),
-                        ("-2", "mode is -2; allowed: 0, 1, 2, 3")):  # fmt: skip
-        refused(trainer.main, ["--implementation", "RN", "--gamename", "cliff", "--mode", value], line, capsys)
-
-
 def test_the_bare_command_says_what_it_does(capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "run", lambda settings: 0)
     assert trainer.main([]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert all(word in line for word in ("UDRL", "lunarlander", "2,000 epochs", "half an hour", "--help"))
     assert trainer.main(["--seed", "3"]) == 0 and capsys.readouterr().out == ""
-
-
-def test_both_names_are_an_error_of_the_command(capsys: Shown) -> None:
-    refused(trainer.main, ["--gamma", "0.9", "--discount", "0.9"], "gamma and discount are one setting", capsys)

@@ -1,1 +1,0 @@
-"""What `tests/fuzz.py` draws and how it looks at what came of it."""
