@@ -24,6 +24,7 @@ from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from models.contract import StepAgent
 from models.mlp import Mlp
+from models.proxies import files
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
 
@@ -288,19 +289,25 @@ def learned(folder: Path) -> dict[str, list[float]]:
     }
 
 
-def same_runs(first_run: Path, other: Path, checkpoints: Sequence[str] = ("last.ckpt", "best.ckpt")) -> None:
-    """The same numbers learned, and the same weights, optimisers and counters to the bit."""
+def same_runs(first_run: Path, other: Path) -> None:
+    """The same numbers learned, the same checkpoints to the bit, settings apart, and the same learned environment."""
     first_metrics, other_metrics = learned(first_run), learned(other)
     assert first_metrics.keys() == other_metrics.keys() and len(first_metrics["epoch"]) > 0
     assert [
         name for name in first_metrics if not np.array_equal(first_metrics[name], other_metrics[name], equal_nan=True)
     ] == []
-    for name in checkpoints:
+    names = sorted(path.name for path in first_run.glob("checkpoints/*.ckpt"))
+    assert names and names == sorted(path.name for path in other.glob("checkpoints/*.ckpt"))
+    for name in names:
         contents = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (first_run, other)]
-        states = [
-            {key: content[key] for key in ("state_dict", "optimizer_states", "understudy")} for content in contents
-        ]
-        assert [path for path in different(*states) if not path.startswith("/understudy/settings/")] == []
+        settings = ("/understudy/settings/", "/hyper_parameters/")
+        assert [path for path in different(*contents) if not path.startswith(settings)] == []
+    proxy_files = [folder / "proxy.safetensors" for folder in (first_run, other)]
+    assert proxy_files[0].exists() == proxy_files[1].exists()
+    if proxy_files[0].exists():
+        first_proxy, other_proxy = map(files.load, proxy_files)
+        assert torch.equal(first_proxy.parameters, other_proxy.parameters)
+        assert first_proxy.description["scores"] == other_proxy.description["scores"]
 
 
 def different(first: Any, other: Any, path: str = "") -> Iterator[str]:

@@ -160,15 +160,14 @@ def test_a_search_resumes_to_the_same_numbers(
     parted = [*flags, "--logdir", str(tmp_path / "parted")]
     assert trainer.main([*parted, "--generations", "2"]) == trainer.main([*parted, "--resume"]) == 0
     folders = [run_folder(tmp_path / name) for name in ("whole", "parted")]
-    first, second = (files.load(folder / "proxy.safetensors") for folder in folders)
-    same_runs(*folders, ["last.ckpt"])
+    second = files.load(folders[1] / "proxy.safetensors")
+    same_runs(*folders)
     solved = read_metrics(folders[0] / "metrics.csv")["search/center_solved"]
     assert [math.isnan(share) for share in solved] == [True, True, False], "of whole tests alone"
-    assert torch.equal(first.parameters, second.parameters)
     assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
     # Fresh agents take the settings of their own family from the search, whoever else trains on the proxy.
     for name, expected in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
-        for part in parts(agent_settings(first, name, {"lr": 0.5})):
+        for part in parts(agent_settings(second, name, {"lr": 0.5})):
             assert (part.hidden_sizes, part.lr) == ((8,), 0.5)
             assert all(getattr(part, key) == value for key, value in expected.items())
     assert second.description["scores"]["report"]["each"].keys() == {"DDQN", "PPO"}

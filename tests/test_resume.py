@@ -1,9 +1,6 @@
 """A run that was killed and resumed is the run that was not."""
 
-import multiprocessing
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import torch
 import yaml
 
 import trainer
-from control.lightning.callbacks import RunLog
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS
 from control.storage.run_dir import locked, read_metrics
@@ -31,6 +27,7 @@ from helpers import (
     same_runs,
     trained,
 )
+from resuming import epochs_of, killed, stopped
 
 Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
@@ -46,23 +43,19 @@ CASES: dict[str, dict[str, Any]] = {
     "replayed": {"implementation": "DDQN", "gamename": "lunarlander", "steps_per_epoch": 130, "num_envs": 2},
 }  # fmt: skip
 
+
 _STEPS = {"hidden_sizes": 8, "steps_per_epoch": 100, "num_envs": 4, "eval_every": 2, "eval_episodes": 1,
           "checkpoint_every": 2, "epochs": 5}  # fmt: skip
 _REPLAY = _STEPS | {"batch_size": 9, "buffer_size": 1000}
 ON_GYMNASIUM: dict[str, dict[str, Any]] = {
-    "PPO": _STEPS | {"gamename": "lunarlander", "rollout_steps": 20},
-    "A2C": _STEPS | {"gamename": "lunarlander"},
-    "DDQN": _REPLAY | {"gamename": "lunarlander"},
-    "TD3": _REPLAY | {"gamename": "LunarLanderContinuous-v3"},
-    "SAC": _REPLAY | {"gamename": "Pendulum-v1"},
-    "UDRL": SMALL_RUN | {"gamename": "lunarlander"},
-    "CPG": SMALL_POLICY_RUN | {"gamename": "lunarlander"},
-}
-
-
-def epochs_of(logdir: Path) -> int:
-    files = list(logdir.rglob("metrics.csv"))
-    return len(files[-1].read_text().splitlines()) - 1 if files else 0
+    "PPO": _STEPS | {"implementation": "PPO", "gamename": "lunarlander", "rollout_steps": 20},
+    "A2C": _STEPS | {"implementation": "A2C", "gamename": "lunarlander"},
+    "DDQN": _REPLAY | {"implementation": "DDQN", "gamename": "lunarlander"},
+    "TD3": _REPLAY | {"implementation": "TD3", "gamename": "LunarLanderContinuous-v3"},
+    "SAC": _REPLAY | {"implementation": "SAC", "gamename": "Pendulum-v1"},
+    "UDRL, replayed": SMALL_RUN | {"implementation": "UDRL", "gamename": "lunarlander"},
+    "CPG, replayed": SMALL_POLICY_RUN | {"implementation": "CPG", "gamename": "lunarlander"},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -112,65 +105,6 @@ def test_a_run_too_short_for_an_evaluation_has_one_at_its_end(
             del state[OURS][key]
     compared_states = [{key: state[key] for key in ("state_dict", "optimizer_states", OURS)} for state in states]
     assert [*different(*compared_states)] == []
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_rows_after_the_last_checkpoint_are_learned_again(
-    case: str, logdir: Path, monkeypatch: pytest.MonkeyPatch, finished: Finished
-) -> None:
-    """The run dies after epoch 3 was logged, with the checkpoint of epoch 2; agents that learn between steps in the
-    middle of episodes."""
-    changes, log = CASES[case], RunLog.on_train_epoch_end
-
-    def dies(self: Any, lightning: Any, module: Any) -> None:
-        log(self, lightning, module)
-        if module.epoch == 3:
-            raise ArithmeticError
-
-    with monkeypatch.context() as patched, pytest.raises(ArithmeticError):
-        patched.setattr(RunLog, "on_train_epoch_end", dies)
-        trainer.main(flags(logdir, **changes))
-    rows = changes.get("num_seeds", 1)
-    assert epochs_of(logdir) == 3 * rows
-    state = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state
-    assert state["epoch"] == 2
-    if changes["implementation"] == "DDQN":
-        assert all(group["lengths"].any() for group in state["loop"]["groups"])
-    resumed = trained(logdir, "--resume", **changes)
-    assert read_metrics(resumed / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
-    same_runs(finished(**changes)[0], resumed)
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("PPO", "TD3", "CPG"))) for name in ON_GYMNASIUM
-])  # fmt: skip
-def test_all_of_a_last_checkpoint_is_that_of_a_run_that_was_not_stopped(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run dies after epoch 5 was logged, with the checkpoint of epoch 4. Environments that are played anew have
-    begun their episodes at different steps by then."""
-    log, contents = RunLog.on_train_epoch_end, []
-
-    def dies(self: Any, lightning: Any, module: Any) -> None:
-        log(self, lightning, module)
-        if module.epoch == 5:
-            raise ArithmeticError
-
-    for logdir, stops in ((tmp_path / "whole", False), (tmp_path / "stopped", True)):
-        values = ON_GYMNASIUM[name] | {"implementation": name, "seed": 3, "logdir": logdir}
-        words = [word for key, value in values.items() for word in (f"--{key}", str(value))]
-        if stops:
-            with monkeypatch.context() as patched, pytest.raises(ArithmeticError):
-                patched.setattr(RunLog, "on_train_epoch_end", dies)
-                trainer.main(words)
-            state = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state
-            assert state["epoch"] == 4
-            if "lunar" in values["gamename"].lower() and "num_envs" in values:
-                assert state["loop"]["groups"][0]["environment"]["began"].unique().numel() > 1
-            words.append("--resume")
-        assert trainer.main(words) == 0
-        contents.append(torch.load(run_folder(logdir) / "checkpoints" / "last.ckpt", weights_only=True))
-    assert set(different(*contents)) == {"/hyper_parameters/logdir", f"/{OURS}/settings/logdir"}
 
 
 def test_resume_starts_a_run_where_there_is_none_and_says_so(logdir: Path, capsys: Shown, finished: Finished) -> None:
@@ -264,23 +198,45 @@ def test_no_resume_from_a_damaged_or_best_checkpoint(past_run: Path, logdir: Pat
         assert old_files == contents(logdir)
 
 
-# -- killed ----------------------------------------------------------------------------------------------------------
+# -- stopped ---------------------------------------------------------------------------------------------------------
+
+
+def argv_of(case: str, logdir: Path, *extra_flags: str) -> list[str]:
+    if case not in ON_GYMNASIUM:
+        return flags(logdir, *extra_flags, **CASES[case])
+    values = ON_GYMNASIUM[case] | {"seed": 3, "logdir": logdir}
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(extra_flags)
 
 
 @pytest.mark.parametrize("case", [
-    case if case == "UDRL" else pytest.param(case, marks=pytest.mark.slow) for case in CASES
+    pytest.param(case, marks=[pytest.mark.slow] * (case in ("A2C", "DDQN", "SAC", "UDRL, replayed")))
+    for case in CASES | ON_GYMNASIUM
 ])  # fmt: skip
-def test_killed_and_resumed_is_the_same_run(case: str, logdir: Path, finished: Finished) -> None:
-    """In a copy of this process, which needs not import everything once more."""
-    changes = lasting(CASES[case], 12)
-    rows = changes.get("num_seeds", 1)
-    process = multiprocessing.get_context("fork").Process(target=trainer.main, args=(flags(logdir, **changes),))
-    process.start()
-    while epochs_of(logdir) < 5 * rows:
-        assert process.is_alive()
-        time.sleep(0.005)
-    time.sleep(0.013)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+def test_resumed_run_equals_uninterrupted(case: str, tmp_path: Path) -> None:
+    """The run dies after epoch 3 or 5 was logged, with the checkpoint of the epoch before; agents that learn between
+    steps in the middle of episodes. Environments of Gymnasium have begun their episodes at different steps by then."""
+    whole, cut, changes = tmp_path / "whole", tmp_path / "cut", (CASES | ON_GYMNASIUM)[case]
+    assert trainer.main(argv_of(case, whole)) == 0
+    last, rows = 5 if case in ON_GYMNASIUM else 3, changes.get("num_seeds", 1)
+    state = stopped(argv_of(case, cut), cut, last)
+    assert epochs_of(cut) == last * rows
+    if changes["implementation"] == "DDQN":
+        assert all(group["lengths"].any() for group in state["loop"]["groups"])
+    if "lunar" in changes.get("gamename", "").lower() and changes.get("num_envs") == 4:
+        assert state["loop"]["groups"][0]["environment"]["began"].unique().numel() > 1
+    assert trainer.main(argv_of(case, cut, "--resume")) == 0
+    assert read_metrics(run_folder(cut) / "metrics.csv")["epoch"][::rows] == [1, 2, 3, 4, 5]
+    same_runs(run_folder(whole), run_folder(cut))
+
+
+@pytest.mark.parametrize("case", [
+    case if case == "UDRL" else pytest.param(case, marks=pytest.mark.slow) for case in [*CASES, "SE"]
+])  # fmt: skip
+def test_killed_run_equals_uninterrupted(case: str, logdir: Path, finished: Finished) -> None:
+    """A search is killed twice."""
+    search = {"implementation": "SE", "generations": 6, "inner_steps": 400}
+    changes = search if case == "SE" else lasting(CASES[case], 12)
+    for rows in (1, 3) if case == "SE" else (5 * changes.get("num_seeds", 1),):
+        ready = lambda rows=rows: epochs_of(logdir) >= rows and (case != "SE" or any(logdir.rglob("last.ckpt")))  # noqa: E731
+        killed(flags(logdir, "--resume", **changes), ready)
     same_runs(finished(**changes)[0], trained(logdir, "--resume", **changes))

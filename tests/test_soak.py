@@ -24,7 +24,6 @@ from control.cli import parse as config
 from control.storage import checkpoints
 from helpers import STEPPED_CAR, flags, run_folder, same_runs
 from running import Running
-from test_search import same as same_searches
 from test_tuning import SPACE, TINY, rows
 
 pytestmark = pytest.mark.soak
@@ -139,10 +138,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) 
             assert status in setup.ends and errors.count("\n") == (status == 2), f"ended with {status}: {errors}"
             yield age
         Running(setup.argv(logdir), round_folder / "last", setup.forks).to_the_end()
-        if setup.changes.get("implementation") == "SE":
-            same_searches(reference, run_folder(logdir))
-        else:
-            same_runs(reference, run_folder(logdir))
+        same_runs(reference, run_folder(logdir))
 
     soak(name, setup.kills, play, tmp_path)
 

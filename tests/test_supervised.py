@@ -220,7 +220,6 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_p
     cut = run(tmp_path, Stop())
     assert len(read_metrics(cut / "metrics.csv")["epoch"]) == 7
     same_runs(folder, run(tmp_path, resume=True))
-    assert (folder / "proxy.safetensors").read_bytes() == (cut / "proxy.safetensors").read_bytes()
 
 
 @pytest.mark.slow
