@@ -111,8 +111,8 @@ def run(settings: config.Settings) -> int:
 def _work(settings: config.Settings) -> Callable[[], int]:
     """What is to be done. Imported here, so that a flag error needs no torch."""
     if settings.run.plot:
-        from control.reports.groups import plot
-        from control.reports.style import look_of
+        from control.reports.plot import plot
+        from control.reports.sheets import look_of
 
         folders, out = [Path(folder) for folder in settings.run.plot], settings.run.plot_out
         return lambda: plot(folders, Path(out) if out else None, look_of(settings.run))
