@@ -115,8 +115,8 @@ def _work(settings: config.Settings) -> Callable[[], int]:
     """What is to be done. Imported here, so that a flag error needs no torch."""
     options, command = settings.subcommand, settings.subcommand.flag if settings.subcommand else ""
     if command == "plot":
-        from control.reports.groups import plot
-        from control.reports.style import look_of
+        from control.reports.plot import plot
+        from control.reports.sheets import look_of
 
         folders, out = [Path(folder) for folder in options.plot], options.plot_out
         return lambda: plot(folders, Path(out) if out else None, look_of(settings.run))

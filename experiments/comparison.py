@@ -10,9 +10,8 @@ import yaml
 
 from control.cli.errors import lines, show
 from control.cli.settings import from_dict
-from control.reports.files import check_writable, figure_file
 from control.reports.runs import Run, find_groups
-from control.reports.style import FORMATS, PLAIN, THEMES, Look
+from control.reports.sheets import FORMATS, PLAIN, THEMES, Look, check_writable, figure_file
 from models.settings import Kind, SettingError, check_value
 
 

@@ -22,8 +22,8 @@ import torch  # noqa: E402
 
 from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import describe  # noqa: E402
+from control.reports.sheets import write_numbers  # noqa: E402
 from experiments.comparison import Layout, check_given, run_script  # noqa: E402
 from experiments.proxies import load_proxy  # noqa: E402
 from models.proxies import files  # noqa: E402

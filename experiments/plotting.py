@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.sheets import Cells, sheet
-from control.reports.style import THEMES, Look
+from control.reports.sheets import THEMES, Cells, Look, sheet
 from experiments.comparison import Layout, figure_to_write, numbers_in
 
 Array = np.ndarray[Any, Any]

@@ -27,9 +27,8 @@ from control.cli.parse import Settings, parse  # noqa: E402
 from control.commands.search_space import search_space, trial_settings  # noqa: E402
 from control.commands.search_trials import for_trials, run_searches  # noqa: E402
 from control.commands.trials import METRIC, SPACE, TRIALS  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.importance import importance_figure  # noqa: E402
-from control.reports.style import THEMES, Look  # noqa: E402
+from control.reports.search import importance_figure  # noqa: E402
+from control.reports.sheets import THEMES, Look, write_numbers  # noqa: E402
 from experiments.comparison import run_script  # noqa: E402
 
 FIRST_SEED = 1000  # of the comparison; searches of trials have lower ones

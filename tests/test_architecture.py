@@ -42,7 +42,7 @@ ROOMS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning"
 # Module -> beginnings of the only paths that may import it; of ray, only inside functions.
 HOMES = {
     "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),
-    "optuna": ("control/commands/tune.py", "control/reports/importance.py"),
+    "optuna": ("control/commands/tune.py", "control/reports/search.py"),
     "gymnasium": (
         "envs/gymnasium_adapter.py",
         "envs/promises.py",
@@ -63,7 +63,7 @@ HEAVY = ("torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy"
 LIGHT = re.compile(
     r"models/(__init__|settings|family|registry)\.py|models/(agents|proxies)/__init__\.py"
     r"|models/(agents|proxies)/.+/(config|__init__)\.py"
-    r"|envs/(__init__|names)\.py|control/(__init__|(cli|storage)/__init__|cli/\w+|storage/run_dir|reports/figures)\.py|trainer\.py"
+    r"|envs/(__init__|names)\.py|control/(__init__|(cli|storage)/__init__|cli/\w+|storage/run_dir|reports/curves)\.py|trainer\.py"
 )
 
 

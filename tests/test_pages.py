@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports.figures import learning_curve
-from control.reports.groups import plot
-from control.reports.levels import levels, quantity, solved, sources
-from control.reports.sheets import WIDTH, balanced, rows
-from control.reports.style import COLOURS, Look
+from control.reports.curves import learning_curve, levels, quantity, solved_return, sources
+from control.reports.plot import plot
+from control.reports.sheets import COLOURS, WIDTH, Look, balanced, rows
 from fake_runs import Shown
 from models.settings import SettingError
 from test_plotting import write_run
@@ -150,8 +148,9 @@ def test_returns_have_a_logarithmic_axis_only_where_asked(logdir: Path, figures:
 
 
 def test_levels_have_names_and_sources() -> None:
-    assert (solved("lunarlander"), solved("beresheet"), solved("cartpole"), solved("acrobot")) == (200, 200, 475, -100)
-    assert solved("pendulum") is None and solved("procmaze,grid_size=3") is None and solved("unheard of") is None
+    thresholds = {"lunarlander": 200, "beresheet": 200, "cartpole": 475, "acrobot": -100}
+    assert {game: solved_return(game) for game in thresholds} == thresholds
+    assert all(solved_return(game) is None for game in ("pendulum", "procmaze,grid_size=3", "unheard of"))
     reference_levels = levels("lunarlander", ["RCP-A", "RCP-R"])
     assert [level.label for level in reference_levels] == [
         "solved: 200",

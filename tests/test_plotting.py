@@ -11,14 +11,10 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports import panels
-from control.reports.arms import Arm
-from control.reports.figures import learning_curve
-from control.reports.groups import _colours, plot
-from control.reports.panels import clip_below, on_grid, say_hidden, smooth
+from control.reports.curves import clip_below, draw_curves, learning_curve, note_hidden, on_grid, smooth
+from control.reports.plot import Arm, _colours, plot
 from control.reports.runs import Run, find_groups, read_runs, return_tags
-from control.reports.sheets import sheet
-from control.reports.style import Look
+from control.reports.sheets import Look, sheet
 from control.reports.tables import summarise
 from fake_runs import Shown, is_png
 from models.settings import SettingError
@@ -176,7 +172,7 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
         axis.plot(values)
         previous_limits = axis.get_ylim()
         clip_below(axis, np.array(values))
-        say_hidden(axis, np.array(values))
+        note_hidden(axis, np.array(values))
         low, high = axis.get_ylim()
         texts = [text.get_text() for text in axis.texts]
     if floor is None:
@@ -187,7 +183,7 @@ def test_one_collapse_does_not_flatten_the_rest(values: Sequence[float], floor: 
     with sheet(tmp_path / "whole.png", [[0]], (4, 3)) as (axis,):
         clip_below(axis, np.array(values))
         axis.set_ylim(-2000, 600)  # as neighbours of the same quantity may ask
-        say_hidden(axis, np.array(values))
+        note_hidden(axis, np.array(values))
         assert not axis.texts
 
 
@@ -234,7 +230,7 @@ def test_the_best_running_mean_is_aggregated_too(logdir: Path, capsys: Shown) ->
 def test_names_are_drawn_as_they_are(tmp_path: Path, figures: list[Any]) -> None:
     with sheet(tmp_path / "named.png", [[0]], (4, 3), title="$") as (axis,):
         for name in ("_Ω", "a$b$c", "日\x01\udcff"):
-            panels.draw_aggregate(axis, np.arange(2.0), np.ones((1, 2)), "k", name)
+            draw_curves(axis, np.arange(2.0), np.ones((1, 2)), "k", name)
     texts = figures[0].legends[0].get_texts()
     assert [text.get_text() for text in texts] == [" _Ω", "a$b$c", r"\u65e5\x01\udcff"]
     assert not texts[1].get_parse_math() and not figures[0]._suptitle.get_parse_math()

@@ -17,8 +17,8 @@ import torch
 import trainer
 import understudy
 from control.cli.files import read_config, read_json
-from control.reports.files import check_writable
-from control.reports.importance import read_trials
+from control.reports.search import read_trials
+from control.reports.sheets import check_writable
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS, CheckpointError
 from control.storage.run_dir import read_metrics

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from conftest import ROOT
-from control.reports.groups import plot
+from control.reports.plot import plot
 from control.reports.sheets import WIDTH
 from fake_runs import Shown, load_script, refused
 from models.settings import SettingError

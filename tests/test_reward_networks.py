@@ -12,7 +12,7 @@ import torch
 
 import understudy
 from control.reports.reward import _map, invariance
-from control.reports.style import PLAIN
+from control.reports.sheets import PLAIN
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND

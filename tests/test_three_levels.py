@@ -17,8 +17,8 @@ from control.cli.parse import Settings, parse, to_yaml
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.search_trials import for_trials, run_searches, until_solved
 from control.commands.trials import METRIC, REACHED, SEARCHES, Search
-from control.reports.importance import TRIALS, importances, plot_search
-from control.reports.style import Look
+from control.reports.search import TRIALS, importances, plot_search
+from control.reports.sheets import Look
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from models.settings import SettingError

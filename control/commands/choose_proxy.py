@@ -25,9 +25,9 @@ from control.lightning.board import show_film
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
-from control.reports.figures import learning_curve
+from control.reports.curves import learning_curve
 from control.reports.search import describe, fit_figure, iqm_text, speed_text
-from control.reports.style import look_of
+from control.reports.sheets import look_of
 from control.storage import run_dir
 from models.proxies import files
 from models.registry import family

@@ -24,10 +24,10 @@ from control.loops.build import aware_of, check_spaces, spaces_of
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from control.reports import obedience
-from control.reports.folders import say_version_of
+from control.reports.runs import note_version
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
-from control.reports.tables import aligned, with_interval
+from control.reports.tables import Table, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.names import taken_apart, with_parameters
@@ -63,7 +63,7 @@ def evaluate(settings: Settings) -> int:
     prepare(settings.run)
     path = settings.subcommand.eval_agent
     source = proxy_or_checkpoint(path)
-    say_version_of(path, source.path, "eval_agent")
+    note_version(path, source.path, "eval_agent")
     if isinstance(source, Proxy):
         evaluate_proxy(settings, source)
     else:
@@ -120,7 +120,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
-        print("\n".join(aligned(table)))
+        print(Table(table))
         if now.record or "record" not in settings.explicit_names:
             stem = "_".join([checkpoint.path.stem, *([run_dir.safe_name(game)] if game != trained_on else [])])
             name, sample = f"video {now.seed}", modes == ("sampled",)
@@ -245,7 +245,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
             f"{row['episodes']:,.1f}",
             f"{time.perf_counter() - started:.1f}",
         )
-        print(*aligned([cells], WIDTHS), flush=True)
+        print(*Table([cells]).lines(WIDTHS), flush=True)
         if len(names) > 1:
             kind_means = by_kind(names, seeds, outcome.scores)
             print(f"  {', '.join(f'{name} {mean:.1f}' for name, mean in kind_means.items())}")
@@ -254,7 +254,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         if "stays" in row:
             print(f"  solved {speed_text(row)}")
 
-    print(*aligned([HEADER], WIDTHS))
+    print(*Table([HEADER]).lines(WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests
     show(learned, agent, proxy.parameters.expand(options.num_agents, -1), config.steps_in_use, rule)
     if not options.real_baseline:

@@ -19,8 +19,8 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
 from control.loops.loop import Loop
-from control.reports.files import check_writable
-from control.reports.folders import say_version_of
+from control.reports.runs import note_version
+from control.reports.sheets import check_writable
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
 from models.contract import InnerAgent
@@ -69,7 +69,7 @@ def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
         raise SettingError(line, "film")
     for word, source in sources_by_word.items():
-        say_version_of(word, source.path, "film")
+        note_version(word, source.path, "film")
     latest, sources = next(iter(sources_by_word.values())), []
     for word in words:
         latest = sources_by_word.get(word, latest)

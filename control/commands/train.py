@@ -29,10 +29,10 @@ from control.lightning.proxy_module import ProxyModule
 from control.lightning.proxy_module import build as build_search
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import check_accelerator
-from control.reports.figures import learning_curve
-from control.reports.folders import say_version_of
+from control.reports.curves import learning_curve
 from control.reports.outputs import check_outputs, write_outputs
-from control.reports.style import look_of
+from control.reports.runs import note_version
+from control.reports.sheets import look_of
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
@@ -61,7 +61,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         warning(f"{folder.name} ended before its first checkpoint, so this starts anew{other_run_note}")
     weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
     if settings.run.reload and weights:
-        say_version_of(settings.run.reload, weights.path, "reload")
+        note_version(settings.run.reload, weights.path, "reload")
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.take_weights(weights)

@@ -26,9 +26,9 @@ from control.commands.summary import command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
-from control.reports.importance import FEWEST, TRIALS, is_number, plot_search, read_trials
-from control.reports.style import look_of
-from control.reports.tables import aligned
+from control.reports.search import FEWEST, TRIALS, is_number, plot_search, read_trials
+from control.reports.sheets import look_of
+from control.reports.tables import Table
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
@@ -228,7 +228,7 @@ class Search:
         for trial in best:
             scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated))
             rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
-        for line, values in zip(aligned(rows), ["", *map(self._text, best)], strict=True):
+        for line, values in zip(Table(rows).lines(), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
         elsewhere = ("--logdir", run.logdir) if "logdir" in self.settings.explicit_names else ()
         outputs = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}

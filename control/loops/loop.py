@@ -101,7 +101,7 @@ class Loop(ABC):
 
     @contextlib.contextmanager
     def put_back(self) -> Iterator[None]:
-        """Context manager that restores all random streams, so that evaluations in its block do not affect later ones."""
+        """Restore all random streams at the end of the block, so that its evaluations do not affect later ones."""
         saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
         yield
         for streams, state in saved_states:

@@ -1,8 +1,7 @@
-"""`--eval_agent CHECKPOINT --obedience`: does an agent that is commanded a return obtain it? A sweep of commands over
-the returns seen in training and beyond, its statistics, table and figure.
+"""Obedience of agents that follow commanded returns: sweep, statistics, table and figure of `--obedience`.
 
-A sweep commands C returns in each of E episodes of each of M seeds. A command is inside if it is within the range of
-returns in the seed's training. Commands outside of it require extrapolation.
+A sweep commands C returns in E episodes of each of M seeds. A command is inside if it is within the range of returns in
+the training of the seed. Commands outside of it require extrapolation.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +18,9 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop, rounds
 from control.loops.rollout import rollout
-from control.reports.files import show
-from control.reports.sheets import WIDTH, sheet
+from control.reports.sheets import COLOURS, GREY, WIDTH, sheet, show
 from control.reports.statistics import LEAST, Array, interval
-from control.reports.style import COLOURS, GREY, PLAIN, Look
-from control.reports.tables import aligned
+from control.reports.tables import Table, with_interval
 from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
@@ -31,8 +28,8 @@ from models.contract import Policy
 from models.settings import SettingError
 from models.streams import Streams
 
-EPISODES = 20  # of each command, by default
-BEYOND = 0.25  # by which a sweep exceeds each end of the training range, as a share of it
+EPISODES = 20  # per command, by default
+BEYOND = 0.25  # margin of a sweep at each end of the training range, as a share of it
 COMMANDS = 15
 REGIONS = ("inside", "outside", "all")
 NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute error"}
@@ -40,23 +37,27 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 
 def grid(low: ArrayLike, high: ArrayLike) -> Array:
-    """The returns to ask for, ``[C]``: from a quarter of the range below the lowest to as much above the highest."""
+    """Return the commands ``[C]``, from a quarter of the range below its lower end to a quarter above its upper end."""
     least, highest = float(np.min(low)), float(np.max(high))
     margin = BEYOND * (highest - least or max(1.0, abs(highest)))
     return np.linspace(least - margin, highest + margin, COMMANDS)
 
 
 def slope(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """The slope of a least-squares line through pairs ``[N]``: 1 if obtained returns follow commands, 0 if commands
-    have no effect."""
+    """Return the slope of a least-squares line through pairs ``[N]``.
+
+    It is 1 if obtained returns follow commands, and 0 if commands have no effect.
+    """
     x = np.asarray(commanded, dtype=np.float64)
     x = x - x.mean()
     return float(x @ np.asarray(returns, dtype=np.float64) / (x @ x))
 
 
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """Spearman's rank correlation of pairs ``[N]``. Equal numbers get the mean of their ranks. 0 if one side is
-    constant."""
+    """Return Spearman's rank correlation of pairs ``[N]``.
+
+    Equal numbers get the mean of their ranks. The correlation is 0 if one side is constant.
+    """
     pair = (torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (commanded, returns))
     x, y = (centred_ranks(values).numpy() for values in pair)
     scale = float(np.sqrt((x @ x) * (y @ y)))
@@ -64,7 +65,7 @@ def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
 
 
 def absolute_error(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """The mean absolute difference of pairs ``[N]``, in units of return."""
+    """Return the mean absolute difference of pairs ``[N]``, in units of return."""
     return float(np.abs(np.asarray(returns, dtype=np.float64) - np.asarray(commanded)).mean())
 
 
@@ -76,44 +77,44 @@ _STATISTICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """Statistics of returns ``obtained [M, C, E]`` under commands ``[C]``, as data for JSON. ``low`` and ``high [M]``
-    are the range of returns in each seed's training.
+    """Return statistics of ``returns [M, C, E]`` under commands ``[C]``, as data for JSON.
 
-    ``regions`` has, for each of `REGIONS`, the numbers of commands and episodes, and each statistic of `NAMES` with its
-    interval. Episode e starts equally under all commands, so it gives one statistic over the C commands; the result is
-    the mean over episodes and seeds. It is None if a seed has fewer than two commands in the region. The bootstrap is
-    over seeds, or over episodes with fewer than three seeds.
+    ``low`` and ``high [M]`` are the range of returns in the training of each seed. ``regions`` has the numbers of
+    commands and episodes in each of `REGIONS`, and each statistic of `NAMES` with its interval. Episode e starts
+    equally under all commands, so it gives one statistic over the C commands; the result is the mean over episodes and
+    seeds. It is None if a seed has fewer than two commands in the region. The bootstrap is over seeds, or over
+    episodes with fewer than three seeds.
     """
     commands, got = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
-    of = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
+    regions = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
     return {
         "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
         "obtained": got.mean(2).tolist(),
         "mean": got.mean((0, 2)).tolist(),
         "interval": _points(got),
-        "regions": {name: _region(commands, got, where) for name, where in of.items()},
+        "regions": {name: _region(commands, got, mask) for name, mask in regions.items()},
     }
 
 
 def _points(got: Array) -> list[list[float]] | None:
-    """The interval ``[C, 2]`` of the mean of each command."""
+    """Return the interval ``[C, 2]`` of the mean of each command."""
     bounds = interval(got.mean(2)) if len(got) >= LEAST else interval(got.mean(0).T)
     return None if bounds is None else np.stack(bounds, 1).tolist()
 
 
-def _region(commands: Array, got: Array, where: Any) -> dict[str, Any]:
-    """The statistics of the commands in ``where [M, C]`` bool, for each seed."""
-    region: dict[str, Any] = {"commands": int(where.any(0).sum()), "episodes": int(where.sum()) * got.shape[2]}
-    if where.sum(1).min() < 2:
+def _region(commands: Array, got: Array, mask: Any) -> dict[str, Any]:
+    """Return the statistics of the commands that are True in ``mask [M, C]``."""
+    region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * got.shape[2]}
+    if mask.sum(1).min() < 2:
         return region | dict.fromkeys(NAMES)
     for name, statistic in _STATISTICS.items():
         of_episodes = np.array(
             [
-                [statistic(commands[w], value) for value in seed_returns[w].T]
-                for seed_returns, w in zip(got, where, strict=True)
+                [statistic(commands[seed_mask], value) for value in seed_returns[seed_mask].T]
+                for seed_returns, seed_mask in zip(got, mask, strict=True)
             ]
         )
         bounds = interval(of_episodes.mean(1)) if len(got) >= LEAST else interval(of_episodes.mean(0))
@@ -124,36 +125,31 @@ def _region(commands: Array, got: Array, where: Any) -> dict[str, Any]:
     return region
 
 
-def _cell(estimate: dict[str, Any] | None) -> str:
-    if estimate is None:
-        return "-"
-    bounds = estimate["interval"]
-    return f"{estimate['value']:.2f}" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else "")
-
-
 def table(numbers: dict[str, Any]) -> str:
-    """The text of a sweep's ``numbers``, a block for each way to act with a row for each region."""
+    """Return a sweep's ``numbers`` as text: a table for greedy and for sampled actions, with a row for each region."""
     blocks = []
     for mode, results in numbers["modes"].items():
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
         for name, region in results["regions"].items():
-            cells = (_cell(region[statistic]) for statistic in NAMES)
+            estimates = [region[statistic] for statistic in NAMES]
+            cells = (with_interval(e["value"], e["interval"], 2) if e else "-" for e in estimates)
             rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
-        blocks.append("\n".join(aligned(rows)))
+        blocks.append(str(Table(rows)))
     return "\n\n".join(blocks)
 
 
-def draw(numbers: dict[str, Any], target: Path, look: Look = PLAIN) -> None:
-    """Write the figure of a sweep's ``numbers``: a panel for each way to act."""
+def draw(numbers: dict[str, Any], target: Path) -> None:
+    """Write the figure of a sweep's ``numbers``, with a panel for greedy and for sampled actions."""
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
-    with sheet(target, [list(range(len(modes)))], size, look, title=numbers["title"], note=NOTE) as axes:
+    with sheet(target, [list(range(len(modes)))], size, title=numbers["title"], note=NOTE) as axes:
         for axis, (mode, results) in zip(axes, modes.items(), strict=True):
             _panel(axis, results)
             axis.set(title=f"{mode.capitalize()} actions", xlabel="commanded return", ylabel="obtained return")
 
 
 def _panel(axis: Any, results: dict[str, Any]) -> None:
+    """Draw the mean return of each command with its interval, and the ranges of returns in training."""
     commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
     for low, high in ranges:
         axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
@@ -162,7 +158,7 @@ def _panel(axis: Any, results: dict[str, Any]) -> None:
         axis.plot(commands, np.array(results["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
     bars = None
     if results["interval"]:
-        # A bar has no negative length, though a mean may lie outside its interval by rounding.
+        # By rounding, a mean may be outside its interval; bars must not have negative lengths.
         bars = np.abs(np.array(results["interval"]).T - mean)
     axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
 
@@ -171,7 +167,7 @@ def _panel(axis: Any, results: dict[str, Any]) -> None:
 
 
 class _Counting(Policy):
-    """A policy that sums the rewards of its episodes, discounted if its commands are discounted returns."""
+    """A policy that sums the rewards of its episodes with a ``discount``."""
 
     def __init__(self, policy: Policy, discount: float):
         self.policy, self.members, self.discount = policy, policy.members, discount
@@ -187,7 +183,7 @@ class _Counting(Policy):
 
 
 def check(loop: Loop, kind: str) -> EpisodeLoop:
-    """The loop, of an agent that can be commanded a return. SettingError for any other."""
+    """Return the loop of an agent that follows commanded returns. Raises SettingError for any other agent."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.commands_now():
         raise SettingError(
             f"--obedience has no effect with {kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
@@ -203,8 +199,10 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Returns ``[M, C, E]`` under each of the ``commands``, in their units. ``seed`` chooses the episodes, which are
-    equal for all commands. ``fixed_command`` are fixed parts of the command."""
+    """Play episodes under each of the ``commands`` and return their returns ``[M, C, E]``.
+
+    ``seed`` selects the episodes, which are equal for all commands. ``fixed_command`` has the other parts of commands.
+    """
     returns, config = [], loop.agent.config
     discount = config.discount if config.desire_rtg else 1.0
     with progress("commands") as watch:
@@ -224,17 +222,19 @@ def sweep(
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
-    """The smallest and largest training return of each seed up to the checkpoint, from the run's metrics.csv. Raises
-    SettingError if the file is missing or lacks them."""
+    """Return the smallest and largest training return of each seed up to the checkpoint.
+
+    Raises SettingError if the run's metrics.csv is missing or lacks them.
+    """
     written = read_metrics(home(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in written.items()}
     pairs = [(SMALLEST_SEEN, LARGEST_SEEN)] + [("rollout/return_min", "rollout/return_max")] * (discount == 1)
-    tags = next((pair for pair in pairs if metrics.keys() >= {*pair}), None)
-    if tags is None:
+    columns = next((pair for pair in pairs if metrics.keys() >= {*pair}), None)
+    if columns is None:
         path = str(checkpoint.path)
         raise SettingError(f"checkpoint {path!r} has no metrics.csv that says which returns its training has seen")
     past = metrics["epoch"] <= checkpoint.run_state["epoch"]
-    low, high = ([metrics[tag][past & (metrics["seed"] == seed)] for seed in seeds] for tag in tags)
+    low, high = ([metrics[tag][past & (metrics["seed"] == seed)] for seed in seeds] for tag in columns)
     if not all(np.isfinite(values).any() for values in low):
         raise SettingError(f"checkpoint {str(checkpoint.path)!r} is of a run that had not played yet")
     return [float(np.nanmin(values)) for values in low], [float(np.nanmax(values)) for values in high]
@@ -248,7 +248,7 @@ def report(
     seed: int,
     fixed_command: dict[str, float],
 ) -> None:
-    """Sweep, print the table, and write figure and numbers beside the checkpoint."""
+    """Run a sweep, print its table, and write figure and numbers beside the checkpoint."""
     run, config = checkpoint.settings.run, loop.agent.config
     low, high = return_range(checkpoint, loop.seeds, config.discount if config.desire_rtg else 1.0)
     commands, seeds = grid(low, high), ", ".join(map(str, loop.seeds))
@@ -263,4 +263,4 @@ def report(
         returns = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, fixed_command)
         numbers["modes"][mode] = measure(commands, returns, low, high)
     path = checkpoint.path.with_name(f"{checkpoint.path.stem}_obedience.png")
-    show(table(numbers), numbers, lambda to: draw(numbers, to), path, "eval_agent")
+    show(table(numbers), numbers, lambda target: draw(numbers, target), path, "eval_agent")

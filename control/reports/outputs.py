@@ -1,8 +1,8 @@
-"""The two files that the scripts of Young et al. 2023 leave behind, for ``--output NAME``.
+"""Output files of ``--output NAME``, in the format of the scripts of Young et al. 2023.
 
-``NAME.out`` is a pickle of dicts, lists, numbers and text alone: ``config``, and ``metrics`` with ``reward_rates``
-(a list of T evaluations, each a list of M seeds) and ``eval_times`` (T environment steps before each epoch's steps, as
-the original counts them). ``NAME.params`` is a safetensors file with the last weights of all M seeds.
+``NAME.out`` is a pickle of dicts, lists, numbers and strings: ``config``, and ``metrics`` with ``reward_rates`` (a list
+of T evaluations, each a list of M seeds) and ``eval_times`` (T environment steps, counted before the steps of each
+epoch). ``NAME.params`` is a safetensors file with the final weights of all M seeds.
 """
 
 import math
@@ -29,17 +29,17 @@ _NETWORKS = {
     "agents.0.model.following": "model.next",
     "agents.0.model.decoder": "model.obs",
 }
-"""Names of networks here and in ``NAME.params``, which are the original's."""
+"""Names of networks here and in ``NAME.params``."""
 
 
 def paths(run: RunConfig) -> list[Path]:
-    """The files that a run with ``output`` writes."""
+    """Return the files that a run with ``output`` writes."""
     suffixes = () if run.output is None else (".out",) if run.no_checkpoint else (".out", ".params")
     return [Path(f"{run.output}{suffix}") for suffix in suffixes]
 
 
 def check_outputs(run: RunConfig) -> None:
-    """Before a run, SettingError if one of its files exists, unless it is resumed, or their folder cannot be used."""
+    """Raise SettingError if an output file exists in a run that is not resumed, or its folder cannot be written."""
     for path in paths(run):
         problem = f"{str(path)!r} exists" if path.exists() and not run.resume else ""
         if problem or not os.access(path.parent, os.W_OK):
@@ -48,7 +48,7 @@ def check_outputs(run: RunConfig) -> None:
 
 
 def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterator[str]:
-    """Write the files of the run in ``folder`` and give a line for each. A file that exists stays as it is."""
+    """Write the output files of the run in ``folder`` and yield a line for each. Existing files are not replaced."""
     for path in paths(settings.run):
         content = pickle.dumps(_metrics(settings, folder)) if path.suffix == ".out" else save(_weights(agents))
         try:
@@ -60,6 +60,7 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Return the content of ``NAME.out``."""
     table = read_metrics(folder / "metrics.csv")
     score, steps = table[REWARD_RATE if REWARD_RATE in table else GREEDY], {0: 0}
     rates: dict[int, list[float]] = {}
@@ -72,7 +73,10 @@ def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def _weights(agents: nn.Module) -> dict[str, Tensor]:
-    """``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias [M, out]``; other parameters as they are."""
+    """Return the tensors of ``NAME.params``.
+
+    Layers have ``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias [M, out]``.
+    """
     state = agents.state_dict(prefix="agents.")
     weights = {name: value.clone() for name, value in state.items() if "target" not in name}
     for name, network in agents.named_modules(prefix="agents"):

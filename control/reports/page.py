@@ -1,41 +1,191 @@
-"""`--report`: runs as one HTML file that needs nothing else: curves, tables, films, what learned environments show,
-settings and where they differ, versions, and the commands that repeat it all."""
+"""Page of `--report`: one HTML file about runs, with curves, tables, films, settings, versions and commands.
 
+The page refers to no other file. `page.html.j2` is its template.
+"""
+
+import base64
+import contextlib
+import io
+import json
 import os
 import re
+import shlex
+import tempfile
 import time
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from string import Template
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from control.cli.colour import warning
-from control.reports import html, sections
-from control.reports.files import check_writable
-from control.reports.folders import Subject, say_versions_of
-from control.reports.groups import labelled
-from control.reports.runs import find_groups
-from control.reports.tables import seeds_text, summarise
+from control.cli.files import read_json, read_mapping
+from control.cli.options import Flag, chosen_flags
+from control.cli.parse import parse
+from control.cli.settings import Settings, to_yaml
+from control.cli.words import command_line, word
+from control.reports.plot import distinct_labels, plot
+from control.reports.runs import Group, find_groups, note_group_versions, short_path
+from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, check_writable
+from control.reports.tables import AGGREGATES, Table, aggregates, number_text, seed_table, seeds_text, summarise
+from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, TAGS, of_search
 from control.storage.run_dir import atomic_write_text, safe_name
-from control.storage.versions import versions
-from models.settings import SettingError
+from control.storage.versions import FILE, read_versions, versions
+from models.settings import SettingError, UserError
 
-TEMPLATE = Path(__file__).with_name("page.html")
+MOST_FILMS = 12  # on a page
+_MOST_COMMANDS = 12  # of a group
+_SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # references in help texts, which only their module explains
+_FIGURES = {
+    "": "Curves over steps",
+    "losses": "Losses over steps",
+    "scores": "Comparison of scores: performance profiles and probability of improvement",
+}
+_PICTURES = {
+    "curve.png": "The search: fitness of the population and return of fresh agents of the mean",
+    "behaviour.png": "What the synthetic environment shows the agents that train on it, beside the real environment",
+    "behaviour_reward.png": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
+    "reward.png": "What the learned reward says of states",
+}
+_HELD_OUT = {
+    "agents": "fresh agents",
+    "mean": "mean return",
+    "std": "standard deviation",
+    "iqm": "IQM",
+    "worst": "worst",
+    "solved": "share solved",
+    "steps": "training steps",
+}
+_MEDIA = {".mp4": "video/mp4", ".png": "image/png"}
+# Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme.
+_VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
+    CYCLES["light"][int(INK[1:])].lower(): "currentColor",
+    CYCLES["light"][int(GREY[1:])].lower(): "var(--faint)",
+    INKS["light"]: "currentColor",
+    PAPER["light"]: "var(--paper)",
+    RULES["light"]: "var(--rule)",
+}
+
+
+@dataclass
+class Folder:
+    """A run folder. Files that are no regular files inside it are listed in ``left_out``."""
+
+    path: Path
+    left_out: dict[Path, None] = field(default_factory=dict)
+
+    def file(self, *names: str) -> Path | None:
+        """Return a file in the folder, None if it is missing or no regular file inside it."""
+        path = self.path.joinpath(*names)
+        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
+            return path
+        if os.path.lexists(path):
+            self.left_out[path] = None
+        return None
+
+    @cached_property
+    def settings(self) -> Settings | None:
+        """Settings in config.yaml, None if it is missing or of another program or version."""
+        file = self.file("config.yaml")
+        with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            return parse(["--config", str(file)]) if file else None
+        return None
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Texts of the settings in config.yaml, by name."""
+        file = self.file("config.yaml")
+        values: dict[str, Any] = {}
+        if self.settings is not None:
+            # A setting that config.yaml omits has no effect in this environment.
+            effective = yaml.safe_load(to_yaml(self.settings))
+            values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
+        elif file:
+            with contextlib.suppress(UserError):
+                values = read_mapping("report", str(file), "name: value", empty=True)
+        command = values.pop("command", None)
+        values |= {f"command.{name}": value for name, value in command.items()} if isinstance(command, dict) else {}
+        return {name: _setting_text(value) for name, value in values.items()}
+
+    @cached_property
+    def flags(self) -> Mapping[str, Flag]:
+        """Flags of the settings, with the defaults of their preset."""
+        if self.settings is None:
+            return {}
+        return chosen_flags(self.settings.run.implementation, self.settings.run.gamename, self.texts)
+
+    @property
+    def films(self) -> list[Path]:
+        """Films of the end and of evaluations, and the last film during training."""
+        patterns = ("final.mp4", "eval_*.mp4", "epoch_*.mp4")
+        end, evaluations, epochs = (sorted((self.path / "videos").glob(pattern)) for pattern in patterns)
+        videos = (self.file("videos", path.name) for path in (*end, *evaluations, *epochs[-1:]))
+        return [path for path in videos if path]
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Held-out evaluation of a search, empty if there is none."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            content = read_json(path) if (path := self.file("scores.json")) else {}
+            return content["report"] if isinstance(content["report"], dict) else {}
+        return {}
+
+    @property
+    def name(self) -> str:
+        """Seed of the run as text."""
+        return self.path.parent.name.replace("_", " ")
+
+
+@dataclass
+class Subject:
+    """A group of runs on the page: label, runs, and numbers of `summarise`."""
+
+    label: str
+    group: Group
+    summary: dict[str, Any]
+
+    @cached_property
+    def folders(self) -> list[Folder]:
+        """Folders of the runs."""
+        return [Folder(path) for path in dict.fromkeys(run.source.parent for run in self.group.runs)]
+
+    @property
+    def search(self) -> bool:
+        """Whether the runs are searches."""
+        return of_search(self.summary["over_seeds"])
+
+    @property
+    def tag(self) -> str:
+        """Return by which the runs are judged, empty if none was logged."""
+        names = list(self.summary["over_seeds"])
+        return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *names) if tag in names), "")
+
+    def setting(self, name: str) -> str:
+        """Return the text of a setting, with all values if they differ between runs."""
+        values = dict.fromkeys(folder.texts.get(name, "") for folder in self.folders)
+        if name == "seed" and all(value.isdigit() for value in values):
+            return _ranges([run.seed for run in self.group.runs])
+        return " | ".join(values)
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
-    """Write the page of these runs, run folders or any folders above them. ``out`` is a file (.html) or a folder, by
-    default the run's own or the one common to the runs. Returns the exit code 0. Raises SettingError where there is
-    nothing to show or the page cannot be written."""
+    """Write the page of runs in ``run_dirs``, which are run folders or folders above them.
+
+    ``out`` is a file (.html) or a folder, by default the common folder of the runs. Returns the exit code 0. Raises
+    SettingError if there are no runs or the page cannot be written.
+    """
     groups = find_groups(run_dirs, "report")
-    say_versions_of(groups, run_dirs, "report")
-    labels, _ = labelled([group.names for group in groups])
+    note_group_versions(groups, run_dirs, "report")
+    labels, _ = distinct_labels([group.names for group in groups])
     subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
-    made_from = sorted({str(folder.path) for subject in subjects for folder in subject.folders})
     folders = [folder for subject in subjects for folder in subject.folders]
     if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
         raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
-    target = _target(out, subjects, made_from)
+    target = _target(out, subjects, sorted({str(folder.path) for folder in folders}))
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
     for path in (path for folder in folders for path in folder.left_out):
@@ -45,7 +195,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
 
 
 def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
-    """The file to write."""
+    """Return the file to write."""
     if out is not None and not out.is_dir() and (out.suffix or out.is_file()):
         if out.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
@@ -59,30 +209,227 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
 
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
-    words = {
-        "In brief": sections.brief(subjects),
-        "Curves": sections.curves(subjects, run_dirs),
-        "Films": sections.films(subjects),
-        "Learned environments and rewards": sections.learned(subjects),
-        "Numbers": sections.numbers(subjects),
-        "Settings": sections.settings(subjects),
-        "Versions": sections.versions(subjects),
-        "How to repeat it": sections.repeat(subjects, run_dirs, target),
-    }
-    entries = {_anchor(name): (name, content) for name, content in words.items() if content}
-    counts = seeds_text([len(subject.group.runs) for subject in subjects])
-    description = f"{len(subjects)} groups of runs, {counts} each" if len(subjects) > 1 else f"One experiment, {counts}"
-    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(sections.title(subjects)),
-        description=escape(f"{description}, {sections.steps(subjects)}."),
-        contents="\n".join(f"<li>{html.link(anchor, name)}</li>" for anchor, (name, _) in entries.items()),
-        sections="\n".join(
-            f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(name)}</h2>\n{content}</section>'
-            for anchor, (name, content) in entries.items()
-        ),
-        made=escape(f"Made on {time.strftime('%Y-%m-%d')} with understudy {versions()['understudy']}."),
+    """Render the template."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"data_url": _data_url, "highlight": _highlight}
+    films = [(subject, folder, path) for subject in subjects for folder in subject.folders for path in folder.films]
+    folders = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
+    out = f" --report_out {shlex.quote(short_path(target))}"
+    return environment.get_template("page.html.j2").render(
+        subjects=subjects,
+        cycles=CYCLES,
+        title=_title(subjects),
+        seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
+        steps=_steps(subjects),
+        return_tags={tag for tag in _judging_tags(subjects) if tag},
+        results=_results(subjects),
+        figures=_figures(subjects, run_dirs),
+        films=films[:MOST_FILMS],
+        more_films=max(0, len(films) - MOST_FILMS),
+        learned=list(_learned(subjects)),
+        seed_tables=[seed_table(subject.summary, caption=f"Seeds of {subject.label}") for subject in subjects],
+        settings=_settings(subjects),
+        versions=_versions(subjects),
+        runs=[(subject.label, commands) for subject in subjects if (commands := _commands(subject))],
+        most_commands=_MOST_COMMANDS,
+        page_commands=[f"python trainer.py {words}" for words in (f"--report {folders}{out}", f"--plot {folders}")],
+        date=time.strftime("%Y-%m-%d"),
+        version=versions()["understudy"],
     )
 
 
-def _anchor(name: str) -> str:
-    return re.sub(r"\W+", "-", name.lower())
+def _title(subjects: Sequence[Subject]) -> str:
+    """Return a title such as ``UDRL, RCP-R and RCP-A on lunarlander``."""
+    names = [subject.group.names for subject in subjects]
+    if any(len(parts) < 3 for parts in names):
+        return _enumeration(list(dict.fromkeys("/".join(parts) for parts in names)))
+    games, kinds = (list(dict.fromkeys(parts[place] for parts in names)) for place in (0, 2))
+    alike = len(subjects) > 1 and len(games) == len(kinds) == 1
+    labels = f": {_enumeration([subject.label for subject in subjects])}" if alike else ""
+    return f"{_enumeration(kinds)} on {_enumeration(games)}{labels}"
+
+
+def _steps(subjects: Sequence[Subject]) -> str:
+    """Return the largest number of steps of a seed, separately for agents and searches."""
+    texts = []
+    for search, unit in (
+        (False, "environment steps of a seed"),
+        (True, "steps of all agents of a search together, on proxies"),
+    ):
+        seeds = [seed for subject in subjects if subject.search == search for seed in subject.summary["seeds"].values()]
+        texts += [f"up to {max(seed['env_steps'] for seed in seeds):,} {unit}"] if seeds else []
+    return " and ".join(texts)
+
+
+def _judging_tags(subjects: Sequence[Subject]) -> list[str]:
+    """Return the return to report for each group.
+
+    If agents are judged by different returns, it is the greedy return, provided that all of them have it.
+    """
+    agents = [subject for subject in subjects if not subject.search]
+    greedy_counts = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
+    if len({agent.tag for agent in agents}) > 1 and greedy_counts == [len(agent.group.runs) for agent in agents]:
+        return [subject.tag if subject.search else GREEDY for subject in subjects]
+    return [subject.tag for subject in subjects]
+
+
+def _results(subjects: Sequence[Subject]) -> Table:
+    """Return the table of runs and results, a row for each group."""
+    head = ["runs", "seeds (which)", "steps of a seed", "return", "mean", "IQM", "its 95 % interval", "best epoch"]
+    rows = [head]
+    for subject, tag in zip(subjects, _judging_tags(subjects), strict=True):
+        seeds = subject.summary["seeds"]
+        steps = [seed["env_steps"] for seed in seeds.values()]
+        span = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
+        span += " of all agents" if subject.search else ""
+        row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", span]
+        if tag:
+            texts = aggregates(subject.summary["over_seeds"][tag])
+            best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
+            row += [TAGS[tag].short, *(texts[name] for name in AGGREGATES)]
+            row += [number_text(sum(best) / len(best))] if best else []
+        rows.append(row + ["-"] * (len(head) - len(row)))
+    return Table(rows, "Results over seeds")
+
+
+def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[Markup, str]]:
+    """Return the figures of `--plot` as SVG with captions, none if nothing was logged yet."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            plot(run_dirs, Path(folder, "plot.svg"))
+        except SettingError:
+            return []
+        drawings = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.svg"))}
+        among = json.loads(Path(folder, "plot.json").read_text(encoding="utf-8")).get("compared", {}).get("groups", [])
+    figures = []
+    for number, (stem, svg) in enumerate(drawings.items()):
+        kind = stem.removeprefix("plot").strip("_0123456789")
+        caption = f"{_FIGURES[kind]}: {_enumeration(among) if kind == 'scores' else _title(subjects)}."
+        figures.append((_svg(svg, number, f"{caption} The tables below have the numbers."), caption))
+    return figures
+
+
+def _svg(svg: str, number: int, alt: str) -> Markup:
+    """Return a figure of matplotlib in the colours of the page. ``number`` makes its ids unique."""
+    inner = svg[svg.index("<svg") :]
+    inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
+    inner = re.sub(r"<!--.*?-->\s*", "", inner, flags=re.DOTALL)
+    inner = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>f{number}-", inner)
+    inner = re.sub(r' d="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), inner)
+    inner = re.sub(r"#[0-9a-fA-F]{6}\b", lambda match: _VARIABLES.get(match[0].lower(), match[0]), inner)
+    inner = re.sub(r">\s+<", "><", inner)
+    size = re.search(r'viewBox="[^"]*"', inner)
+    name = f'role="img" aria-label="{escape(alt)}"'
+    rest = inner[inner.index(">") + 1 :]
+    return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size[0] if size else ""} {name}>{rest}')
+
+
+def _learned(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
+    """Yield label, table of the held-out evaluation, and pictures with captions of each search."""
+    for subject in subjects:
+        for folder in subject.folders:
+            label = f"{subject.label}, {folder.name}"
+            pictures = [(path, f"{text}: {label}") for file, text in _PICTURES.items() if (path := folder.file(file))]
+            rows = [
+                [text, f"{value:,}" if isinstance(value, int) else number_text(value)]
+                for name, text in _HELD_OUT.items()
+                if isinstance(value := folder.scores.get(name), int | float)
+            ]
+            if folder.scores or any(path.name != "curve.png" for path, _ in pictures):
+                table = Table([["", "value"], *rows], f"Held-out evaluation: {label}") if folder.scores else None
+                yield label, table, pictures
+
+
+def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
+    """Return tables of all settings and of ``changes``, None without a config.yaml.
+
+    Changes are settings that differ between groups, or from the defaults for a single group. ``known`` is False if the
+    defaults are unknown.
+    """
+    folders = [folder for subject in subjects for folder in subject.folders]
+    names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
+    if not names:
+        return None
+    flags = {name: flag for folder in folders for name, flag in folder.flags.items()}
+    meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in flags.items()}
+    values = {name: [subject.setting(name) for subject in subjects] for name in names}
+    head = ["setting", *(subject.label for subject in subjects), "meaning"]
+    all_rows = [[name, *values[name], meaning.get(name, "")] for name in names]
+    if len(subjects) > 1:
+        rows = [row for row in all_rows if len(set(row[1:-1])) > 1 and row[0] != "seed"]
+        changes = Table([head, *rows], "Settings that differ between the runs", numeric=False)
+    else:
+        defaults = {name: _setting_text(flag.default) for name, flag in flags.items()}
+        rows = [
+            [name, *values[name], defaults[name], meaning.get(name, "")]
+            for name in names
+            if name in defaults and values[name] != [defaults[name]]
+        ]
+        head_of_changes = ["setting", "value", "default", "meaning"]
+        changes = Table([head_of_changes, *rows], "Settings that are not the defaults", numeric=False)
+    table = Table([head, *all_rows], "All settings", numeric=False)
+    return {"changes": changes if rows else None, "known": bool(flags), "table": table, "count": len(names)}
+
+
+def _setting_text(value: Any) -> str:
+    """Return the value of a setting as text."""
+    return value if isinstance(value, str) else word(value, ",")
+
+
+def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
+    """Return the table of the versions of programs, and whether some runs lack them."""
+    by_run = {
+        subject.label: [read_versions(folder.path) if folder.file(FILE) else [] for folder in subject.folders]
+        for subject in subjects
+    }
+    columns = {label: [entry for entries in runs for entry in entries] for label, runs in by_run.items()}
+    names = dict.fromkeys(name for column in columns.values() for entry in column for name in entry if name != "from")
+    rows = []
+    for name in names:
+        values = ([entry[name] for entry in column if name in entry] for column in columns.values())
+        rows.append([name, *(" | ".join(dict.fromkeys(texts)) for texts in values)])
+    incomplete = any(not entries for runs in by_run.values() for entries in runs)
+    return Table([["", *columns], *rows], "Made with", numeric=False) if rows else None, incomplete
+
+
+def _commands(subject: Subject) -> list[str]:
+    """Return the commands that repeat the runs of a group."""
+    commands = []
+    for folder in subject.folders:
+        if folder.settings is not None:
+            commands.append(command_line(folder.settings))
+        elif config := folder.file("config.yaml"):
+            commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")
+    return commands
+
+
+def _highlight(commands: Sequence[str]) -> Markup:
+    """Return commands for a shell, with each flag in a span, so that lines break only between flags."""
+    return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
+
+
+def _data_url(path: Path) -> str:
+    """Return a file as a data URL."""
+    return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as text, such as ``25-29, 31``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+
+
+def _enumeration(words: Sequence[str]) -> str:
+    """Return words as text, such as ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

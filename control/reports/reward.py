@@ -1,4 +1,4 @@
-"""A learned reward in pictures, and whether it keeps the best policy of the real one."""
+"""Figures of learned rewards, and a test whether they have the best policy of the real reward."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.sheets import WIDTH, sheet
-from control.reports.style import Look, look_of
+from control.reports.sheets import WIDTH, Look, look_of, sheet
 from envs.gridmaps import GOAL, HOLE, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
@@ -18,22 +17,24 @@ from models.proxies.files import Proxy
 from models.proxies.reward.networks import Phi
 from understudy.rewards import shaped
 
-_POINTS = 81  # along a side of a slice
+_POINTS = 81  # on a side of a slice
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A plane through the states of a game: two numbers of it vary, the others stay at 0. ``of(a, b)`` gives the
-    observation where that is not the state itself."""
+    """A plane through the states of a game, on which two numbers vary and the others are 0.
+
+    If ``angle`` is set, the first number is an angle, observed as its cosine and sine.
+    """
 
     names: tuple[str, str]
     places: tuple[int, int]
     bounds: tuple[tuple[float, float], tuple[float, float]]
     size: int
-    angle: bool = False  # the first is an angle, seen as its cosine and sine
+    angle: bool = False
 
     def obs(self) -> Tensor:
-        """``[points, points, S]``: rows are the second number, columns the first."""
+        """Return observations ``[points, points, S]``. Rows are the second number, columns the first."""
         first, second = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
         b, a = torch.meshgrid(second, first, indexing="ij")
         states = torch.zeros(_POINTS, _POINTS, self.size)
@@ -57,11 +58,14 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """``reward.png`` in ``folder``: of a map its cells with phi and the best moves under the learned reward, of games
-    in `SLICES` phi on planes through the states, of others phi along random play."""
+    """Draw ``reward.png`` in ``folder``.
+
+    It has phi and the best moves for each cell of a map, phi on planes through the states for games in `SLICES`, and
+    phi during random play for other games.
+    """
     networks: Any = proxy.networks
     look = look_of(settings.run)
-    path, game = folder / f"reward.{(look.formats or ('png',))[0]}", proxy.game
+    path, game = look.path(folder, "reward"), proxy.game
     phi = networks.program(proxy.parameters[None])
     dynamics, base = make_dynamics(game), game.partition(",")[0]
     title = f"{networks.mode.name} reward network of {game}"
@@ -95,7 +99,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
-    """What the numbers told in the info of a step weigh: the size of each input's weights."""
+    """Draw the size of the weights of each number in the info of a step."""
     weight = networks.named_tensors(flat)["reward.0.weight"]
     info_names = networks.spaces.info if networks.mode.info else ()
     sizes = weight[:, -len(info_names) :] if info_names else weight
@@ -109,9 +113,12 @@ def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) ->
 
 @dataclass
 class Invariance:
-    """Of a map: the best moves ``[S, A]`` bool under the real and under a learned reward, the cells that a best policy
-    of the learned reward visits from the start, and the number of those where every best move of the learned reward is
-    one of the real ones."""
+    """Comparison of the best policies of a map.
+
+    ``real`` and ``learned`` are the best moves ``[S, A]`` bool under the two rewards. ``path`` has the cells that a
+    best policy of the learned reward visits from the start. ``agree`` counts the cells on it at which all best moves of
+    the learned reward are best moves of the real one.
+    """
 
     real: Tensor
     learned: Tensor
@@ -120,7 +127,7 @@ class Invariance:
 
 
 def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
-    """Whether a learned reward keeps the best policy of a map, by value iteration under both rewards."""
+    """Compare the best policies of a map under the real and a learned reward, by value iteration."""
     networks = phi.networks
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     values = phi(torch.eye(cells)[None])[0].double()
@@ -141,11 +148,12 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
 
 
 def _best(moves: Tensor) -> Tensor:
-    """Which of the values ``[S, A]`` of moves are the largest of their cell, within rounding."""
+    """Return whether values ``[S, A]`` of moves are the largest of their cell, within rounding."""
     return moves >= moves.amax(1, keepdim=True) - 1e-9 * (1 + moves.abs().amax())
 
 
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
+    """Draw phi of each cell of a map, with arrows for the best moves."""
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
@@ -162,7 +170,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
         for cell, kind in enumerate("".join(dynamics.rows)):
             row, column = divmod(cell, columns)
             number, share = f"{values[row, column]:.3g}", float(image.norm(values[row, column].item()))
-            ink = "black" if 0.1 < share < 0.9 else "white"  # the ends of the colours are dark
+            ink = "black" if 0.1 < share < 0.9 else "white"  # both ends of the colour map are dark
             axis.text(column, row - 0.28, number, ha="center", va="center", fontsize=small, color=ink)
             if kind in (GOAL, HOLE, WALL):
                 word = {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind]
@@ -181,7 +189,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
-        if phi.bent:  # so many powers of ten that a tick for each would cover its neighbours
+        if phi.bent:  # a tick for each power of ten would overlap the next
             tens = [10.0 ** (round(math.log10(values.abs().max().clamp(min=10))) // k) for k in (1, 2)]
             bar.set_ticks(sorted([0.0, *tens, *(-power for power in tens)]))
             bar.minorticks_off()

@@ -1,36 +1,36 @@
-"""Reading what finished or running runs wrote: runs, and the groups of seeds that belong together.
+"""Runs and groups of runs, read from folders of finished or running runs.
 
-Imports no torch and is quick, so that figures can be drawn while runs go on.
+Imports no torch and is quick, so that figures can be drawn while runs continue.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from control.cli.colour import note
 from control.reports.statistics import Array
 from control.reports.tags import RUNNING_MEAN, TAGS, tags
-from control.storage.run_dir import home, read_columns
+from control.storage.run_dir import home, read_columns, versions
 from models.settings import SettingError
 
-LAST = 0.1  # share of the epochs, at the end, that `Run.last` averages over
-
-
-_LARGEST = 1e150  # larger numbers are drawn as infinite, because matplotlib cannot make an axis for them
+LAST = 0.1  # final share of the epochs, over which `Run.last` averages
+_LARGEST = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
 
 
 @dataclass
 class Run:
-    """One seed's numbers: every column is ``[rows]``, NaN where a tag was not logged."""
+    """Metrics of one seed. Each column has the shape ``[rows]``, with NaN for missing values."""
 
     seed: int
     source: Path
     columns: dict[str, Array]
 
     def points(self, tag: str, x: str = "epoch") -> tuple[Array, Array]:
-        """The logged values of ``tag`` and where: ``(x [K], values [K])``, both empty where it was never logged."""
+        """Return the logged values of a tag and their x, ``(x [K], values [K])``. K is 0 if it was never logged."""
         values = self.columns.get(tag)
         if values is None:
             return np.empty(0), np.empty(0)
@@ -38,7 +38,7 @@ class Run:
         return self.columns[x][logged], values[logged]
 
     def last(self, tag: str) -> float:
-        """Mean over the last tenth of the epochs; NaN where nothing was logged."""
+        """Return the mean over the last tenth of the epochs, NaN if the tag was never logged."""
         epochs, values = self.points(tag)
         if not len(values):
             return math.nan
@@ -46,14 +46,16 @@ class Run:
         return float(values[late].mean() if late.any() else values[-1])
 
     def best(self, tag: str) -> float:
-        """Largest value logged; NaN where nothing was logged."""
+        """Return the largest logged value, NaN if the tag was never logged."""
         return float(max(self.points(tag)[1], default=math.nan))
 
 
 @dataclass
 class Group:
-    """The seeds of one environment, experiment and implementation, which are its ``names``. ``older_versions`` are the
-    folders of older versions, by the folder that counts in their place."""
+    """Seeds of one environment, experiment and implementation, its ``names``.
+
+    ``older_versions`` maps the folder of a run to the folders of its unused older versions.
+    """
 
     names: tuple[str, ...]
     runs: list[Run]
@@ -61,7 +63,7 @@ class Group:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs in one metrics.csv, by seed; none where it has no row yet. A last line cut short by a kill is left out.
+    """Read the runs in a metrics.csv, sorted by seed. An incomplete last line is ignored.
 
     Raises SettingError for a file that cannot be read or is no table of numbers.
     """
@@ -71,7 +73,7 @@ def read_runs(path: Path) -> list[Run]:
     seeds = np.array(columns["seed"], dtype=np.float64)
     rows = [(Run(int(seed), path, {}), seeds == seed) for seed in np.unique(seeds)]
     for name in list(columns):
-        values = np.array(columns.pop(name), dtype=np.float64)  # long tables are not held twice
+        values = np.array(columns.pop(name), dtype=np.float64)  # pop: long tables are not kept twice
         values[np.abs(values) > _LARGEST] *= np.inf
         for run, mask in rows:
             run.columns[name] = values[mask]
@@ -79,12 +81,11 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
-    """All runs at or below the given folders, grouped by environment, experiment and implementation. A checkpoint,
-    metrics.csv and config.yaml stand for their run.
+    """Find all runs in the given folders, grouped by environment, experiment and implementation.
 
-    Of a seed found more than once in a group the version counts that ``run_dirs`` names, else the newest. Where they
-    name two versions, each is a group. Raises SettingError, in the name of ``setting``, where a folder does not exist
-    or holds no metrics.csv, and for any other file.
+    A checkpoint, metrics.csv or config.yaml selects its run. If a group has several versions of a seed, a version
+    among ``run_dirs`` is used, otherwise the newest. Two versions among ``run_dirs`` are separate groups. Raises
+    SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other file.
     """
     groups: dict[tuple[str, ...], Group] = {}
     run_dirs = [_folder(Path(path), setting) for path in run_dirs]
@@ -92,18 +93,18 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     versions_apart = len({folder.parent for folder in named_folders}) < len(named_folders)
     files = _metrics_files(run_dirs, setting)
 
-    def first(path: Path) -> tuple[bool, int, float]:
+    def priority(path: Path) -> tuple[bool, int, float]:
         return path.parent in named_folders, _place(path)[1], path.stat().st_mtime
 
-    for path in sorted(files, key=first, reverse=True):
+    for path in sorted(files, key=priority, reverse=True):
         names = _place(path)[0] + ((path.parent.name,) if versions_apart else ())
         for run in read_runs(path):
             group = groups.setdefault(names, Group(names, []))
-            counts = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
-            if counts is None:
+            used = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
+            if used is None:
                 group.runs.append(run)
-            elif counts not in named_folders and path.parent not in (
-                older_folders := group.older_versions.setdefault(counts, [])
+            elif used not in named_folders and path.parent not in (
+                older_folders := group.older_versions.setdefault(used, [])
             ):
                 older_folders.append(path.parent)
     if not groups:
@@ -115,7 +116,7 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
 
 def _folder(path: Path, setting: str) -> Path:
-    """The run folder that a file of it stands for; any other path as it is."""
+    """Return the run folder of a checkpoint, metrics.csv or config.yaml. A folder is returned unchanged."""
     if not path.is_file():
         return path
     folder = home(path)
@@ -127,6 +128,7 @@ def _folder(path: Path, setting: str) -> Path:
 
 
 def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
+    """Return every metrics.csv in the given folders, once each."""
     files: dict[Path, None] = {}
     for folder in run_dirs:
         paths = sorted(folder.rglob("metrics.csv"))
@@ -139,7 +141,10 @@ def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
 
 
 def _place(path: Path) -> tuple[tuple[str, ...], int]:
-    """(environment, experiment, implementation) and version; a folder copied elsewhere has its own name for all."""
+    """Return (environment, experiment, implementation) and version of a metrics.csv.
+
+    A copied run folder has only its name and version 0.
+    """
     version, seed = path.parent, path.parent.parent
     if version.name.startswith("version_") and seed.name.startswith("seed_") and len(path.parts) > 6:
         number = version.name.removeprefix("version_")
@@ -148,14 +153,53 @@ def _place(path: Path) -> tuple[tuple[str, ...], int]:
 
 
 def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
-    """Those tags of ``names`` that any of the runs has a number of."""
+    """Return the tags among ``names`` that at least one run has logged."""
     return [tag for tag in names if any(len(run.points(tag)[1]) for run in runs)]
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """The returns to show of these runs. A tag that all runs have replaces those that say the same with more noise;
-    the running mean is left out where some run has none."""
+    """Return the tags of returns to report for these runs.
+
+    A tag that all runs have replaces noisier tags of the same quantity. The running mean is omitted if a run lacks it.
+    """
     common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
     dropped = {name for tag in common for name in TAGS[tag].replaces}
     dropped |= {RUNNING_MEAN} - set(common)
     return [tag for tag in logged(runs, tags("return")) if tag not in dropped]
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:
+    """Print a note if older versions of runs in ``run_dirs`` are not used."""
+    run_path = shlex.quote(short_path(run_dirs[0])) if len(run_dirs) == 1 else "..."
+    older_versions = {folder: older_runs for group in groups for folder, older_runs in group.older_versions.items()}
+    _note_versions(older_versions, f"--{flag} {run_path}")
+
+
+def note_version(path: str, used_path: Path, flag: str) -> None:
+    """Print a note if ``path``, the value of a flag, has other versions than the one of ``used_path``."""
+    runs = versions(Path(path))[::-1]
+    used = next((run for run in runs if run in used_path.parents), None)
+    if used and len(runs) > 1:
+        _note_versions({used: [run for run in runs if run != used]}, f"--{flag}")
+
+
+def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) -> None:
+    """Print a note about unused versions, with the end of a command that selects one."""
+    if not older_versions:
+        return
+    used, older_runs = next(iter(older_versions.items()))
+    also = f", and the newest of {len(older_versions) - 1} runs more" if len(older_versions) > 1 else ""
+    instead = ", ".join(other.name for other in older_runs)
+    note(
+        f"the newest version of a run counts: {used.name} of {used.parent.name} (not {instead}){also}; to take "
+        f"another, name it: {command} {shlex.quote(short_path(older_runs[0]))}"
+    )
+
+
+def short_path(path: Path) -> str:
+    """Return a path relative to the working directory, if it is inside it."""
+    full_path, working_dir = path.resolve(), Path.cwd()
+    return str(full_path.relative_to(working_dir)) if full_path.is_relative_to(working_dir) else str(full_path)

@@ -1,5 +1,7 @@
-"""Algorithms against each other by the final scores of their seeds: every seed's score, performance profiles and
-probabilities of improvement, as panels and as a table (`control.reports.statistics` has the definitions)."""
+"""Comparison of algorithms by the final scores of their seeds, as panels and as text.
+
+It has the score of each seed, performance profiles and probabilities of improvement (`control.reports.statistics`).
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -7,44 +9,46 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.levels import Level, in_words
-from control.reports.panels import draw_levels, share_limits
-from control.reports.sheets import WIDTH, Book, Cells, rows, set_title
+from control.reports.curves import Level, draw_levels, game_text, share_limits
+from control.reports.sheets import GREY, WIDTH, Book, Cells, rows, set_row_labels, set_title
 from control.reports.statistics import LEAST, Array, improvement, interval, iqm, mean, profile
-from control.reports.style import GREY
-from control.reports.tables import aligned
+from control.reports.tables import Table
 
 POINTS = 201  # of a profile
-BANDS = 3  # profiles whose intervals can be told apart
+BANDS = 3  # largest number of profiles with intervals
 Task = Mapping[str, Array]
-"""On one environment the final scores ``[N]`` of the seeds of each algorithm."""
+"""Final scores ``[N]`` of the seeds of each algorithm on one environment."""
 
 
 def comparable(task: Task) -> dict[str, Array]:
-    """The algorithms of enough seeds, where there are two of them; else none."""
+    """Return the algorithms with three seeds or more, or none if there are fewer than two."""
     eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= LEAST}
     return eligible if len(eligible) > 1 else {}
 
 
 def ranked(task: Task) -> list[str]:
-    """The algorithms from the highest mean score down."""
+    """Return the algorithms by mean score, the highest first."""
     return sorted(task, key=lambda label: -float(np.mean(task[label])))
 
 
 def common(tasks: Mapping[str, Task]) -> list[str]:
-    """The algorithms that all tasks have, first the one that is most often better than the others."""
+    """Return the algorithms that all tasks have, by their mean probability of improvement over the others."""
     shared = set.intersection(*(set(task) for task in tasks.values())) if tasks else set()
     wins = {x: sum(improvement(*_of(tasks, x, y))[0] for y in shared - {x}) for x in shared}
     return sorted(shared, key=lambda label: (-wins[label], label))
 
 
 def _of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
+    """Return the scores on all tasks of each label."""
     return [[task[label] for task in tasks.values()] for label in labels]
 
 
 def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """Numbers for JSON. ``profiles[task][label]``: at ``levels`` the share of seeds above and its interval;
-    ``improvement``: of each ordered pair the probability over all tasks, and its interval."""
+    """Return the comparison as data for JSON.
+
+    ``profiles`` has the share of seeds above each of the ``levels``, by task and algorithm. ``improvement`` has the
+    probability over all tasks for each ordered pair. Both have intervals.
+    """
     profiles = {
         name: {
             "levels": (at := _levels(task)).tolist(),
@@ -57,36 +61,37 @@ def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
 
 
 def _with(result: tuple[Any, Any]) -> dict[str, Any]:
+    """Return an estimate and its interval as data for JSON."""
     estimate, bounds = result
     return {"estimate": np.asarray(estimate).tolist(), "interval": bounds and np.asarray(bounds).tolist()}
 
 
 def _levels(task: Task) -> Array:
-    """Five levels between the lowest and the highest score."""
+    """Return five levels between the lowest and the highest score."""
     all_scores = np.concatenate(list(task.values()))
     return np.linspace(all_scores.min(), all_scores.max(), 7)[1:-1]
 
 
-def table(compared: Mapping[str, Any], of: str) -> str:
-    """`compare`'s numbers as text: shares of seeds above some scores, and who is better than whom how likely."""
+def comparison_text(compared: Mapping[str, Any], score: str) -> str:
+    """Return the numbers of `compare` as text, for ``score`` as the name of the scores."""
     lines = []
     for name, task in compared["profiles"].items():
-        heading = f"share of seeds with a higher {of}" + (f", {in_words(name)}" if name else "")
-        lined = [[heading, *(f"{level:.4g}" for level in task["levels"])]]
-        lined += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
-        lines += ["", *aligned(lined)]
+        heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
+        table = [[heading, *(f"{level:.4g}" for level in task["levels"])]]
+        table += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
+        lines += ["", *Table(table).lines()]
     if not compared["improvement"]:
         return "\n".join(lines)
-    lined = [["probability of improvement", "", "95 %"]]
+    table = [["probability of improvement", "", "95 %"]]
     for pair, row in compared["improvement"].items():
         if row["estimate"] >= 0.5:
             bounds = row["interval"]
-            lined.append([pair, f"{row['estimate']:.2f}", f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"])
-    return "\n".join([*lines, "", *aligned(lined)])
+            table.append([pair, f"{row['estimate']:.2f}", f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"])
+    return "\n".join([*lines, "", *Table(table).lines()])
 
 
 def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
-    """What `draw` shows of these tasks, whose seeds have each their ``score``."""
+    """Return the note of `draw`, with ``score`` as the definition of the scores."""
     banded = [len(task) <= BANDS for task in tasks.values()]
     intervals = ["bands of profiles" if all(banded) else f"bands of up to {BANDS} profiles"] * any(banded)
     intervals += ["lines of probabilities"] * (len(common(tasks)) > 1)
@@ -105,9 +110,10 @@ def draw(
     note: str,
     other_scores: Mapping[str, Task] | None = None,
 ) -> None:
-    """A sheet: for each task the seeds' scores and the profiles, then the probabilities of improvement over all
-    tasks, where algorithms are to be compared on all of them. ``others`` are further scores of a single task, by the
-    label of their axis: with them the seeds' scores are a row of their own."""
+    """Draw a sheet with scores of seeds and profiles for each task, and probabilities of improvement over all tasks.
+
+    ``other_scores`` of a single task have further panels, labelled by their keys, in a separate row with the scores.
+    """
     algorithms, several = common(tasks), len(tasks) > 1
     other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
@@ -124,7 +130,7 @@ def draw(
     ) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
-            scope_text = f"{in_words(name)}: " if name else ""
+            scope_text = f"{game_text(name)}: " if name else ""
             panels, order = [], ranked(task)
             for label, panel_task in {axis_label: task, **other_scores}.items():
                 panels.append(axis := next(remaining_axes))
@@ -157,7 +163,7 @@ def draw(
 def _layout(
     tasks: int, other_count: int, compared: bool, height: float
 ) -> tuple[Cells, list[float] | None, list[float]]:
-    """Cells, widths of the columns and heights of the rows of `draw`'s sheet."""
+    """Return cells, widths of columns and heights of rows for the sheet of `draw`."""
     if other_count:
         return rows(1 + other_count, 1 + compared), None, [height, max(1.7, 0.9 * height)]
     cells, heights = [[2 * i, 2 * i + 1] for i in range(tasks)], [height] * tasks
@@ -170,6 +176,7 @@ def _layout(
 
 
 def _seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, str]) -> None:
+    """Draw dots for the scores, a diamond and line for mean and interval, and a bar for the IQM."""
     for at, label in enumerate(labels):
         scores = np.asarray(task[label], float)
         colour = colours[label]
@@ -180,17 +187,11 @@ def _seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, s
         if bounds := interval(scores, mean):
             axis.plot(bounds, [at - 0.16] * 2, color=colour, linewidth=1.4)
         axis.plot(mean(scores), at - 0.16, "D", color=colour, markersize=3.6)
-    _named_rows(axis, labels)
-
-
-def _named_rows(axis: Any, labels: Sequence[str]) -> None:
-    axis.set_yticks(range(len(labels)), labels)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(False, axis="y")
+    set_row_labels(axis, labels)
 
 
 def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+    """Draw the performance profiles of the algorithms of a task."""
     all_scores = np.concatenate(list(task.values()))
     margin = 0.04 * (all_scores.max() - all_scores.min() or 1)
     at = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
@@ -202,7 +203,7 @@ def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
 
 
 def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw how likely the first of ``labels`` is to beat each other; one half is no difference."""
+    """Draw the probability that the first of ``labels`` is better than each other; 0.5 is no difference."""
     best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
     for at, other in enumerate(rivals):
@@ -210,5 +211,5 @@ def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], c
         if bounds:
             axis.plot(bounds, [at, at], color=colours[other], linewidth=1.4)
         axis.plot(probability, at, "D", color=colours[other], markersize=4, clip_on=False, zorder=3)
-    _named_rows(axis, [f"than {other}" for other in rivals])
+    set_row_labels(axis, [f"than {other}" for other in rivals])
     axis.set(xlim=(-0.04, 1.04), xticks=[0, 0.5, 1], xlabel="probability")

@@ -1,36 +1,148 @@
-"""Sheets of panels, and books of sheets: a title and one legend above the panels, a note below, written to files.
+"""Figures as sheets of panels: page width, colours, fonts, files, and the title, legend and note of a sheet.
 
-Axes are matplotlib's, which is imported on first use.
+Every figure of the project is a sheet. Axes are matplotlib's, which is imported on first use: it takes half a second
+that `--help` and errors of flags must not pay.
 """
 
 import contextlib
 import hashlib
+import json
+import logging
 import math
+import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.reports.files import sheet_file
-from control.reports.style import GREY, PLAIN, WIDTH, Look, parameters
-from control.storage.run_dir import replacing
+from control.storage.run_dir import atomic_write_text, replacing
+from models.settings import SettingError
+
+# On a new machine matplotlib prints that it searches for fonts.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+FORMATS = ("png", "pdf", "svg")
+THEMES = ("light", "dark")
+WIDTH = 7.0  # inches across a page, about 180 mm
+DPI = 200
+
+# Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
+COLOURS = tuple(f"C{i}" for i in range(12))
+INK = "C6"
+GREY = "C12"  # for lines that are no measurement
+# Palette of Okabe and Ito, safe for all common kinds of colour blindness. Two of its colours are replaced: yellow, too
+# faint on white, and blue, too faint on black. Five colours of Tol's muted palette follow, then grey.
+CYCLES = {
+    "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000",
+              "#882255", "#44AA99", "#999933", "#332288", "#9C5B3B", "#6b6b6b"),
+    "dark": ("#4AA8E8", "#FF8A3D", "#2CC69A", "#E39AC4", "#9AD8FF", "#F0C24B", "#FFFFFF",
+             "#D0648F", "#6FD0C0", "#C8C860", "#A9A0F0", "#C98A6A", "#9aa4af"),
+}  # fmt: skip
+PAPER = {"light": "#ffffff", "dark": "#0d1117"}
+INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
+RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
+
+_NOTE_LETTERS = 21  # per inch
+_TITLE_LETTERS = 12
+_NOTE_LINE = 0.125  # inches
+_TITLE_LINE = 0.192
+
+
+@dataclass(frozen=True)
+class Look:
+    """Appearance of a figure, as users set it.
+
+    Without ``formats`` the suffix of the file decides. ``log`` asks for a logarithmic axis of returns.
+    """
+
+    theme: str = "light"
+    formats: tuple[str, ...] = ()
+    log: bool = False
+
+    def path(self, folder: Path, stem: str) -> Path:
+        """Return the file of a figure in ``folder``, in the first of the formats."""
+        return folder / f"{stem}.{(self.formats or ('png',))[0]}"
+
+
+PLAIN = Look()
+
+
+def look_of(run: Any) -> Look:
+    """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
+    return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
+    """Print a table, write its figure ``target`` by ``draw``, and write the numbers as JSON beside the figure.
+
+    Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed.
+    """
+    numbers_path = target.with_suffix(".json")
+    check_writable(setting, target, numbers_path)
+    print(text)
+    draw(target)
+    write_numbers(numbers_path, numbers)
+    print(f"\nFigure:  {target}\nNumbers: {numbers_path}")
+
+
+def write_numbers(path: Path, numbers: Any) -> None:
+    """Write JSON with each list of numbers on one line, so that files can be compared line by line."""
+    text = json.dumps(numbers, indent=2)
+    text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+    atomic_write_text(path, text + "\n")
+
+
+def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Path:
+    """Return the file of a figure: ``out`` itself, or `plot.png` if it is a folder.
+
+    If ``look`` names formats and the suffix is none of them, the first one replaces it. Raises SettingError about the
+    ``setting`` for a suffix that is not in `FORMATS`.
+    """
+    if out.is_dir() or not (out.suffix or out.is_file()):
+        out = out / "plot.png"
+    elif out.suffix[1:].lower() not in FORMATS:
+        allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
+        raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}")
+    if look.formats and out.suffix[1:].lower() not in look.formats:
+        out = out.with_suffix(f".{look.formats[0]}")
+    return out
+
+
+def check_writable(setting: str, *paths: Path) -> None:
+    """Create the folders of files to write.
+
+    Raises SettingError about the ``setting`` if a file cannot be written. No file is left behind.
+    """
+    try:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = not path.exists()
+            if path.is_symlink() if new else not path.is_file():
+                raise OSError(f"'{path}' is {'a link to nothing' if new else 'no regular file'}")
+            path.open("ab").close()
+            if new:
+                path.unlink()
+    except OSError as error:
+        raise SettingError(f"{setting} is '{paths[0]}', which cannot be written: {error.strerror or error}") from None
+
+
+# -- layout ------------------------------------------------------------------------------------------------------------
 
 Cells = list[list[int]]
-"""The layout of a sheet: in each row the numbers of its panels. A panel may span several cells; -1 is an empty cell."""
-
-_NOTE_LETTERS = 21  # an inch, in the size of notes
-_TITLE_LETTERS = 12
-_LINE = 0.125  # inches of a line of the note
-_HEAD = 0.24  # inches of the title
+"""Layout of a sheet: the numbers of the panels in each row. A panel may span several cells; -1 is an empty cell."""
 
 
 def grid(panels: int, columns: int) -> Cells:
-    """The cells of ``panels`` panels, filled row by row."""
+    """Return the cells of a number of ``panels``, filled row by row."""
     return [[i if i < panels else -1 for i in range(row, row + columns)] for row in range(0, panels, columns)]
 
 
 def rows(*lengths: int) -> Cells:
-    """Rows of so many panels each. All rows are equally wide, so that none has a hole."""
+    """Return the cells of rows with these numbers of panels. All rows have the same width, so none has a hole."""
     columns, cells, first = math.lcm(*(length for length in lengths if length)), [], 0
     for length in lengths:
         if length:
@@ -40,16 +152,18 @@ def rows(*lengths: int) -> Cells:
 
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
-    """The lengths of rows for ``panels`` panels, at most ``max_columns`` in one, as equal as can be: 4 panels are 2 and
-    2."""
+    """Return the lengths of rows for a number of ``panels``, as equal as possible: 4 panels give 2 and 2."""
     count = -(-panels // max_columns)
     return [panels // count + (i < panels % count) for i in range(count)]
 
 
 class Book:
-    """Sheets that belong together, written to ``target`` in every format of ``look``: the pages of one PDF, or a file
-    for each, whose name ends with the sheet's but for the first. ``files`` are those that have been written. A PNG has
-    the SHA-256 of the file ``numbers`` that it was drawn from, where one is given, as its text ``Numbers``."""
+    """Sheets of one figure, written to ``target`` in every format of ``look``.
+
+    A PDF has a page for each sheet. Other formats have a file for each sheet, and the names of all but the first file
+    end with the name of the sheet. ``files`` lists the files that are written. ``numbers`` is the file of the data: a
+    PNG stores its SHA-256 as the text ``Numbers``.
+    """
 
     def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
         self.look, self.target, self.files = look, target, list[Path]()
@@ -64,11 +178,11 @@ class Book:
 
         self.stack = contextlib.ExitStack()
         # Until the end: a PDF chooses its fonts when it is closed.
-        self.stack.enter_context(matplotlib.rc_context(parameters(self.look.theme)))
+        self.stack.enter_context(matplotlib.rc_context(_parameters(self.look.theme)))
         if "pdf" in self.formats:
             from matplotlib.backends.backend_pdf import PdfPages
 
-            path = sheet_file(self.target, "pdf")
+            path = self._file("pdf")
             temporary = self.stack.enter_context(replacing(path))
             self.pages = self.stack.enter_context(PdfPages(temporary, metadata={"CreationDate": None}))
             self.files.append(path)
@@ -76,6 +190,11 @@ class Book:
 
     def __exit__(self, *error: Any) -> None:
         self.stack.__exit__(*error)
+
+    def _file(self, form: str, name: str = "") -> Path:
+        """Return the file of a sheet in one format. The spelling of the user's suffix is kept."""
+        end = self.target.suffix if self.target.suffix[1:].lower() == form else f".{form}"
+        return self.target.with_name(f"{self.target.stem}{f'_{name}' if name else ''}{end}")
 
     @contextlib.contextmanager
     def sheet(
@@ -90,10 +209,12 @@ class Book:
         heights: Sequence[float] | None = None,
         legend: int = 2,
     ) -> Iterator[list[Any]]:
-        """The axes of a sheet that is written at the end. ``size`` is that of the panels in inches, to which title,
-        legend and note are added; ``widths`` and ``heights`` are those of columns and rows, relatively. Panels in which
-        nothing was drawn are left out. The legend is one for all panels, names a label once, and is left out for fewer
-        labels than ``legend``."""
+        """Yield the axes of a sheet, and write the sheet at the end.
+
+        ``size`` is the size of all panels in inches; title, legend and note are added to it. ``widths`` and
+        ``heights`` are ratios of columns and rows. Empty panels are hidden. One legend serves all panels, and is
+        omitted for fewer labels than ``legend``.
+        """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
@@ -112,15 +233,42 @@ class Book:
             if form == "pdf":
                 self.pages.savefig(figure)
                 continue
-            path = sheet_file(self.target, form, name if self.has_sheets else "")
+            path = self._file(form, name if self.has_sheets else "")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=form, metadata=self.metadata[form])
             self.files.append(path)
         self.has_sheets = True
 
 
+@contextlib.contextmanager
+def sheet(
+    target: Path,
+    cells: Cells,
+    size: tuple[float, float],
+    look: Look = PLAIN,
+    numbers: Path | None = None,
+    **options: Any,
+) -> Iterator[Any]:
+    """Yield the axes of a figure of one sheet. ``options`` are passed to `Book.sheet`."""
+    with Book(target, look, numbers) as book, book.sheet(cells, size, **options) as axes:
+        yield axes
+
+
+def set_title(axis: Any, words: str, width: float) -> None:
+    """Set the title of a panel, broken into lines that fit ``width`` inches."""
+    axis.set_title(textwrap.fill(words, max(12, int(width * 15))))
+
+
+def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
+    """Label the rows 0, 1, ... of a panel from the top."""
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(False, axis="y")
+
+
 def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
-    """The axes by their numbers. Rows of different lengths are laid out apart, since their columns do not meet."""
+    """Return the axes by number. Rows of different lengths have separate layouts, since their columns differ."""
     lengths = [len(set(row)) for row in cells]
     separate = len(set(lengths)) > 1 and len({number for row in cells for number in row}) == sum(lengths)
     if not separate:
@@ -133,28 +281,14 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
     return axes
 
 
-@contextlib.contextmanager
-def sheet(
-    target: Path,
-    cells: Cells,
-    size: tuple[float, float],
-    look: Look = PLAIN,
-    numbers: Path | None = None,
-    **options: Any,
-) -> Iterator[Any]:
-    """The axes of a figure of one sheet (`Book.sheet`)."""
-    with Book(target, look, numbers) as book, book.sheet(cells, size, **options) as axes:
-        yield axes
-
-
 def _frame(
     figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, legend: int
 ) -> None:
-    """Put the title, the legend and the note around the panels, which keep their size."""
+    """Add title, legend and note around the panels, which keep their size."""
     width = size[0]
     heading = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
     words = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
-    top = 0.05 + _HEAD * 0.8 * (heading.count("\n") + 1) if heading else 0.02
+    top = 0.05 + _TITLE_LINE * (heading.count("\n") + 1) if heading else 0.02
     labelled: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -177,7 +311,7 @@ def _frame(
             extent = legend_box.get_window_extent(renderer)
             if extent.width <= 0.98 * width * figure.dpi:
                 break
-    bottom_margin = _LINE * (words.count("\n") + 1) + 0.05 if words else 0.0
+    bottom_margin = _NOTE_LINE * (words.count("\n") + 1) + 0.05 if words else 0.0
     top_margin = top + (extent.height / figure.dpi if legend_box is not None else 0.0)
     height = size[1] + top_margin + bottom_margin
     figure.set_size_inches(width, height)
@@ -190,13 +324,8 @@ def _frame(
         figure.text(0.05 / width, 0.03 / height, words, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
-def set_title(axis: Any, words: str, width: float) -> None:
-    """A title broken into lines that fit above a panel ``width`` inches wide."""
-    axis.set_title(textwrap.fill(words, max(12, int(width * 15))))
-
-
 def _make_drawable(text: Any) -> None:
-    """Have a text drawn as it is: dollars as dollars, and what the font has not as ``\\u65e5``."""
+    """Draw dollars as dollars, and letters that the font lacks as escapes such as ``\\u65e5``."""
     from matplotlib.font_manager import findfont, get_font
 
     words = text.get_text()
@@ -207,4 +336,22 @@ def _make_drawable(text: Any) -> None:
     )
 
 
-__all__ = ["WIDTH", "Book", "Cells", "balanced", "grid", "rows", "set_title", "sheet"]
+def _parameters(theme: str) -> Any:
+    """Return matplotlib's parameters of a theme. Fonts are embedded: TrueType in PDF, outlines in SVG."""
+    from cycler import cycler
+
+    ink, paper = INKS[theme], PAPER[theme]
+    coloured = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    return dict.fromkeys(coloured, ink) | {
+        "axes.prop_cycle": cycler(color=CYCLES[theme]),
+        "figure.facecolor": paper, "axes.facecolor": paper, "savefig.facecolor": paper, "patch.edgecolor": paper,
+        "figure.dpi": DPI, "savefig.dpi": DPI,
+        "font.size": 8, "axes.titlesize": 8.5, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+        "legend.fontsize": 7.5, "figure.titlesize": 10,
+        "axes.titlelocation": "left", "axes.titlepad": 5, "axes.linewidth": 0.7, "lines.linewidth": 1.4,
+        "xtick.major.width": 0.7, "ytick.major.width": 0.7, "xtick.major.size": 3, "ytick.major.size": 3,
+        "axes.spines.top": False, "axes.spines.right": False,
+        "axes.grid": True, "axes.axisbelow": True, "grid.color": RULES[theme], "grid.linewidth": 0.6,
+        "legend.frameon": False, "legend.handlelength": 1.8, "legend.columnspacing": 1.6,
+        "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "understudy",
+    }  # fmt: skip

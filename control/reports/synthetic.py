@@ -11,8 +11,7 @@ from torch import Tensor
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
-from control.reports.sheets import WIDTH, balanced, rows, sheet
-from control.reports.style import COLOURS, Look, look_of
+from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet
 from envs.base import Environment
 from envs.make import make_environment
 from models.contract import Policy
@@ -20,21 +19,20 @@ from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 
-_AGENTS, _EPISODES, _BINS = 10, 10, 60
+_AGENTS, _EPISODES, BINS = 10, 10, 60
 _REWARD_BINS, _ACTIONS, _PANELS = 25, 41, 9
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Samples of states and, in the last column, rewards ``[N, S + 1]``, by name. As in figure 4 of Ferreira et al.
-    2022.
+    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022.
 
-    "synthetic": next states (of a bandit, its states) and rewards in the training of ten agents. If trainings end
-    early, those of the agents that ended last; for agents without a replay buffer, those of greedy episodes after
-    training. "real": ten greedy episodes of each agent on the real environment. "synthetic on real": answers of the
-    synthetic environment to these states and actions.
+    "synthetic": next states (for a bandit, states) and rewards in the training of ten agents. Trainings that end early
+    leave the samples of the last agents; agents without a replay buffer give greedy episodes after training. "real":
+    ten greedy episodes of each agent on the real environment. "synthetic on real": outputs of the synthetic environment
+    for these states and actions.
     """
-    # One shape for all agents, so that one program holds them. Where trainings may end early, in torch: there agents
-    # leave the program as soon as they end.
+    # All agents have one shape, so that one program trains them. Trainings that may end early run in torch, whose
+    # agents leave the program at their end.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
@@ -70,7 +68,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
 
 
 def _greedy_samples(policy: Policy, stage: Environment, obs_key: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Observations, or those that follow them, ``[N, S]``, and rewards ``[N]`` of greedy episodes on ``stage``."""
+    """Play greedy episodes on ``stage`` and return observations or next observations ``[N, S]`` and rewards ``[N]``."""
     trajectory = rollout(policy, stage, torch.arange(stage.members * stage.envs).view(stage.members, stage.envs))
     states = trajectory.obs if obs_key == "obs" else torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
     return states[trajectory.valid], trajectory.reward[trajectory.valid]
@@ -96,26 +94,25 @@ _NAMES = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """``behaviour.png`` in ``folder``: histograms of `behaviour`, one panel per dimension of the state and one for the
-    reward. For a bandit also ``behaviour_reward.png`` (`draw_rewards`)."""
-    look = look_of(settings.run)
-    ending = (look.formats or ("png",))[0]
-    path, data, bandit = folder / f"behaviour.{ending}", behaviour(proxy, settings), proxy.config.proxy == "bandit"
+    """Draw ``behaviour.png`` in ``folder``, with a histogram for each number of the state and for the reward.
+
+    A bandit also gets ``behaviour_reward.png`` (`draw_rewards`).
+    """
+    look, data = look_of(settings.run), behaviour(proxy, settings)
+    path, bandit = look.path(folder, "behaviour"), proxy.config.proxy == "bandit"
     draw_behaviour(path, data, proxy.game, bandit, look)
     if bandit:
-        draw_rewards(folder / f"behaviour_reward.{ending}", data, proxy, look)
+        draw_rewards(look.path(folder, "behaviour_reward"), data, proxy, look)
     return path
 
 
 def names_of(game: str, size: int) -> list[str]:
-    """Names of the numbers of a state."""
+    """Return the names of the numbers of a state."""
     return [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)])]
 
 
 def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
-    """Draw histograms of 60 bins. All panels have the same logarithmic axis of shares."""
-    size = data["real"].shape[1] - 1
-    names = [*names_of(game, size), "reward"]
+    """Draw the histograms of `behaviour`."""
     kind = "bandit" if bandit else "MDP"
     source = "states that agents train on" if bandit else "agents in training"
     labels = {
@@ -123,42 +120,64 @@ def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: b
         "real": "real environment: the same agents, greedy",
         "synthetic on real": f"answers of the synthetic {kind} to real states and actions",
     }
-    note = f"ten agents trained on the synthetic {kind}, ten episodes each; {_BINS} bins from the 0.2 % to the 99.8 % "
+    note = f"ten agents trained on the synthetic {kind}, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % "
     note += "quantile of all samples"
-    lengths = balanced(size + 1)
-    with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, note=note) as axes:
-        for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
-            columns = {
-                key: samples[:, i]
-                for key, samples in data.items()
-                if not (bandit and key == "synthetic on real" and i < size)  # a bandit has no next state
-            }
-            ends = [np.quantile(samples, [0.002, 0.998]) for samples in columns.values()]
-            low, high = min(low for low, _ in ends), max(high for _, high in ends)
-            margin = 0.05 * max(high - low, 1e-3)
-            edges = np.linspace(low - margin, high + margin, _BINS + 1)
-            for key, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
-                if key in columns:
-                    weights = np.full(len(columns[key]), 1 / len(columns[key]))
-                    axis.hist(
-                        columns[key],
-                        edges,
-                        histtype="step",
-                        color=colour,
-                        linestyle=style,
-                        linewidth=1.1,
-                        weights=weights,
-                        log=True,
-                        label=labels[key],
+    draw_histograms(path, histograms(data, game, bandit), labels, look, note)
+
+
+def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
+    """Return the shares of samples ``[N, S + 1]`` in 60 bins for each number of the state and for the reward.
+
+    Each panel has ``name``, ``edges``, and the shares of each kind of samples. A bandit has no next state, so its
+    states on the real environment are omitted.
+    """
+    size = data["real"].shape[1] - 1
+    panels = []
+    for i, name in enumerate([*names_of(game, size), "reward"]):
+        columns = {
+            kind: samples[:, i]
+            for kind, samples in data.items()
+            if not (bandit and kind == "synthetic on real" and i < size)
+        }
+        ends = [np.quantile(samples, [0.002, 0.998]) for samples in columns.values()]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        margin = 0.05 * max(high - low, 1e-3)
+        edges = np.linspace(low - margin, high + margin, BINS + 1)
+        shares = {
+            kind: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
+            for kind, samples in columns.items()
+        }
+        panels.append({"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]} | shares)
+    return panels
+
+
+def draw_histograms(
+    path: Path,
+    panels: list[dict[str, Any]],
+    labels: dict[str, str],
+    look: Look,
+    note: str,
+    numbers: Path | None = None,
+) -> None:
+    """Draw panels of `histograms` on the same logarithmic axis of shares, with ``labels`` by kind of samples."""
+    lengths = balanced(len(panels))
+    with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, numbers, note=note) as axes:
+        for i, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+            for kind, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+                if kind in panel:
+                    axis.stairs(
+                        panel[kind], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=labels[kind]
                     )
-            axis.set(xlabel=name, ylim=(1e-4, 2))
+            axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
             if i in np.cumsum([0, *lengths]):
                 axis.set_ylabel("share of samples")
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
-    """Actions ``[K]``, of continuous ones the values of one coordinate with the others at the middle of their ranges,
-    and the reward ``[K, N]`` of each in ``states [N, S]``."""
+    """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``.
+
+    Continuous actions are values of one coordinate, with the others at the middle of their ranges.
+    """
     networks: Any = proxy.networks
     program, actions, count = networks.program(proxy.parameters[None]), networks.actions, len(states)
     if isinstance(actions, Discrete):
@@ -173,8 +192,10 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges ``[_REWARD_BINS + 1]`` of one number ``seen [N]`` of the states, without its outermost 0.5 %, and the mean
-    reward ``[K, _REWARD_BINS]`` of ``reward [K, N]`` there, NaN where there is no state."""
+    """Return the edges of bins of ``values [N]``, without the outer 0.5 %, and the mean reward in each bin.
+
+    Edges are ``[_REWARD_BINS + 1]``. Means of ``reward [K, N]`` are ``[K, _REWARD_BINS]``, NaN for an empty bin.
+    """
     low, high = values.quantile(0.005), values.quantile(0.995)
     edges = torch.linspace(float(low), float(high) if high > low else float(low) + 1, _REWARD_BINS + 1)
     at = torch.bucketize(values.contiguous(), edges[1:-1])
@@ -184,9 +205,11 @@ def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
-    """Draw a bandit's mean reward of each action over each number of the states of `behaviour`: lines for discrete
-    actions, an image for each coordinate of continuous ones. Of many panels, the nine in which the best action depends
-    most on the number are drawn."""
+    """Draw a bandit's mean reward of each action over each number of the states of `behaviour`.
+
+    Discrete actions have lines, and each coordinate of continuous actions has an image. The nine panels with the
+    strongest effect of the number on the best action are shown.
+    """
     states = torch.from_numpy(data["synthetic"][:, :-1])
     networks: Any = proxy.networks
     actions = networks.actions

@@ -1,18 +1,69 @@
-"""Numbers over seeds, and text tables of them."""
+"""Tables as aligned text and as HTML, and the numbers over seeds that they show."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm, mean
 from control.reports.tags import RUNNING_MEAN, TAGS, of_search
 
+AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
+
+
+@dataclass
+class Table:
+    """Table of texts, whose first row is the header and whose first column is the heading of each row.
+
+    ``caption`` and ``numeric`` (cells aligned to the right) are for HTML. Jinja2 renders a table by `__html__`.
+    """
+
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    numeric: bool = True
+
+    def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
+        """Return lines of text, with the first column aligned to the left and the others to the right.
+
+        ``min_widths`` of the columns align a table that is printed row by row.
+        """
+        columns = list(zip(*self.rows, strict=True))
+        widths = [
+            max(width, *map(len, column))
+            for width, column in zip(min_widths or [0] * len(columns), columns, strict=True)
+        ]
+        form = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
+        return [form.format(*row).rstrip() for row in self.rows]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __html__(self) -> str:
+        """Return HTML. The table scrolls sideways on a narrow page."""
+        head, *rows = self.rows
+        cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+        body = "".join(
+            f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>\n'
+            for first, *rest in rows
+        )
+        name, kind = escape(self.caption), ' class="numbers"' if self.numeric else ""
+        return (
+            f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table{kind}><caption>{name}</caption>\n'
+            f"<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
+        )
+
+
+# -- numbers over seeds ------------------------------------------------------------------------------------------------
+
 
 def summarise(group: Group) -> dict[str, Any]:
-    """The numbers of `table`, ready for JSON. ``seeds``: for each tag of returns the mean over the last tenth of the
-    epochs and the best. ``over_seeds``: `over_seeds` of the former; ``best_over_seeds`` of the best running mean, by
-    which such a run is judged. Tags never logged are absent."""
+    """Return the numbers of a group, as data for JSON.
+
+    ``seeds`` has the mean over the last tenth of the epochs and the best epoch of each return; ``over_seeds`` the
+    statistics of the former; ``best_over_seeds`` the statistics of the best running mean.
+    """
     returns = return_tags(group.runs)
     seeds = {
         str(run.seed): {
@@ -36,7 +87,10 @@ def _finite(value: float) -> float | None:
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, IQM and the IQM's 95 % interval of the finite ``values``, one per seed; None for fewer than three."""
+    """Return mean, IQM and the IQM's 95 % interval of the finite ``values``, one value per seed.
+
+    The interval is None for fewer than three.
+    """
     finite = [value for value in values if math.isfinite(value)]
     bounds = interval(finite, iqm)
     return {
@@ -47,57 +101,29 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def table(title: str, summary: dict[str, Any]) -> str:
-    """The summary of each group as text (`rows_of_seeds`)."""
+def summary_text(title: str, summary: dict[str, Any]) -> str:
+    """Return the text of the numbers of several groups, a table for each."""
     lines = [f"{f'{title}: returns' if title else 'Returns'}, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
-        (_, *head), *rows = rows_of_seeds(group)
-        lines += ["", *aligned([[label, *head], *rows])]
+        lines += ["", *seed_table(group, label).lines()]
     return "\n".join(lines)
 
 
-def rows_of_seeds(group: dict[str, Any]) -> list[list[str]]:
-    """The summary of a group as a table: the names of the columns, a row for each seed and three for the aggregates."""
-    shown_tags = list(group["over_seeds"])
-    steps = "steps of all agents" if of_search(shown_tags) else "env steps"
-    rows = [["seed", "epochs", steps, *(TAGS[tag].short for tag in shown_tags)]]
+def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
+    """Return the table of a group's numbers: a row for each seed and three rows of statistics."""
+    return_names = list(group["over_seeds"])
+    steps = "steps of all agents" if of_search(return_names) else "env steps"
+    rows = [[corner, "epochs", steps, *(TAGS[tag].short for tag in return_names)]]
     for seed, numbers in group["seeds"].items():
-        cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in shown_tags]
+        cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in return_names]
         rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
     best = group.get("best_over_seeds", {})
-    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in shown_tags]
-    return rows + [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
-
-
-def aligned(rows: Sequence[Sequence[str]], least: Sequence[int] = ()) -> list[str]:
-    """Lines of a text table: the first column to the left, the others to the right. ``least`` are the columns' least
-    widths, for a table that is printed row by row."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(width, *map(len, column)) for width, column in zip(least or [0] * len(columns), columns, strict=True)]
-    form = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
-    return [form.format(*row).rstrip() for row in rows]
-
-
-def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -> str:
-    """``500.0 [499.1, 500.0]``, with so many ``digits`` behind the point; the value alone where there are no bounds."""
-    text, *ends = (f"{float(number):.{digits}f}" for number in (value, *(bounds or ())))
-    return f"{text} [{', '.join(ends)}]" if ends else text
-
-
-def seeds_text(counts: Sequence[int]) -> str:
-    """How many seeds curves are of, "5 seeds" or "3-5 seeds"."""
-    fewest_and_most = dict.fromkeys((min(counts), max(counts)))
-    return f"{'-'.join(map(str, fewest_and_most))} seed{'s' * (max(counts) > 1)}"
-
-
-def number_text(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"  # rewards per step are small
+    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in return_names]
+    return Table(rows + [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES], caption)
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """What the rows `AGGREGATES` show of the numbers that `over_seeds` gave, in brackets also those of ``best``."""
+    """Return the texts of the rows `AGGREGATES` for numbers of `over_seeds`, with ``best`` in brackets."""
     low_high = summary["iqm_interval"]
     fallback = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
     span = f"{number_text(low_high[0])} to {number_text(low_high[1])}" if low_high else fallback
@@ -107,5 +133,23 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
     return {name: f"{texts[name]} ({text})" for name, text in aggregates(best).items()}
 
 
-AGGREGATES = ("mean", "IQM", "  95 %")
-"""Rows of a table below those of the seeds."""
+# -- texts of numbers --------------------------------------------------------------------------------------------------
+
+
+def number_text(value: float | None) -> str:
+    """Return a number as text; rewards per step, which are small, with three digits."""
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"
+
+
+def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -> str:
+    """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, with this number of decimal ``digits``."""
+    text, *ends = (f"{float(number):.{digits}f}" for number in (value, *(bounds or ())))
+    return f"{text} [{', '.join(ends)}]" if ends else text
+
+
+def seeds_text(counts: Sequence[int]) -> str:
+    """Return numbers of seeds as text, such as "5 seeds" or "3-5 seeds"."""
+    fewest_and_most = dict.fromkeys((min(counts), max(counts)))
+    return f"{'-'.join(map(str, fewest_and_most))} seed{'s' * (max(counts) > 1)}"

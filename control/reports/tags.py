@@ -1,8 +1,7 @@
-"""The measurements of a run: one name for each quantity, whatever family logs it.
+"""Table of logged quantities, with one name for each, shared by all families of algorithms.
 
-A name is a column of metrics.csv and a tag in TensorBoard and every other logger. docs/tensorboard.md shows this table,
-and the tests hold what the families log against it. A family whose losses are to be drawn adds a line for each; every
-column that has no line here is only logged.
+A name is a column of metrics.csv and a tag in TensorBoard and other loggers. docs/tensorboard.md shows this table. To
+have a loss drawn, add a line with the kind ``loss``. Columns without a line are logged and not drawn.
 """
 
 from collections.abc import Iterable
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["return", "loss", "command", ""]
-"""What shows a tag beside the loggers. ``return``: figures and tables; ``loss``: figures; ``command``: the panel
-of obtained against commanded return."""
+"""Use of a tag in reports. ``return``: figures and tables; ``loss``: figures; ``command``: the panel of obtained
+against commanded return."""
 
 RUNNING_MEAN = "rollout/return_running_mean"
 RUNNING_BEST = "rollout/return_running_best"
@@ -30,7 +29,7 @@ COMMAND = "command/return"
 SMALLEST_SEEN = "command/return_seen_min"
 LARGEST_SEEN = "command/return_seen_max"
 MODEL_LOSSES = ("model/obs_loss", "model/reward_loss", "model/termination_loss")
-HELD_OUT = "model/heldout"  # how errors of a fit begin
+HELD_OUT = "model/heldout"  # prefix of the errors of a fit
 LEARNING_RATE = "train/learning_rate"
 GRADIENT_STEPS = "train/gradient_steps"
 SPEED = "time/steps_per_second"
@@ -40,7 +39,7 @@ ENV_STEPS = "time/env_steps"
 
 @dataclass(frozen=True)
 class Tag:
-    """``name`` is the column in metrics.csv, ``title`` heads its panel, ``text`` explains it in a sentence."""
+    """A logged quantity: its column ``name`` in metrics.csv, the ``title`` of its panel, and a sentence about it."""
 
     name: str
     title: str
@@ -48,13 +47,13 @@ class Tag:
     text: str
     kind: Kind = ""
     short: str = ""
-    """Its column in a table of returns."""
+    """Heading of its column in tables of returns."""
     replaces: tuple[str, ...] = ()
-    """Tags that say the same with more noise, and are left out where all runs have this one."""
+    """Noisier tags of the same quantity, omitted if all runs have this one."""
 
 
-# A running mean is over the training episodes, and over others that were played just as they were. Where nothing ends,
-# a return is the reward rate times the steps.
+# A running mean covers the training episodes, and so replaces their mean and the mean of sampled evaluations. In an
+# environment without episodes, a return is the reward rate times the steps.
 TAGS = {
     tag.name: tag
     for tag in (
@@ -178,10 +177,10 @@ TAGS = {
 
 
 def of_search(names: Iterable[str]) -> bool:
-    """Whether a run that has numbers of these ``names`` is a search, whose steps are those of all its agents."""
+    """Return whether a run with tags of these ``names`` is a search, which counts the steps of all its agents."""
     return any(name.startswith("search/") for name in names)
 
 
 def tags(*kinds: Kind) -> list[str]:
-    """The names of all tags of these kinds, in the table's order."""
+    """Return the names of all tags of these kinds, in the order of the table."""
     return [tag.name for tag in TAGS.values() if tag.kind in kinds]

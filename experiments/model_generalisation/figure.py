@@ -21,14 +21,22 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.reports.files import figure_file, show  # noqa: E402
-from control.reports.levels import STEPS_LABEL, Level  # noqa: E402
-from control.reports.panels import LEAST, draw_levels, scale, share_limits  # noqa: E402
+from control.reports.curves import LEAST, STEPS_LABEL, Level, draw_curves, draw_levels, scale, share_limits  # noqa: E402
 from control.reports.runs import LAST, Array, Run  # noqa: E402
-from control.reports.sheets import WIDTH, balanced, rows, set_title, sheet  # noqa: E402
+from control.reports.sheets import (  # noqa: E402
+    COLOURS,
+    INK,
+    WIDTH,
+    Look,
+    balanced,
+    figure_file,
+    rows,
+    set_title,
+    sheet,
+    show,
+)
 from control.reports.statistics import interval, mean  # noqa: E402
-from control.reports.style import COLOURS, INK, Look  # noqa: E402
-from control.reports.tables import aligned, seeds_text  # noqa: E402
+from control.reports.tables import Table, seeds_text  # noqa: E402
 from control.reports.tags import GREEDY, REWARD_RATE  # noqa: E402
 from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of  # noqa: E402
 from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
@@ -36,7 +44,6 @@ from models.settings import SettingError  # noqa: E402
 
 TITLES = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
 REGIMES = {"high": "high data", "low": "low data"}
-BAND_POINTS = 150  # of a curve have their interval drawn: each costs thousands of resamples
 Y_LABELS = {GREEDY: "return (sum of rewards), greedy", REWARD_RATE: "reward per step, greedy"}
 # By game: what the best policy gets in expectation and what uniformly random actions get. Of ProcMaze from shortest
 # paths, teleports included; of PanFlute a script that plays the pipes in turn, longest first.
@@ -168,7 +175,7 @@ def table(summary: dict[str, Any]) -> str:
             steps = n["steps_to_threshold"]
             cells = [part for key in ("last_tenth", "area") for part in _cells(n[key], n["seeds"])]
             rows.append([agent, str(n["seeds"]), f"{n['env_steps']:,}", *cells, "-" if steps is None else f"{steps:,}"])
-        lines += ["", *aligned(rows)]
+        lines += ["", *Table(rows).lines()]
     return "\n".join(lines)
 
 
@@ -221,25 +228,7 @@ def _title(game: str) -> str:
 def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
     for name, runs in panel.runs.items():
         seed_curves = curves(runs, panel.tag, window, frequency)
-        marker = "o" if len(seed_curves.steps) == 1 else None
-        if len(runs) < LEAST:
-            for i, values in enumerate(seed_curves.values):
-                axis.plot(
-                    seed_curves.steps,
-                    values,
-                    color=colours[name],
-                    linewidth=1.1,
-                    marker=marker,
-                    label=None if i else name,
-                )
-            continue
-        axis.plot(
-            seed_curves.steps, mean(seed_curves.values), color=colours[name], linewidth=1.6, marker=marker, label=name
-        )
-        band_indices = np.unique(np.linspace(0, len(seed_curves.steps) - 1, BAND_POINTS).astype(int))
-        bounds = interval(seed_curves.values[:, band_indices], mean)
-        assert bounds
-        axis.fill_between(seed_curves.steps[band_indices], *bounds, color=colours[name], alpha=0.2, linewidth=0)
+        draw_curves(axis, seed_curves.steps, seed_curves.values, colours[name], name, with_iqm=False)
     draw_levels(axis, _levels(REFERENCES.get(panel.game, {})), {}, labels=False)
     scale(axis)
     axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])

@@ -27,14 +27,19 @@ import numpy as np  # noqa: E402
 import trainer  # noqa: E402
 from control.cli.errors import show  # noqa: E402
 from control.cli.parse import parse  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.levels import RETURN_LABEL, STEPS_LABEL  # noqa: E402
-from control.reports.panels import scale, share_limits  # noqa: E402
+from control.reports.curves import RETURN_LABEL, STEPS_LABEL, scale, share_limits  # noqa: E402
 from control.reports.runs import Array, read_runs  # noqa: E402
-from control.reports.sheets import WIDTH, balanced, set_title, sheet  # noqa: E402
+from control.reports.sheets import (  # noqa: E402
+    COLOURS,
+    GREY,
+    WIDTH,
+    balanced,
+    set_title,
+    sheet,
+    write_numbers,
+)
 from control.reports.sheets import rows as rows_of  # noqa: E402
-from control.reports.style import COLOURS, GREY  # noqa: E402
-from control.reports.tables import aligned  # noqa: E402
+from control.reports.tables import Table  # noqa: E402
 from control.reports.tags import REWARD_RATE  # noqa: E402
 from control.storage.run_dir import newest, parent  # noqa: E402
 from experiments.comparison import Layout, check_given, figure_to_write, run_script  # noqa: E402
@@ -156,7 +161,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                         verdict,
                     ]
                 )
-        lines += [*aligned(text_rows), ""]
+        lines += [*Table(text_rows).lines(), ""]
     close = sum(row["within"] for row in rows)
     return "\n".join([*lines, f"{close} of {len(rows)} points within {CLOSE:g} standard errors"])
 

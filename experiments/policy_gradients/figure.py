@@ -20,21 +20,23 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 
 from control.reports import scores  # noqa: E402
-from control.reports.files import figure_file, show  # noqa: E402
-from control.reports.levels import RETURN_LABEL, STEPS_LABEL, Level, levels, sources  # noqa: E402
-from control.reports.panels import (  # noqa: E402
+from control.reports.curves import (  # noqa: E402
+    RETURN_LABEL,
     SMOOTHED,
-    draw_aggregate,
+    STEPS_LABEL,
+    Level,
+    curves_note,
+    draw_curves,
     draw_levels,
-    meaning,
+    levels,
     on_grid,
     scale,
     share_limits,
+    sources,
 )
 from control.reports.runs import Run, logged  # noqa: E402
-from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
-from control.reports.style import COLOURS, Look  # noqa: E402
-from control.reports.tables import AGGREGATES, aggregates, aligned, over_seeds, seeds_text  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, Book, Look, figure_file, rows, set_title, show  # noqa: E402
+from control.reports.tables import AGGREGATES, Table, aggregates, over_seeds, seeds_text  # noqa: E402
 from control.reports.tags import RUNNING_MEAN  # noqa: E402
 from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of  # noqa: E402
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
@@ -145,7 +147,7 @@ def table(summary: dict[str, Any]) -> str:
             rows.append([f"seed {seed}", *cells])
         best, final = (aggregates(arm["over_seeds"][key]) for key in ("best", "final"))
         rows += [[label, "", "", best[label], final[label]] for label in AGGREGATES]
-        lines += ["", *aligned(rows)]
+        lines += ["", *Table(rows).lines()]
     return "\n".join(lines)
 
 
@@ -158,14 +160,14 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
     panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = levels(comparison.game)
-    note = "; ".join([*meaning(counts), SMOOTHED, sources(reference_levels)])
+    note = "; ".join([*curves_note(counts), SMOOTHED, sources(reference_levels)])
     lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
     with Book(out, look) as book:
         with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
             for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
                 for name, arm in comparison.arms.items():
                     if arm.implementation in names:
-                        draw_aggregate(axis, *on_grid(arm.runs, tag, x), colours[name], name)
+                        draw_curves(axis, *on_grid(arm.runs, tag, x), colours[name], name)
                 set_title(axis, heading.format(length=comparison.running_mean), 3.2)
                 axis.set(xlabel=X[x], ylabel=label)
                 scale(axis)

@@ -36,10 +36,10 @@ from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa
 from control.evolution.objectives import first, first_stable, staying  # noqa: E402
 from control.loops.build import check_spaces  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
 from control.reports.search import quartiles  # noqa: E402
+from control.reports.sheets import write_numbers  # noqa: E402
 from control.reports.statistics import interval, iqm  # noqa: E402
-from control.reports.tables import aligned  # noqa: E402
+from control.reports.tables import Table  # noqa: E402
 from envs.gridmaps import CellTable  # noqa: E402
 from envs.make import make_dynamics, make_environment  # noqa: E402
 from envs.names import resolve  # noqa: E402
@@ -362,14 +362,14 @@ def compare(options: argparse.Namespace) -> None:
         *(f"at {round(share * steps):,}" for share in SHOWN),
     ]
     widths = (22, 28, 28, 8, 11, 7, 7, 6, *(9 for _ in SHOWN))
-    print(*aligned([head], widths))
+    print(*Table([head]).lines(widths))
     rows: dict[str, Any] = {}
     for name, reward_kwargs in [*learned, *other_rewards]:
         started = time.process_time()
         outcome = compared(settings, seeds, **reward_kwargs)
         rows[name] = row_of(outcome, settings.proxy, steps // 2 if options.late is None else options.late)
         rows[name]["cpu_seconds"] = round(time.process_time() - started, 1)
-        print(*aligned([cells(name, rows[name])], widths), flush=True)
+        print(*Table([cells(name, rows[name])]).lines(widths), flush=True)
     if options.json:
         entries = numbers_in("json", options.json, REWARD_ROWS, new=True)
         key = f"{options.gamename}, {options.agent or kind}{''.join(f', {assignment}' for assignment in options.set)}"

@@ -22,11 +22,9 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from control.reports.levels import Level  # noqa: E402
-from control.reports.panels import draw_levels  # noqa: E402
-from control.reports.sheets import WIDTH, balanced, set_title, sheet  # noqa: E402
+from control.reports.curves import Level, draw_levels  # noqa: E402
+from control.reports.sheets import COLOURS, GREY, WIDTH, Look, balanced, set_title, sheet  # noqa: E402
 from control.reports.sheets import rows as rows_of  # noqa: E402
-from control.reports.style import COLOURS, GREY, Look  # noqa: E402
 from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
 from envs.make import make_dynamics  # noqa: E402
 from experiments.comparison import (  # noqa: E402

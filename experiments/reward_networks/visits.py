@@ -24,8 +24,7 @@ from torch import Tensor  # noqa: E402
 from control.cli.parse import parse  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.sheets import WIDTH  # noqa: E402
+from control.reports.sheets import WIDTH, write_numbers  # noqa: E402
 from envs.base import Environment, Step  # noqa: E402
 from experiments.comparison import Layout, check_given, run_script  # noqa: E402
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402

@@ -30,9 +30,7 @@ import torch  # noqa: E402
 
 from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.sheets import WIDTH, rows  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers  # noqa: E402
 from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
 from experiments.plotting import density, draw_pages, measure_and_draw  # noqa: E402
 from models.proxies import files  # noqa: E402

@@ -20,22 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from control.cli.parse import parse  # noqa: E402
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
 from control.loops.build import check_spaces  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.sheets import WIDTH, balanced, rows, sheet  # noqa: E402
-from control.reports.style import COLOURS, Look  # noqa: E402
-from control.reports.synthetic import behaviour, draw_rewards, names_of  # noqa: E402
+from control.reports.sheets import Look, write_numbers  # noqa: E402
+from control.reports.synthetic import BINS, behaviour, draw_histograms, draw_rewards, histograms  # noqa: E402
 from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script  # noqa: E402
 from models.proxies.files import Proxy  # noqa: E402
 from models.registry import agent_class, named_agents  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 
-BINS = 60
 LAYOUT = Layout(("game", "kind", "panels"), 1)
 LABELS = {
     "synthetic": "agents in training on the synthetic environment",
@@ -48,48 +44,10 @@ NOTE = (
 )
 
 
-def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Shares of the samples ``[N, S + 1]`` of each kind in 60 bins, for each number of a state and for the reward. A
-    bandit answers with no next state."""
-    size = data["real"].shape[1] - 1
-    panels = []
-    for i, name in enumerate([*names_of(game, size), "reward"]):
-        samples_of = {
-            source: samples[:, i]
-            for source, samples in data.items()
-            if not (bandit and source == "synthetic on real" and i < size)
-        }
-        ends = [np.quantile(samples, [0.002, 0.998]) for samples in samples_of.values()]
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        margin = 0.05 * max(high - low, 1e-3)
-        edges = np.linspace(low - margin, high + margin, BINS + 1)
-        shares = {
-            source: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
-            for source, samples in samples_of.items()
-        }
-        panels.append({"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]} | shares)
-    return panels
-
-
-def fill(axes: list[Any], panels: list[dict[str, Any]], first: Sequence[int]) -> None:
-    """One panel for each number, all on one logarithmic axis; those in ``first`` begin a row."""
-    for i, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-        for source, colour, style in zip(LABELS, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
-            if source in panel:
-                axis.stairs(
-                    panel[source], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=LABELS[source]
-                )
-        axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
-        if i in first:
-            axis.set_ylabel("share of samples")
-
-
 def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path | None) -> None:
     """Write the figure for each page, theme -> file."""
-    lengths = balanced(len(panels))
     for theme, path in figures.items():
-        with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), Look(theme), numbers, note=NOTE) as axes:
-            fill(axes, panels, np.cumsum([0, *lengths]).tolist())
+        draw_histograms(path, panels, LABELS, Look(theme), NOTE, numbers)
         print(f"Figure:  {path}")
 
 

@@ -19,8 +19,7 @@ if str(ROOT) not in sys.path:
 import numpy as np  # noqa: E402
 
 from control.reports.obedience import rank_correlation  # noqa: E402
-from control.reports.sheets import WIDTH, rows  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, rows  # noqa: E402
 from experiments.comparison import Layout, numbers_in, run_script  # noqa: E402
 from experiments.plotting import Array, draw_pages  # noqa: E402
 from models.settings import SettingError  # noqa: E402

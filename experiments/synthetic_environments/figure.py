@@ -19,12 +19,10 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.reports.levels import Level, solved  # noqa: E402
-from control.reports.panels import draw_levels, share_limits  # noqa: E402
+from control.reports.curves import Level, draw_levels, share_limits, solved_return  # noqa: E402
 from control.reports.runs import read_runs  # noqa: E402
-from control.reports.sheets import WIDTH, Book, rows, set_title  # noqa: E402
+from control.reports.sheets import COLOURS, INK, WIDTH, Book, rows, set_row_labels, set_title  # noqa: E402
 from control.reports.statistics import iqm  # noqa: E402
-from control.reports.style import COLOURS, INK  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
 from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
 from models.settings import SettingError  # noqa: E402
@@ -38,7 +36,7 @@ SOLVED = "SB3: stable-baselines3; PPO*: as in CleanRL; solved: Gymnasium's rewar
 
 
 def _level(game: str) -> list[Level]:
-    threshold = solved(game)
+    threshold = solved_return(game)
     return [] if threshold is None else [Level(threshold, "solved", "")]
 
 
@@ -66,7 +64,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
         axis.plot(report["worst"], at, "x", color=colour, markersize=4.5)
     axis.plot([], [], "D", color=INK, markersize=4, label="interquartile mean")
     axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
-    _rows(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in game_reports])
+    set_row_labels(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in game_reports])
     draw_levels(axis, _level(game), {}, labels=False, axis_name="x")
     set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.7)
     axis.set_xlabel("real return")
@@ -81,18 +79,11 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
         )
         axis.plot(iqm(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
-    _rows(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
+    set_row_labels(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
     draw_levels(axis, _level("cartpole"), {}, labels=False, axis_name="x")
     steps = next(iter(results.values()))["steps"]
     set_title(axis, f"CartPole: SB3 after {steps:,} steps", 1.6)
     axis.set_xlabel("real return")
-
-
-def _rows(axis: Any, labels: Sequence[str]) -> None:
-    axis.set_yticks(range(len(labels)), labels)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(False, axis="y")
 
 
 def make(options: argparse.Namespace) -> None:

@@ -23,12 +23,9 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.levels import Level  # noqa: E402
-from control.reports.panels import draw_levels  # noqa: E402
+from control.reports.curves import Level, draw_levels  # noqa: E402
 from control.reports.runs import read_runs  # noqa: E402
-from control.reports.sheets import WIDTH, rows  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers  # noqa: E402
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
 from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402

@@ -27,12 +27,9 @@ import torch  # noqa: E402
 from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import Episodes  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.levels import Level  # noqa: E402
-from control.reports.panels import draw_levels  # noqa: E402
+from control.reports.curves import Level, draw_levels  # noqa: E402
 from control.reports.search import describe, iqm_text  # noqa: E402
-from control.reports.sheets import WIDTH, Book, grid  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, Book, grid, write_numbers  # noqa: E402
 from envs.names import CartPoleParameters  # noqa: E402
 from experiments.comparison import (  # noqa: E402
     Layout,

@@ -26,9 +26,7 @@ from torch import Tensor  # noqa: E402
 from control.commands.evaluate import agent_settings  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.sheets import WIDTH  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, write_numbers  # noqa: E402
 from control.reports.synthetic import names_of  # noqa: E402
 from envs.base import Environment, Step  # noqa: E402
 from experiments.comparison import Layout, check_given, check_number, numbers_in, run_script  # noqa: E402

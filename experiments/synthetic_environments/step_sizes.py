@@ -26,9 +26,7 @@ import torch  # noqa: E402
 from control.cli.parse import parse  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
 from control.evolution.strategies import NES  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.sheets import WIDTH, grid  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, grid, write_numbers  # noqa: E402
 from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
 from models.streams import Streams, derive_seed  # noqa: E402

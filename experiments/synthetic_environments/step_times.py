@@ -21,9 +21,7 @@ if str(ROOT) not in sys.path:
 import gymnasium  # noqa: E402
 
 import understudy  # noqa: E402  # registers the synthetic environments
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.sheets import WIDTH  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, write_numbers  # noqa: E402
 from experiments.comparison import Layout, check_given, run_script  # noqa: E402
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
 from models.settings import SettingError  # noqa: E402

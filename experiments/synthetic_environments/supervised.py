@@ -29,12 +29,9 @@ from control.cli.settings import RunConfig, from_dict  # noqa: E402
 from control.commands.process import prepare  # noqa: E402
 from control.commands.train import build_module, fit  # noqa: E402
 from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
-from control.reports.levels import Level, solved  # noqa: E402
-from control.reports.panels import draw_levels  # noqa: E402
-from control.reports.sheets import WIDTH, Book, grid, set_title  # noqa: E402
+from control.reports.curves import Level, draw_levels, solved_return  # noqa: E402
+from control.reports.sheets import COLOURS, WIDTH, Book, grid, set_title, write_numbers  # noqa: E402
 from control.reports.statistics import interval, iqm  # noqa: E402
-from control.reports.style import COLOURS  # noqa: E402
 from control.reports.tables import with_interval  # noqa: E402
 from experiments.comparison import (  # noqa: E402
     Layout,
@@ -209,7 +206,7 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
                 axis.set_xticks(range(len(kinds)), kinds, fontsize=5.5 if axis is right_axis else None)
                 axis.tick_params(axis="x", length=0)
                 axis.grid(False, axis="x")
-            threshold = solved(game)
+            threshold = solved_return(game)
             draw_levels(left_axis, [] if threshold is None else [Level(threshold, "solved", "")], {}, labels=False)
             set_title(left_axis, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
             left_axis.set_ylabel("return")

@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import understudy  # noqa: E402  # registers the synthetic environments
-from control.reports.files import write_numbers  # noqa: E402
+from control.reports.sheets import write_numbers  # noqa: E402
 from experiments.comparison import Layout, check_given, run_script  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 from understudy.kinds import KINDS  # noqa: E402

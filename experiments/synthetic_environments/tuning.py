@@ -32,8 +32,8 @@ from control.commands.search_space import Dimension, search_space  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
 from control.loops.rollout import Episodes, rollout  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.files import write_numbers  # noqa: E402
 from control.reports.obedience import rank_correlation  # noqa: E402
+from control.reports.sheets import write_numbers  # noqa: E402
 from control.reports.statistics import interval  # noqa: E402
 from control.reports.tables import with_interval  # noqa: E402
 from experiments.comparison import Layout, check_given, run_script  # noqa: E402

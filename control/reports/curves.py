@@ -1,0 +1,405 @@
+"""Learning curves: smoothing, panels with reference levels and axis labels, and the figure of one run.
+
+`--plot`, pages of runs and scripts of experiments draw their curves by `draw_curves` too. Axes are matplotlib's.
+"""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.reports.runs import Array, Run, logged, read_runs, return_tags
+from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Book, Look, balanced, rows, set_title
+from control.reports.statistics import LEAST, interval, iqm, mean
+from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
+from envs.names import reward_threshold
+from models.registry import family, implementations
+from models.settings import SettingError, UserError
+
+# -- axis labels -------------------------------------------------------------------------------------------------------
+
+STEPS_LABEL = "environment steps"
+SEARCH_STEPS_LABEL = "steps of all agents on proxies"
+RETURN_LABEL = "return (sum of rewards)"
+_TD_FAMILIES = ("ddqn", "tabular", "td3", "td3_discrete", "sac", "model_generalisation")
+_RETURN_FAMILIES = ("command_conditioned", "ppo", "policy_gradients")
+# Title and unit of losses by tag and package of the family. Losses with different titles have separate panels.
+LOSSES: dict[tuple[str, str], tuple[str, str]] = {
+    **dict.fromkeys([("train/value_loss", name) for name in _TD_FAMILIES], ("Squared TD error", "reward²")),
+    **dict.fromkeys([("train/value_loss", name) for name in _RETURN_FAMILIES],
+                    ("Squared error of the value", "return²")),
+    **dict.fromkeys([("train/policy_loss", name) for name in ("td3", "td3_discrete", "sac")],
+                    ("Minus the value of the policy's actions", "reward")),
+    **dict.fromkeys([(tag, "policy_gradients") for tag in ("train/policy_loss", "train/loss_p")],
+                    ("Policy-gradient loss", "nats x weight")),
+    ("train/policy_loss", "command_conditioned"): ("Cross-entropy of actions", "nats"),
+    ("train/validation_loss", "command_conditioned"): ("Cross-entropy on new episodes", "nats"),
+    ("train/policy_loss", "ppo"): ("Clipped surrogate loss", "advantage"),
+    ("train/entropy_loss", "policy_gradients"): ("Entropy loss", "beta x entropy share"),
+    ("train/total_loss", "ppo"): ("Sum of PPO's losses", "weighted"),
+    ("train/total_loss", "policy_gradients"): ("Sum of the policy gradient's losses", "weighted"),
+}  # fmt: skip
+
+
+def steps_label(*names: str) -> str:
+    """Return the label of the x axis for tags of these ``names``."""
+    return SEARCH_STEPS_LABEL if of_search(names) else STEPS_LABEL
+
+
+def quantity(tag: str, package: str = "") -> tuple[str, str]:
+    """Return the title of a tag's panel and the label of its y axis, for the ``package`` of a family."""
+    entry = TAGS[tag]
+    if entry.kind == "loss":
+        title, unit = LOSSES.get((tag, package), (entry.title, ""))
+        if "aseline" in entry.title:
+            return title, RETURN_LABEL
+        return title, f"loss ({unit})" if unit else "loss"
+    if tag == REWARD_RATE:
+        return entry.title, "reward per step"
+    return entry.title, "fitness (return)" if tag == FITNESS else RETURN_LABEL
+
+
+def package_of(names: Iterable[str]) -> str:
+    """Return the package of the family of the first implementation among ``names``, empty if there is none."""
+    registered = implementations()
+    return next((family(name).package.rpartition(".")[2] for name in names if name in registered), "")
+
+
+def episode_returns(names: Iterable[str]) -> list[str]:
+    """Return the tags among ``names`` that are returns of episodes. Their panels share limits."""
+    return [tag for tag in names if TAGS[tag].kind == "return" and tag not in (REWARD_RATE, FITNESS)]
+
+
+def game_text(game: str) -> str:
+    """Return the name of an environment's folder, such as ``procmaze_grid_size=3``, as ``procmaze, grid size 3``."""
+    return re.sub(r"[_,]([a-z_]+)=([^_,]*)", lambda match: f", {match[1].replace('_', ' ')} {match[2]}", game)
+
+
+# -- reference levels --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Level:
+    """A reference return, drawn as a line, with its ``name`` in the legend and its ``source`` in the note.
+
+    A level of one ``implementation`` has the colour of that implementation.
+    """
+
+    value: float
+    name: str
+    source: str
+    implementation: str = ""
+
+    @property
+    def label(self) -> str:
+        """Name and value."""
+        return f"{self.name}: {self.value:g}"
+
+
+_SRIVASTAVA = "Srivastava et al. 2019, read off a figure"
+_KUMAR = "Kumar et al. 2019, read off a figure"
+_ZOO = "RL Baselines3 Zoo"
+# Published returns, by the environment's name in `--gamename`.
+PUBLISHED: dict[str, tuple[Level, ...]] = {
+    "lunarlander": (
+        Level(140, "UDRL, published", _SRIVASTAVA, "UDRL"),
+        Level(220, "RCP-R, published", _KUMAR, "RCP-R"),
+        Level(200, "RCP-A, published", _KUMAR, "RCP-A"),
+    ),
+    "lunarlander-sparse": (Level(160, "UDRL, published", _SRIVASTAVA, "UDRL"),),
+    "pendulum": (Level(-150, "TD3, published", _ZOO, "TD3"), Level(-150, "SAC, published", _ZOO, "SAC")),
+}
+
+
+def solved_return(game: str) -> float | None:
+    """Return Gymnasium's reward threshold of an environment, None if there is none or the environment is unknown."""
+    with contextlib.suppress(UserError, ImportError):
+        return reward_threshold(game)
+    return None
+
+
+def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
+    """Return the reference levels of an environment: its reward threshold, then the published returns of ``names``."""
+    selected = set(names)
+    published = [level for level in PUBLISHED.get(game, ()) if level.implementation in selected]
+    threshold = solved_return(game)
+    return [*([] if threshold is None else [Level(threshold, "solved", "Gymnasium's reward_threshold")]), *published]
+
+
+def sources(reference_levels: Sequence[Level]) -> str:
+    """Return the sources for a note: ``solved: reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019``."""
+    by_source: dict[str, dict[str, None]] = {}
+    for level in reference_levels:
+        by_source.setdefault(level.source, {})[level.name] = None
+    texts = []
+    for source, names in by_source.items():
+        last = list(names)[-1]
+        other_names = [name.partition(",")[0] for name in names if name != last]
+        texts.append(f"{' and '.join([*other_names, last])}: {source}")
+    return "; ".join(texts)
+
+
+_STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))
+_FAR = 2.0  # heights of a panel
+
+
+def draw_levels(
+    axis: Any,
+    reference_levels: Iterable[Level],
+    colours: dict[str, str],
+    labels: bool | None = True,
+    axis_name: str = "y",
+    game: str = "",
+) -> None:
+    """Draw a line for each level, and extend the axis to it.
+
+    Lines are grey, or in the colour that ``colours`` has for their implementation. ``labels`` selects the text in the
+    legend: True for name and value, False for the name only, with the value of grey lines beside the axis, and None
+    for no text. A level beyond two heights of the panel is only listed in the legend, with ``game`` as its environment.
+    """
+    styles = iter(_STYLES)
+    for level in reference_levels:
+        value = level.value
+        low, high = getattr(axis, f"get_{axis_name}lim")()
+        colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
+        name = None if labels is None else level.label if labels else level.name
+        if axis_name == "y" and not low - _FAR * (high - low) <= value <= high + _FAR * (high - low):
+            place = f" in {game}" if game else ""
+            axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{place} (beyond the axis)")
+            continue
+        draw = axis.axhline if axis_name == "y" else axis.axvline
+        draw(value, color=colour, linewidth=1.0, linestyle=style, label=name, zorder=1.5)
+        if labels is False and not level.implementation and axis_name == "y":
+            transform = axis.get_yaxis_transform()
+            axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
+        margin = 0.04 * (high - low)
+        if axis_name == "y" and axis.get_yscale() == "log":
+            margin = 0.0
+        getattr(axis, f"set_{axis_name}lim")(min(low, value - margin), max(high, value + margin))
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+GRID_POINTS = 200
+SMOOTH = 0.02  # width of the moving average as a share of a curve's points
+SMOOTHED = "curves are centred moving averages over 2 % of their points"
+
+
+def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
+    """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``.
+
+    N is the number of runs that have logged the tag. The grid ends with the shortest run, and values are interpolated
+    linearly. Both arrays are empty if N is 0.
+    """
+    curves = [curve for curve in (run.points(tag, x) for run in runs) if len(curve[0])]
+    if not curves:
+        return np.empty(0), np.empty((0, 0))
+    start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
+    points = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
+    return points, np.stack([np.interp(points, xs, smooth(values)) for xs, values in curves])
+
+
+def smooth(values: Array) -> Array:
+    """Return the centred moving average over 2 % of the points, ``[K] -> [K]``. The window is smaller at both ends."""
+    half = round(len(values) * SMOOTH / 2)
+    if half == 0:
+        return values
+    places = np.arange(len(values))
+    counts = np.minimum(places, half) + np.minimum(places[::-1], half) + 1
+    return np.convolve(values, np.ones(2 * half + 1), "same") / counts
+
+
+def draw_curves(
+    axis: Any,
+    x: Array,
+    curves: Array,
+    colour: str,
+    label: str,
+    with_seeds: bool = False,
+    with_band: bool = True,
+    with_iqm: bool = True,
+) -> None:
+    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line.
+
+    Fewer than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds.
+    """
+    if not len(x):
+        return
+    label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
+    point: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}
+    if with_band and len(curves) < LEAST:
+        for i, curve in enumerate(curves):
+            axis.plot(x, curve, color=colour, linewidth=1.2, label=None if i else label, **point)
+        return
+    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **point)
+    if with_seeds:
+        axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
+    if not with_band or len(x) == 1:
+        return
+    # A bootstrap at each of many thousand points would need gigabytes.
+    places = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
+    bounds = interval(curves[:, places], mean)
+    assert bounds
+    axis.fill_between(x[places], *bounds, color=colour, alpha=0.2, linewidth=0)
+    if with_iqm and len(curves) > LEAST:  # of three runs the IQM is the mean
+        axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
+
+
+def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
+    """Return the parts of a note on `draw_curves`, for groups with these numbers of ``seeds``."""
+    texts = ["line: mean over seeds; band: its 95 % bootstrap interval"] if max(seeds) >= LEAST else []
+    texts += ["dashed: interquartile mean"] if max(seeds) > LEAST else []
+    texts += ["thin: each seed"] if with_seeds and max(seeds) >= LEAST else []
+    return texts + ["fewer than three seeds have no interval: a line each"] * (min(seeds) < LEAST)
+
+
+# -- panels ------------------------------------------------------------------------------------------------------------
+
+_RARE = 0.02  # largest share of a panel's values that may be below the axis
+_FEW = 10  # number of values below which the axis includes all
+
+
+def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | None = None) -> None:
+    """Set the labels of a panel of curves, format its steps, and limit its y axis to most of the ``values``.
+
+    With ``log`` the y axis is logarithmic if all values are positive and spread over a factor of 30.
+    """
+    axis.set(xlabel=steps_label(tag), ylabel=ylabel)
+    scale(axis, log)
+    if values is not None:
+        clip_below(axis, values)
+
+
+def scale(axis: Any, log: bool = False) -> None:
+    """Format steps with k and M, and use a logarithmic y axis as in `finish_panel`."""
+    from matplotlib.ticker import EngFormatter
+
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    line_values = [np.asarray(line.get_ydata()) for line in axis.lines if len(line.get_ydata())]
+    values = np.concatenate(line_values) if line_values else np.empty(0)
+    if log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
+        axis.set_yscale("log")
+
+
+def clip_below(axis: Any, values: Array) -> None:
+    """End the y axis above the 2 % lowest ``values`` if they would take two thirds of it.
+
+    So one collapsed evaluation in a hundred does not hide the others. `note_hidden` mentions it.
+    """
+    values = np.sort(values[np.isfinite(values)])
+    if len(values) < _FEW or axis.get_yscale() == "log":
+        return
+    low, high = values[max(1, int(_RARE * len(values)))], values[-1]
+    visible = values[values >= low - (high - low)]
+    if high == low or len(visible) == len(values) or low - values[0] <= 2 * (high - low):
+        return
+    margin = 0.05 * (high - visible[0])
+    axis.set_ylim(visible[0] - margin, high + margin)
+
+
+def note_hidden(axis: Any, values: Array) -> None:
+    """Write below a panel with final limits how far ``values`` reach below its y axis."""
+    lowest = values[np.isfinite(values)].min(initial=math.inf)
+    if lowest >= axis.get_ylim()[0]:
+        return
+    axis.annotate(
+        f"not shown: values down to {lowest:.0f}",
+        (1, 0),
+        (0, -27),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=GREY,
+        fontsize=6,
+        ha="right",
+        va="top",
+        annotation_clip=False,
+    )
+
+
+def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
+    """Give panels of the same quantity the same limits."""
+    limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
+    for axis in axes:
+        getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+# -- the figure of one run ---------------------------------------------------------------------------------------------
+
+
+def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
+    """Draw the returns, losses and commands of a run folder as `curve.png` in it, and return the path.
+
+    Other formats of ``look`` give `curve.pdf` and so on. Seeds trained together are thin lines with their mean. Raises
+    SettingError if there is nothing to draw.
+    """
+    run_dir = Path(run_dir)
+    runs = read_runs(run_dir / "metrics.csv")
+    if not runs:
+        raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
+    parts = run_dir.resolve().parts
+    names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
+    title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
+    returns, losses = return_tags(runs), logged(runs, tags("loss"))
+    commanded = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
+    reference_levels = [level for level in levels(names[0], names[2:]) if episode_returns(returns)]
+    row_lengths = balanced(len(losses) + commanded)
+    epochs = max(len(run.columns["epoch"]) for run in runs)
+    note = "; ".join(part for part in (_run_note(len(runs), epochs), sources(reference_levels)) if part)
+    with (
+        Book(look.path(run_dir, "curve"), look) as book,
+        book.sheet(rows(1, *row_lengths), (WIDTH, 2.3 + 1.8 * len(row_lengths)), title=title, note=note) as axes,
+    ):
+        # Running mean and training return have the same colour, since a figure has only one of them.
+        colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
+        for tag in returns:
+            _draw_runs(axes[0], runs, tag, colours[tag], TAGS[tag].short)
+        axes[0].set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
+        label = quantity(returns[0])[1] if len(returns) == 1 else RETURN_LABEL
+        values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in returns)])
+        finish_panel(axes[0], next(iter(returns), ""), label, look.log, values)
+        # All levels are grey: the figure has one algorithm.
+        draw_levels(axes[0], [Level(level.value, level.name, level.source) for level in reference_levels], {})
+        note_hidden(axes[0], values)
+        for axis, tag in zip(axes[1:], losses, strict=False):
+            heading, label = quantity(tag, package_of(names))
+            _draw_runs(axis, runs, tag, INK)
+            set_title(axis, heading, WIDTH / 3.2)
+            finish_panel(axis, tag, label, True)
+        if commanded:
+            _draw_commands(axes[-1], runs, epochs > 1)
+    return book.files[0]
+
+
+def _run_note(seeds: int, epochs: int) -> str:
+    """Return the note on the lines of one run, or on its dots after a single epoch."""
+    parts = ["dots"] if epochs == 1 else ["thin: as logged; thick: centred moving average over 2 % of the points"]
+    parts += ["mean over seeds"] if seeds > 1 else ["as logged"] * (epochs == 1)
+    return (": " if epochs == 1 else ", ").join(parts)
+
+
+def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:
+    """Draw the logged points as thin lines and the smoothed mean over seeds on top."""
+    for run in runs:
+        axis.plot(*run.points(tag, "env_steps"), color=colour, linewidth=0.5, alpha=0.45)
+    draw_curves(axis, *on_grid(runs, tag), colour, label, with_band=False)
+
+
+def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
+    """Draw obtained over commanded returns, ``coloured`` by epoch, and the diagonal of perfect obedience."""
+    commands, returns, epochs = (
+        np.concatenate([run.columns[tag] for run in runs]) for tag in (COMMAND, TRAINING, "epoch")
+    )
+    colours: dict[str, Any] = {"c": epochs, "cmap": "viridis"} if coloured else {}
+    dots = axis.scatter(commands, returns, s=7, linewidths=0, **colours)
+    ends = [end(np.concatenate([commands, returns])) for end in (np.nanmin, np.nanmax)]
+    axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
+    set_title(axis, TAGS[COMMAND].title, WIDTH / 3.2)
+    axis.set(xlabel="commanded return", ylabel="obtained return")
+    if coloured:
+        bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
+        bar.ax.yaxis.get_major_locator().set_params(integer=True)
