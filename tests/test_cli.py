@@ -2,7 +2,6 @@
 
 import errno
 import re
-import resource
 import sys
 
 import pytest
@@ -35,18 +34,11 @@ print("HEAVY", sorted({"torch", "lightning", "pytorch_lightning", "gymnasium", "
 @pytest.mark.parametrize(("word", "status", "message"), [
     ("--help", 0, ""), ("--learning_rat=1", 2, "error: --learning_rat is unknown; did you mean '--lr'?\n"),
 ])  # fmt: skip
-def test_answers_in_half_a_second(word: str, status: int, message: str) -> None:
-    """Of its own time: what else the machine does is no fault of ours. An error is one line on stderr."""
-
-    def seconds() -> float:
-        start_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        process = start([word])
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, err, out == "") == (status, message, status == 2)
-        end_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return end_usage.ru_utime + end_usage.ru_stime - start_usage.ru_utime - start_usage.ru_stime
-
-    assert min(seconds() for _ in range(3)) < 0.5
+def test_answer_of_a_process(word: str, status: int, message: str) -> None:
+    """An error is one line on stderr, and nothing on stdout."""
+    process = start([word])
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err, out == "") == (status, message, status == 2)
 
 
 @pytest.mark.parametrize("name", implementations())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import trainer
+from control.cli.run_settings import EvaluateConfig
 from control.reports import obedience
 from fake_runs import Shown, is_png, refused
 from helpers import trained
@@ -121,4 +122,4 @@ def test_only_agents_that_are_commanded_a_return_can_obey(logdir: Path, capsys: 
         folder = trained(logdir / implementation, gamename="cartpole", implementation=implementation)
         words = ["--eval_agent", str(folder), "--obedience"]
         refused(trainer.main, words, f"--obedience has no effect with {implementation}", capsys)
-    assert obedience.EPISODES < trainer.config.RunConfig.num_eval_episodes
+    assert obedience.EPISODES < EvaluateConfig.num_eval_episodes
