@@ -107,10 +107,10 @@ def help_text(
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", command_class.about, width) for name, command_class in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
-        more = (
+        hidden_text = (
             f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
         )
-        parts += ["", wrap(f"{more}; --help all lists them, and --help WORD finds them.", "")]
+        parts += ["", wrap(f"{hidden_text}; --help all lists them, and --help WORD finds them.", "")]
     return "\n".join([*parts, "", EXAMPLES, ""])
 
 
@@ -119,8 +119,9 @@ def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[s
     preset, and so on."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
-    needs = {name: " or ".join(f"--{other}" for other in flag.meta["needs"]) for name, flag in valid_flags.items()}
-    idle = {name: f"no effect without {others}" for name, others in needs.items() if others}
+    idle = {
+        name: f"no effect without {flag.required_flags}" for name, flag in valid_flags.items() if flag.required_flags
+    }
     idle |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
     if family(implementation).learns_from == "evolution":
         idle |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
@@ -152,7 +153,7 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
 
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
-    """The settings of a command other than training, its own first."""
+    """Return the settings of a command other than training: its flag, its config, and settings of a run."""
     flags = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
     if command != "use_tune":  # which uses the settings of a training run
         flags += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]

@@ -34,6 +34,11 @@ class Flag:
         """The flag of the command that this setting belongs to; "" for training."""
         return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
 
+    @property
+    def required_flags(self) -> str:
+        """The flags of which it needs one to have an effect, as text; "" if it needs none."""
+        return " or ".join(f"--{name}" for name in self.meta["needs"])
+
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for

@@ -64,7 +64,7 @@ def _parse(
     if file:
         file_words, _ = translate(file_words, (), FIRST, _no_value)
         file_names |= file_words.keys()
-        file_words = _without_flags_only(file_words, file, flag_words)
+        file_words = _without_flags_only(file_words, flag_words)
     _import((), flag_words.get("gamename", ()))
     if ["-1"] in (file_words.get("mode"), flag_words.get("mode")):
         file_words, flag_words = _baseline(file_words, flag_words)
@@ -113,7 +113,7 @@ def _parse(
     return _settings(values, choice, from_flags)
 
 
-def _without_flags_only(file_words: dict[str, list[str]], file: str, flag_words: Container[str]) -> dict[str, Any]:
+def _without_flags_only(file_words: dict[str, list[str]], flag_words: Container[str]) -> dict[str, Any]:
     """The words of a file without settings that only flags may set. Raises SettingError if the file sets one, unless
     to its default or beside a flag."""
     by_flag = {name: getattr(part, name) for part in _PARTS for name in names_with(part, "by_flag")}

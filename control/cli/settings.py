@@ -49,8 +49,8 @@ class Settings:
 
     @property
     def configs(self) -> list[Any]:
-        """The settings of the run, the command, the agent and the proxy, as far as there are any."""
-        return [part for part in (self.run, self.subcommand, self.agent, self.proxy) if part is not None]
+        """The configs of the run, the command, the proxy and the agent, without those that are None."""
+        return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
         """The setting of that name that counts: the proxy's, the agent's or the run's."""
@@ -118,8 +118,7 @@ def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
 
 def as_dict(settings: Settings) -> dict[str, Any]:
     """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
-    parts = [part for part in (settings.run, settings.subcommand, settings.proxy, settings.agent) if part is not None]
-    values = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
+    values = {field.name: getattr(part, field.name) for part in settings.configs for field in dataclasses.fields(part)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return plain | {"command": dict(settings.command)}
 
@@ -141,7 +140,12 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared(defaults.agent).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return with_defaults(values)
+    return _completed(defaults, values)
+
+
+def with_defaults(values: Mapping[str, Any]) -> Settings:
+    """`from_dict` for settings that have our names. Raises SettingError."""
+    return _completed(_defaults(values), values)
 
 
 def _defaults(values: Mapping[str, Any]) -> Settings:
@@ -152,12 +156,10 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
 
 
-def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """`from_dict` for settings that have our names. Raises SettingError."""
-    defaults, end = _defaults(values), end_of(values.get("implementation", RunConfig.implementation))
-    values = {name: value for name, value in values.items() if name != "command"} | {
-        "command": values.get("command") or {}
-    }
+def _completed(defaults: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return ``defaults`` with ``values``, by our names. Raises SettingError if the values conflict."""
+    end = end_of(defaults.run.implementation)
+    values = {**values, "command": values.get("command") or {}}
     if values.get("total_steps") is not None and end != "total_steps":
         values.setdefault(end, None)  # the default of another end does not apply
     settings, run = defaults.replace(**values), defaults.run

@@ -75,8 +75,8 @@ def _idle(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, 
                 yield name, f" with --eval_agent{'' if flag.section == 'run' else hint}"
             else:
                 yield name, f" with --{command}"
-        elif flag.meta["needs"] and not _has_needed(settings, flag):
-            yield name, f" without {' or '.join(f'--{needed}' for needed in flag.meta['needs'])}"
+        elif flag.required_flags and not _has_needed(settings, flag):
+            yield name, f" without {flag.required_flags}"
         elif name in replacements:
             hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
             yield name, f" with {run.implementation}{hint}"

@@ -114,7 +114,7 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     if not _is_word(word):
         return _playing(loop, run.seed, f"{title}, {int(source.run_state['env_steps'][0]):,} steps")
     commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the trained one's
-    new = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command), training=False)
+    new = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command))
     stack.callback(new.close)
     return _playing(new, run.seed, f"{checkpoint_settings.run.implementation}, untrained")
 

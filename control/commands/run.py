@@ -196,7 +196,7 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
         raise UserError(
             f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"
         )
-    loop = build_loop(settings, training=False)
+    loop = build_loop(settings)
     take_weights(loop.agents, checkpoint)
     seeds = [seed + member for member in range(len(loop.seeds))]
     loop.evaluation_streams = Streams.from_name(seeds, "evaluating a checkpoint")

@@ -122,7 +122,7 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
     line = f"start_from is {source!r}"
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
         raise SettingError(f"{line}, an agent on {run.gamename}; allowed: one on {game}", "start_from")
-    with contextlib.closing(build_loop(checkpoint.settings, training=False)) as loop:
+    with contextlib.closing(build_loop(checkpoint.settings)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
     if values and not (isinstance(agent, StepAgent) and hasattr(agent, "values")):

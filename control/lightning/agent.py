@@ -38,8 +38,8 @@ class AgentModule(RunModule):
     with Lightning, for checkpoints, but the agents make the optimiser steps.
     """
 
-    def __init__(self, settings: Settings, training: bool = True):
-        loop = build_loop(settings, training)
+    def __init__(self, settings: Settings):
+        loop = build_loop(settings)
         super().__init__(aware_of(settings, loop.agents[0].spaces), loop.seeds)
         self.loop = loop
         self.validate_every = settings.schedule.eval_every

@@ -137,10 +137,10 @@ class ProxyModule(RunModule):
         """Train and test the agents of a generation, and set ``row`` to its times."""
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
-        due = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
-        if due:
+        scores_mean = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
+        if scores_mean:
             self.set_mean(self.with_met_states(self.mean.detach()[0], self.epoch))
-        mean = self.mean.detach()[0] if due else None
+        mean = self.mean.detach()[0] if scores_mean else None
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
         proxies, seeds = entered(self.population, mean, config, seed, self.kinds, self.epoch, name)
         start = time.perf_counter()
@@ -232,7 +232,7 @@ class ProxyModule(RunModule):
     @property
     def evolution(self) -> EvolutionStrategy:
         """Return the trainer's `EvolutionStrategy`."""
-        return next(each for each in self.trainer.callbacks if isinstance(each, EvolutionStrategy))  # type: ignore[attr-defined]
+        return next(callback for callback in self.trainer.callbacks if isinstance(callback, EvolutionStrategy))  # type: ignore[attr-defined]
 
     @property
     def archive(self) -> Archive:
@@ -245,7 +245,7 @@ class ProxyModule(RunModule):
         if (
             not self.evolves
             or self.trainer.state.fn != "fit"
-            or any(isinstance(each, EvolutionStrategy) for each in callbacks)
+            or any(isinstance(callback, EvolutionStrategy) for callback in callbacks)
         ):
             return []
         return [EvolutionStrategy.from_config(self.config, self.settings.run.seed)]
@@ -346,10 +346,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     """Build the module of a search from its settings. ``module_class`` is by default the class for the kind of proxy.
     Raises SettingError if settings, agents and environment do not fit together."""
     run = settings.run
-    every = (
-        run.checkpoint_every if "checkpoint_every" in settings.explicit_names else 1
-    )  # a generation takes long, so by default save a checkpoint after each
-    settings = settings.replace(checkpoint_every=every)
+    if "checkpoint_every" not in settings.explicit_names:  # a generation takes long
+        settings = settings.replace(checkpoint_every=1)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)

@@ -24,7 +24,7 @@ from models.state import StateError, check_like
 from models.streams import Streams
 
 
-def build_loop(settings: Settings, training: bool = True) -> Loop:
+def build_loop(settings: Settings) -> Loop:
     """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command and machine
     do not fit together."""
     run, spaces = settings.run, spaces_of(settings.run.gamename)
