@@ -81,7 +81,7 @@ class Ours:
         agent = self.agent
         if self.case is ON_POLICY:
             return agent.network.trained
-        return agent.online.shape[1] + agent.critics.online.shape[1]
+        return agent.flat_parameters.shape[1] + agent.critics.flat_parameters.shape[1]
 
     def play(self, steps: int) -> float:
         """CPU seconds of learning."""

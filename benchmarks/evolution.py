@@ -87,7 +87,7 @@ class Ours:
         """Train until everybody learns, then fill the memories to ``rows`` with copies of what they hold."""
         while not self.agent.learning().all():
             self.train(10)
-        replay_buffer = self.agent.replay
+        replay_buffer = self.agent.replay_buffer
         index = torch.arange(rows) % replay_buffer.size
         buffer_rows = {name: part[index] for name, part in replay_buffer.rows().items()}
         replay_buffer.load_state_dict({"rows": buffer_rows, "position": rows})
@@ -236,8 +236,8 @@ def memory_of_generation(steps: int) -> tuple[float, float]:
     loop = inner("paper")
     project_side = Ours(loop, PERTURBATIONS * TRAININGS)
     project_side.begin(LONGEST).train(steps)
-    loop.test(project_side.agent.with_weights(project_side.agent.online), range(project_side.agent.members))
-    return peak() - start_peak, sum(table.nbytes for table in project_side.agent.replay._tables.values()) / 1e9
+    loop.test(project_side.agent.with_weights(project_side.agent.flat_parameters), range(project_side.agent.members))
+    return peak() - start_peak, sum(table.nbytes for table in project_side.agent.replay_buffer._tables.values()) / 1e9
 
 
 def memory(size: Size) -> dict[str, Result]:

@@ -100,7 +100,7 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
     group = loop_of(from_dict(values | buffer_settings | size.changes | latent | changes)).groups[0].loop
     group.epoch(size.wait)
-    replay_buffer: Any = group.agent.replay
+    replay_buffer: Any = group.agent.replay_buffer
     index = torch.arange(size.rows) % replay_buffer.size
     full = {name: part[index] for name, part in replay_buffer.rows().items()}
     replay_buffer.load_state_dict({"rows": full, "position": 0})
@@ -112,7 +112,7 @@ def updates(agent: Any, count: int) -> None:
     """``count`` updates of all members, without an environment."""
     for _ in range(count):
         agent.numbers = agent.noise.next()
-        agent.update(agent.of_update(0))
+        agent.update(agent.numbers_of_update(0))
 
 
 def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:
@@ -256,11 +256,11 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
         environment = group.environment
         agent = group.agent
         if name == "PerfectModel":
-            layout = type(agent.replay).layout(environment.dynamics)
+            layout = type(agent.replay_buffer).layout(environment.dynamics)
         else:
-            layout = type(agent.replay).layout(agent.obs_size, agent.actions, bits=True)
+            layout = type(agent.replay_buffer).layout(agent.obs_size, agent.actions, bits=True)
         computed = seeds * rows * row_bytes(layout)
-        allocated_bytes = sum(table.nbytes for table in group.agent.replay._tables.values())
+        allocated_bytes = sum(table.nbytes for table in group.agent.replay_buffer._tables.values())
         key, description = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {description}")
         results[f"{key}_asked"] = Result(allocated_bytes / 1e9, "GB", "bytes of its tables")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.settings import UserError
 from models.spaces import Spaces
-from models.state import check_like, demand
+from models.state import check_like, require
 
 
 class EnvironmentFault(UserError, RuntimeError):
@@ -67,10 +67,10 @@ class Environment(Protocol):
         """Return a new environment with ``members [M']`` int64 only, which continues their current episodes. This one
         does not change. Return None if the environment does not support that."""
 
-    def starts(self, seeds: Tensor) -> Tensor:
+    def prepare_resets(self, seeds: Tensor) -> Tensor:
         """Prepare B resets at once from ``seeds [B, M, E]``. Return ``[B, M, E, ...]``; `start` takes one row of it."""
 
-    def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+    def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
         """Reset environments like `reset`, from one row of `starts` instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
@@ -108,10 +108,10 @@ class Replayed(Environment):
     def select(self, members: Tensor) -> None:
         return None
 
-    def starts(self, seeds: Tensor) -> Tensor:
+    def prepare_resets(self, seeds: Tensor) -> Tensor:
         return seeds
 
-    def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+    def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
         return self.reset(prepared, where)
 
     def snapshot(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Replayed(Environment):
         at = torch.zeros(self.members, self.envs, dtype=torch.int64)
         actions = state.get("actions", at[:0])
         check_like({"seeds": at, "began": at}, {name: state[name] for name in ("seeds", "began")}, "environment")
-        demand(int(state["began"].max()) <= len(actions), "environment", "began after its last action", "before it")
+        require(int(state["began"].max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(state["seeds"])
         active = state.get("active", at[:0])
         for i, action in enumerate(actions):

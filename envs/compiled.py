@@ -21,8 +21,8 @@ from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NOTHING, Net, better, net, single
-from models.machine import exact, type_predicate, within
+from models.compiled import NO_NET, Net, better, net, single
+from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.compiled import FORMS, by_target, learned
 from models.spaces import Discrete
@@ -48,7 +48,7 @@ class World(NamedTuple):
     physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
     # RepeatedDynamics
     repeat: int
-    last: int  # time limit in repetitions if it cuts a step short, else 0
+    repetition_limit: int  # time limit in repetitions if it cuts a step short, else 0
     # CellTable
     moves: int
     next_cell: Array
@@ -107,13 +107,16 @@ def _kind(real: Environment) -> int | None:
 
 def _is_bent(phi: object) -> bool:
     """Return whether ``phi`` applies symexp and has no table of cells. Compiled steps do not compute this."""
-    return isinstance(phi, Phi) and phi.bent and phi.table is None
+    return isinstance(phi, Phi) and phi.uses_symexp and phi.table is None
 
 
 def world(environment: Environment, cells_only: bool = False) -> World | None:
     """Return the environment for compiled functions, None if it has no compiled version. With ``cells_only`` a map has
     no observations, for agents that need only the state. If rewards are learned, check `can_compile` first."""
-    rewarded, real = environment if isinstance(environment, RewardedEnvironment) else None, beneath(environment)
+    rewarded, real = (
+        environment if isinstance(environment, RewardedEnvironment) else None,
+        real_environment(environment),
+    )
     kind, phi = _kind(real), getattr(rewarded, "phi", None)
     if kind is None or _is_bent(phi):
         return None
@@ -126,7 +129,7 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
         "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
         "repeat": 1 if repeated is None else repeated.repeat,
-        "last": 0 if repeated is None else repeated._last or 0,
+        "repetition_limit": 0 if repeated is None else repeated._last or 0,
         "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
         "moves": 0,
         "next_cell": _empty(np.int64),
@@ -134,9 +137,9 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
         "ends": _empty(np.bool_),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
         "flat": _empty(axes=2),
-        "state": NOTHING,
-        "reward": NOTHING,
-        "done": NOTHING,
+        "state": NO_NET,
+        "reward": NO_NET,
+        "done": NO_NET,
         "bandit": False,
         "raw_done": False,
         "one_hot": False,
@@ -177,7 +180,7 @@ def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
     """Return the fields of `World` about a learned reward; without one, placeholders."""
     defaults: dict[str, Any] = {
         "learned_reward": False,
-        "phi": NOTHING,
+        "phi": NO_NET,
         "weights": _empty(axes=2),
         "table": _empty(axes=2),
         "scale": _empty(),
@@ -215,14 +218,14 @@ def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
     return fields
 
 
-def beneath(environment: Environment) -> Environment:
+def real_environment(environment: Environment) -> Environment:
     """Return the environment that holds the states: below a learned reward, the real one."""
     return environment.real if isinstance(environment, RewardedEnvironment) else environment
 
 
-def moved(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
+def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
     """Set an environment's episodes to ``state [M, E, K]``, ``age [M, E]`` in steps, and their observations ``obs``."""
-    real = beneath(environment)
+    real = real_environment(environment)
     assert isinstance(real, TensorEnvironment)
     real.state, real.age = state.to(real.state.dtype), age
     if isinstance(environment, RewardedEnvironment):
@@ -235,7 +238,7 @@ def can_compile(environment: Environment) -> bool:
         mode, phi = environment.mode, environment.phi
         if mode.info or (mode.state and not isinstance(phi, Phi)) or _is_bent(phi):
             return False
-    return _kind(beneath(environment)) is not None
+    return _kind(real_environment(environment)) is not None
 
 
 def memory(world: World) -> Array:
@@ -244,7 +247,7 @@ def memory(world: World) -> Array:
     return np.empty((3, size), np.float32)
 
 
-@within
+@exact_inlined
 def observe(world, state, obs):
     """Write the observation of ``state [K]`` into ``obs [O]`` (`Dynamics.observe`)."""
     if on_map(world):
@@ -364,21 +367,21 @@ def _single_step(kind, state, action, vector):
     return -cost, False
 
 
-@within
+@exact_inlined
 def _repeated(world, state, action, vector):
     """Advance ``state`` in place by one step. Return reward and terminated (`RepeatedDynamics.step`)."""
     total, ends = _single_step(world.kind, state, action, vector)
     for count in range(1, world.repeat):
-        if ends or world.last and state[len(state) - 1] + count >= world.last:
+        if ends or world.repetition_limit and state[len(state) - 1] + count >= world.repetition_limit:
             break
         reward, ends = _single_step(world.kind, state, action, vector)
         total += reward
-    if world.last:
+    if world.repetition_limit:
         state[len(state) - 1] += world.repeat
     return np.float32(total), ends
 
 
-@within
+@exact_inlined
 def value(world, m, state, obs, rows):
     """Return member m's phi of ``state`` and its observation ``obs`` (`Phi`). ``rows`` is from `memory`."""
     if world.blind:
@@ -397,7 +400,7 @@ def value(world, m, state, obs, rows):
     return rows[single(world.phi, world.weights[m], rows, 0), 0] * world.scale[m]
 
 
-@within
+@exact_inlined
 def advance(world, m, state, action, vector, obs, rows, potential):
     """Advance member m by one step, with ``state`` and ``obs`` replaced in place. Return reward, terminated, discount,
     and phi of the next observation. ``potential`` is phi of the previous one (`RewardedEnvironment.step`). ``action``

@@ -43,12 +43,12 @@ class CellTable(Dynamics):
         self.rows, self._cells = rows, "".join(rows)
         size, count = len(self._cells), len(self.actions)
         self.spaces = Spaces((size,), Discrete(count), torch.float32, max_episode_steps, max_return, one_hot=True)
-        moves = [self.entered(cell, self._towards(cell, move)) for cell in range(size) for move in self.actions]
+        moves = [self.cell_after_move(cell, self._towards(cell, move)) for cell in range(size) for move in self.actions]
         next_cells, reward, terminated = zip(*moves, strict=True)
         self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(reward)
         self.terminated, self._one_hot = torch.tensor(terminated), torch.eye(size)
 
-    def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
+    def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
         """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``towards``, a neighbour or, at
         the border, ``cell`` itself."""
         raise NotImplementedError
@@ -123,7 +123,7 @@ class GridMap(CellTable):
         self._pays = _PAYS.get(map_name, _ROOMS_PAY)
         super().__init__(MAPS[map_name], max_episode_steps, _BEST.get(map_name, _ROOMS_BEST))
 
-    def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
+    def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
         towards = cell if self._cells[towards] == WALL else towards
         step, goal, hole = self._pays
         reward = {GOAL: goal, HOLE: hole}.get(self._cells[towards], step)
@@ -140,7 +140,7 @@ class CliffWalking(CellTable):
     def __init__(self, max_episode_steps: int | None = None) -> None:
         super().__init__(MAPS["cliff"], max_episode_steps, -13.0)
 
-    def entered(self, cell: int, towards: int) -> tuple[int, float, bool]:
+    def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
         if self._cells[towards] == HOLE:
             return self._cells.index(START), -100.0, False
         return towards, -1.0, self._cells[towards] == GOAL

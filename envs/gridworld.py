@@ -80,7 +80,7 @@ class OpenGrid(ChanceDynamics):
         obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
         return obs.scatter_(-1, state[..., POSITION:GOAL], 1.0)
 
-    def entered(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
+    def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
         """Return the player's cell after a move from ``position [..., 1]`` towards ``cell [..., 1]``. ``extra_columns
         [..., K - 4]`` are a subclass's columns."""
         return cell
@@ -101,7 +101,7 @@ class OpenGrid(ChanceDynamics):
         seed, time, old, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - OWN), -1)
         terminated = (old == goal)[..., 0]
         towards = torch.take(self._next_cell, torch.add(actions[..., None], old, alpha=len(MOVES)))
-        position = self.entered(extra_columns, old, towards)
+        position = self.cell_after_move(extra_columns, old, towards)
         if self.chances:
             event = chance < self.chance
             if self.teleports:

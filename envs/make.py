@@ -127,7 +127,9 @@ class Stages(Protocol):
         Raises SettingError if the settings do not allow a proxy from a policy."""
         ...
 
-    def of_policy(self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams) -> Tensor:
+    def cloned_from_policy(
+        self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
+    ) -> Tensor:
         """Return parameters ``[M, D]`` cloned from a policy. ``policy`` maps observations ``[N, S]`` to its actions or
         action values (`check_policy`). ``get_obs(count, limit)`` returns observations ``[count, S]`` from its episodes
         of ``limit`` steps (None: the environment's limit)."""
@@ -137,16 +139,16 @@ class Stages(Protocol):
         """Return the part ``[K]`` of parameters ``[D]`` that a search changes. Its strategy sees nothing else."""
         ...
 
-    def completed(self, searched: Tensor, template: Tensor) -> Tensor:
+    def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
         """Return parameters ``[..., D]`` with the searched part ``searched [..., K]``. The other parameters are derived
         from it, or are equal to ``template [D]``."""
         ...
 
-    def as_met(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
+    def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return parameters ``flat [D]`` with initial states replaced by states from episodes of the proxy's target
         policy, if the settings ask for that. ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from
-        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see `of_policy`).
-        With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
+        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see
+        `cloned_from_policy`). With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
         ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
@@ -160,7 +162,7 @@ class Stages(Protocol):
         ...
 
 
-class Untaught:
+class StagesDefaults:
     """Default methods of `Stages`, for kinds of proxies that cannot be cloned from a policy and that have only searched
     parameters."""
 
@@ -177,16 +179,16 @@ class Untaught:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
-    def of_policy(self, policy: Any, get_obs: Any, streams: Streams) -> NoReturn:
+    def cloned_from_policy(self, policy: Any, get_obs: Any, streams: Streams) -> NoReturn:
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
         return flat
 
-    def completed(self, searched: Tensor, template: Tensor) -> Tensor:
+    def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
         return searched
 
-    def as_met(self, flat: Tensor, get_obs: Any, scaled: bool) -> Tensor:
+    def with_visited_states(self, flat: Tensor, get_obs: Any, scaled: bool) -> Tensor:
         return flat
 
 

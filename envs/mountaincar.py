@@ -30,7 +30,7 @@ class MountainCar(RepeatedDynamics):
     def first(self, seeds: Tensor) -> Tensor:
         return valley(seeds)
 
-    def anywhere(self, streams: Streams, count: int) -> Tensor:
+    def sample_observations(self, streams: Streams, count: int) -> Tensor:
         return track(streams, count)
 
     def observe_state(self, state: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class MountainCarContinuous(RepeatedDynamics):
     def first(self, seeds: Tensor) -> Tensor:
         return valley(seeds).float()
 
-    def anywhere(self, streams: Streams, count: int) -> Tensor:
+    def sample_observations(self, streams: Streams, count: int) -> Tensor:
         return track(streams, count)
 
     def observe_state(self, state: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Pendulum(RepeatedDynamics):
         """Return states ``[..., 2]`` with an angle uniform on [-pi, pi) and a speed uniform on [-1, 1)."""
         return (uniform(seeds, 2) * 2 - 1) * _START.to(seeds.device)
 
-    def anywhere(self, streams: Streams, count: int) -> Tensor:
+    def sample_observations(self, streams: Streams, count: int) -> Tensor:
         numbers = (streams.uniform(count, 2).double() * 2 - 1) * torch.tensor([math.pi, _FASTEST], dtype=torch.float64)
         return self.observe_state(numbers)
 

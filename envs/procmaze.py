@@ -55,7 +55,7 @@ class ProcMaze(OpenGrid):
     def ground(self, state: Tensor) -> str:
         return "".join("." if is_open else "#" for is_open in state[OWN:].tolist())
 
-    def entered(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
+    def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
         return torch.where(extra_columns.gather(-1, cell) == 1, cell, position)
 
 

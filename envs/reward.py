@@ -8,7 +8,7 @@ from torch import Tensor
 
 from envs.base import Environment, Step
 from envs.gridmaps import CellTable
-from envs.make import Untaught, make_dynamics, make_environment
+from envs.make import StagesDefaults, make_dynamics, make_environment
 from envs.potentials import HAND
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
@@ -65,11 +65,11 @@ class RewardedEnvironment:
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         return self._remember_obs(self.real.reset(seeds, where))
 
-    def starts(self, seeds: Tensor) -> Tensor:
-        return self.real.starts(seeds)
+    def prepare_resets(self, seeds: Tensor) -> Tensor:
+        return self.real.prepare_resets(seeds)
 
-    def start(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        return self._remember_obs(self.real.start(prepared, where))
+    def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
+        return self._remember_obs(self.real.reset_prepared(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         step, mode = self.real.step(actions, active), self.mode
@@ -135,7 +135,7 @@ def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
     return torch.where(terminated, good, 0.0)
 
 
-class Stages(Untaught):
+class Stages(StagesDefaults):
     """`envs.make.Stages` of reward networks."""
 
     def __init__(self, config: Config, game: str):

@@ -16,7 +16,7 @@ from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks, Program, as_seen
+from models.proxies.synthetic.networks import Networks, Program, scale_states
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, in_step
@@ -35,12 +35,11 @@ class SyntheticDynamics(Dynamics):
     one-hot observations (`models.spaces.Spaces.one_hot`), it is one-hot too, with the 1 at the state's largest number,
     as in the published code.
 
-    Initial states are the real environment's (``starts``), outputs of the learned initial-state network for normal
-    noise hashed from the seed, or rows of a table. Episodes terminate if the output of the done network is above 0.5.
-    With ``raw_done`` the discount of an MDP is 1 - d for this raw output d, as in the published replay buffer.
+    Initial states are the real environment's (``prepare_resets``), outputs of the learned initial-state network for
+    normal noise hashed from the seed, or rows of a table. Episodes terminate if the output of the done network is above
+    0.5. With ``raw_done`` the discount of an MDP is 1 - d for this raw output d, as in the published replay buffer.
     Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states may grow without bound and become
-    infinite.
-    """
+    infinite."""
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts):
         self.program, self.starts = program, starts
@@ -95,8 +94,8 @@ class Stages:
         if not (networks.rows or networks.has_target):
             return flat
         self.check_start()
-        states = anywhere(self.game, streams, self.num_scaling_obs)
-        return flat if states is None else networks.spread_over(flat, states)
+        states = sample_observations(self.game, streams, self.num_scaling_obs)
+        return flat if states is None else networks.fill_table(flat, states)
 
     @property
     def num_scaling_obs(self) -> int:
@@ -106,7 +105,7 @@ class Stages:
     @functools.cached_property
     def unbounded(self) -> bool:
         """Whether there is a table of initial states, but the range of observations is unknown."""
-        return bool(self.parameters.rows) and anywhere(self.game, Streams([0]), 1) is None
+        return bool(self.parameters.rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
         """Raise SettingError if there is a table, but neither a known range of observations nor a target policy."""
@@ -118,7 +117,7 @@ class Stages:
         reason = "all that it can show is known, and in the table"
         return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), reason)
 
-    def as_met(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
+    def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
         unknown; if initial states are searched (``pairs``), only with ``scaled``."""
         networks = self.parameters
@@ -126,7 +125,7 @@ class Stages:
             return flat
         target = networks.target(flat[None])
         states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
-        return networks.spread_over(flat[None], states[None], scaled)[0]
+        return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
         """See `envs.make.Stages`. The searched part is the networks or, with ``pairs``, one pair ``[S + A]`` for each
@@ -135,19 +134,21 @@ class Stages:
         if networks.config.pairs is None:
             return flat[: networks.searched]
         states = fixed["states.table"]
-        target_actions = networks.program(flat[None]).aims(states).transpose(1, 2)
-        return torch.cat([as_seen(states, fixed), target_actions], 2).flatten()
+        target_actions = networks.program(flat[None]).target_outputs(states).transpose(1, 2)
+        return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
-    def completed(self, searched: Tensor, template: Tensor) -> Tensor:
+    def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
         """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `taught` trains the
         targets, all from the same initial weights."""
         networks = self.parameters
         if networks.config.pairs is None:
             return torch.cat([searched, template[networks.searched :].expand(*searched.shape[:-1], -1)], -1)
         rows = searched.reshape(-1, searched.shape[-1])
-        return self.taught(rows, template, in_step([0] * len(rows), "first weights")).view(*searched.shape[:-1], -1)
+        return self.trained_on_pairs(rows, template, in_step([0] * len(rows), "first weights")).view(
+            *searched.shape[:-1], -1
+        )
 
-    def taught(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
+    def trained_on_pairs(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
         """Return parameters ``[M, D]`` for the pairs ``searched [M, K]``: the pairs' states are the tables, and targets
         are trained on these pairs alone, from initial weights of each random stream. ``template [D]`` has the scale of
         the states."""
@@ -186,15 +187,17 @@ class Stages:
             raise SettingError(f"{line}; allowed: {', '.join(FORMS)}", "reward_form")
         return self._of_values
 
-    def of_policy(self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams) -> Tensor:
+    def cloned_from_policy(
+        self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
+    ) -> Tensor:
         """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values. Initial
         states spread over the range of observations. If the range is unknown, they are from the policy's episodes."""
         networks, actions = self.parameters, self.spaces.actions
         flat, values = networks.initial(streams), self._of_values
-        states = anywhere(self.game, streams, self.num_scaling_obs)
+        states = sample_observations(self.game, streams, self.num_scaling_obs)
         if states is None:
             states = get_obs(self.num_scaling_obs, networks.config.table_episodes)[None]
-        flat = networks.spread_over(flat, states)
+        flat = networks.fill_table(flat, states)
         fixed, parts = networks.fixed(flat), networks.split(flat)
         obs = fixed["states.table"][0]
         outputs = policy(obs)
@@ -205,7 +208,7 @@ class Stages:
             low, high = torch.tensor(actions.low), torch.tensor(actions.high)
             targets = (2 * (outputs - low) / (high - low) - 1).clamp(-1, 1)
         if networks.has_target:
-            name, inputs = "target", as_seen(obs[None], fixed)[0]
+            name, inputs = "target", scale_states(obs[None], fixed)[0]
         else:
             pairs = one_hot_actions.repeat(len(obs), 1), obs.repeat_interleave(len(one_hot_actions), 0)
             name, inputs, targets = "reward", torch.cat(pairs, 1), targets.flatten()[:, None]
@@ -213,7 +216,7 @@ class Stages:
         return flat
 
     @functools.cached_property
-    def starts(self) -> Starts:
+    def prepare_resets(self) -> Starts:
         real = make_environment(self.game, 1, 8)
         starts = starts_of(real)
         real.close()
@@ -229,21 +232,21 @@ class Stages:
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.prepare_resets)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.prepare_resets)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
 
 
-def anywhere(game: str, streams: Streams, count: int) -> Tensor | None:
+def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:
     """Return observations ``[M, count, S]`` spread over the environment's range, sampled from M random streams; None if
     the range is unknown."""
     real = make_environment(game, 1, 1)
     try:
         if isinstance(real, TensorEnvironment):
-            obs: Tensor | None = getattr(real.dynamics, "anywhere", lambda *_: None)(streams, count)
+            obs: Tensor | None = getattr(real.dynamics, "sample_observations", lambda *_: None)(streams, count)
             return obs
         bounds = real.bounds() if isinstance(real, GymnasiumEnvironment) else None
         return None if bounds is None else bounds[0] + (bounds[1] - bounds[0]) * streams.uniform(count, len(bounds[0]))

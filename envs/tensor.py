@@ -41,7 +41,7 @@ class Dynamics(Protocol):
         """Take ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state, the reward ``[M, E]`` float32,
         terminated ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None if it is 1 minus terminated."""
 
-    def anywhere(self, streams: Streams, count: int) -> Tensor | None:
+    def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """Return observations ``[M, count, *O]`` spread over the range of states, sampled from M random streams; None
         if the range is unknown."""
         return None
@@ -123,7 +123,7 @@ class TensorEnvironment:
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes from ``seeds [M, E]`` if selected by ``where [M, E]`` (all by default). Return all
         observations."""
-        return self.set_state(self.starts(seeds), where)
+        return self.set_state(self.prepare_resets(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes as `reset` does, but from states ``[M, E, K]``, such as earlier results of
@@ -163,11 +163,11 @@ class TensorEnvironment:
         subset.state, subset.age, subset._started = self.state[rows], self.age[rows], self._started
         return subset
 
-    def starts(self, seeds: Tensor) -> Tensor:
+    def prepare_resets(self, seeds: Tensor) -> Tensor:
         """Return initial states ``[B, M, E, K]`` for ``seeds [B, M, E]``, both on the CPU."""
         return self.dynamics.initial(seeds)
 
-    start = set_state
+    reset_prepared = set_state
 
     def snapshot(self) -> dict[str, Any]:
         return {"state": self.state, "age": self.age, "started": self._started}

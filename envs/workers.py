@@ -24,7 +24,7 @@ from models.settings import ProcessDied, UserError
 from models.spaces import Spaces
 
 _JOIN_SECONDS = 5.0
-_TOLD = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` in shared memory
+_SHARED_STEP_FIELDS = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` in shared memory
 
 
 class ParallelEnvironment(Replayed):
@@ -82,7 +82,7 @@ class ParallelEnvironment(Replayed):
         self._note_step(actions, active)
         self._shared["actions"][:] = actions.detach().flatten(0, 1)
         self._all("step", active)
-        return Step(**{key: self._take(key) for key in self._shared.keys() & _TOLD})
+        return Step(**{key: self._take(key) for key in self._shared.keys() & _SHARED_STEP_FIELDS})
 
     def close(self) -> None:
         for _, pipe in self._workers:
@@ -156,7 +156,7 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces
                     part["obs"][:] = environment.reset(part["seeds"][None], active)[0]
                 else:
                     step = environment.step(part["actions"][None], active)
-                    for key in part.keys() & _TOLD:
+                    for key in part.keys() & _SHARED_STEP_FIELDS:
                         part[key][:] = getattr(step, key)[0]
                 pipe.send("")
             except BaseException as error:  # the parent handles signals, so every error is the environment's

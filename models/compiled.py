@@ -13,17 +13,17 @@ import numpy as np
 from torch import Tensor
 
 from models.machine import compiled, exact
-from models.mlp import Mlp
+from models.mlp import MLP
 from models.optim import MemberAdam
 from models.replay import NUMBERS
-from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, fraction, input_gradient, outer, slope_of, up
+from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, fraction, input_gradient, layer_forward, outer, slope_of
 from models.vectors import LANES, line, number, spread, store
 
 Array = np.ndarray[Any, Any]
 
 
 class Net(NamedTuple):
-    """An `Mlp` in columns with L layers, and the positions of its parameters in a member's flat parameters ``[D]``."""
+    """An `MLP` in columns with L layers, and the positions of its parameters in a member's flat parameters ``[D]``."""
 
     sizes: Array  # [L + 1] int64: inputs, hidden widths, outputs
     weights: Array  # [L] int64, position of the first number of each layer's weight
@@ -36,7 +36,7 @@ class Net(NamedTuple):
 
 
 @functools.lru_cache(64)  # results can be shared, because nobody writes into their arrays
-def net(mlp: Mlp, begin: int = 0) -> Net:
+def net(mlp: MLP, begin: int = 0) -> Net:
     """Return the `Net` of ``mlp``, with parameters from position ``begin`` on."""
     weights, biases, at = [], [], begin
     for count, size in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
@@ -45,10 +45,10 @@ def net(mlp: Mlp, begin: int = 0) -> Net:
         at += count + size
     ints = [np.array(values, np.int64) for values in (mlp.sizes, weights, biases)]
     kind = ACTIVATIONS[mlp.activation]
-    return Net._make((*ints, np.array(mlp._turned), kind, np.float32(mlp.leak), at, max(mlp.sizes)))
+    return Net._make((*ints, np.array(mlp._transposed), kind, np.float32(mlp.leak), at, max(mlp.sizes)))
 
 
-NOTHING = net(Mlp([1, 1], "identity"))  # placeholder for a network that an agent does not have
+NO_NET = net(MLP([1, 1], "identity"))  # placeholder for a network that an agent does not have
 
 
 def layers_of(net: Net, batch: int) -> Array:
@@ -71,7 +71,7 @@ def better(x, y):
 
 @compiled
 def forward(net, flat, acts, preactivations):
-    """Run `Mlp.forward` for one member with parameters ``flat [D]``: from inputs ``acts[0]`` to outputs ``acts[L]``,
+    """Run `MLP.forward` for one member with parameters ``flat [D]``: from inputs ``acts[0]`` to outputs ``acts[L]``,
     with memory from `layers_of`. ``preactivations`` has the same shape; only prelu uses it."""
     depth, columns = len(net.sizes) - 1, acts.shape[2]
     leak = flat[net.slope] if net.activation == PRELU else net.leak
@@ -87,12 +87,14 @@ def forward(net, flat, acts, preactivations):
                 net.weights[layer],
                 net.biases[layer],
             )
-            up(x, y, next_preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak)
+            layer_forward(
+                x, y, next_preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak
+            )
 
 
 @compiled
 def backward(net, flat, acts, preactivations, gradients, grad, parameters, inputs):
-    """Run `Mlp.backward` for one member, from ``gradients[L]``, d loss / d output.
+    """Run `MLP.backward` for one member, from ``gradients[L]``, d loss / d output.
 
     If ``parameters``, write d loss / d parameters to ``grad [D]``. If ``inputs``, write d loss / d x to
     ``gradients[0]``. ``gradients`` has the shape of ``acts``; ``acts`` and ``preactivations`` are from `forward`.
@@ -133,7 +135,7 @@ def backward(net, flat, acts, preactivations, gradients, grad, parameters, input
 
 @compiled
 def single(net, flat, rows, at):
-    """Run `Mlp.forward` for one member and one input, ``rows[at]``. Return the index of the output row.
+    """Run `MLP.forward` for one member and one input, ``rows[at]``. Return the index of the output row.
 
     ``rows`` is ``[., widest]``. Layers alternate between the rows ``at`` and ``at ^ 1`` and overwrite both.
     """
@@ -179,17 +181,17 @@ def single(net, flat, rows, at):
 class Learner(NamedTuple):
     """Weights and target weights ``[M, D]`` of M members, and the state of their `MemberAdam`."""
 
-    online: Array
-    target: Array
+    flat_parameters: Array
+    target_parameters: Array
     mean: Array  # [M, D]
     square: Array  # [M, D]
     counts: Array  # [M]
     lr: Array  # [M]
 
 
-def learner(online: Tensor, target: Tensor, optimizer: MemberAdam) -> Learner:
+def learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: MemberAdam) -> Learner:
     """Return the `Learner` whose arrays share the memory of these tensors."""
-    tensors = online, target, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
+    tensors = flat_parameters, target_parameters, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
     return Learner._make(tensor.numpy() for tensor in tensors)
 
 
@@ -200,7 +202,7 @@ def adam(learner_state, m, grad):
     count, lr, param, mean, square = (
         learner_state.counts[m],
         learner_state.lr[m],
-        learner_state.online[m],
+        learner_state.flat_parameters[m],
         learner_state.mean[m],
         learner_state.square[m],
     )
@@ -216,9 +218,9 @@ def adam(learner_state, m, grad):
 @compiled
 def follow(learner_state, m, tau):
     """Move the target weights of member m towards the online weights by the share ``tau`` (`Tensor.lerp_`)."""
-    target, online = learner_state.target[m], learner_state.online[m]
-    for k in range(len(target)):
-        target[k] += tau * (online[k] - target[k])
+    target_parameters, flat_parameters = learner_state.target_parameters[m], learner_state.flat_parameters[m]
+    for k in range(len(target_parameters)):
+        target_parameters[k] += tau * (flat_parameters[k] - target_parameters[k])
 
 
 @exact

@@ -8,7 +8,7 @@ axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one o
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
-| `InnerAgent` | the same, also on proxies | all of the above, and ``online``, ``with_weights``, ``select`` |
+| `InnerAgent` | the same, also on proxies | all of the above, and ``flat_parameters``, ``with_weights``, ``select`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. The
 numbers of member m depend only on ``seeds[m]`` and its experience. They are equal to the bit for any M (docs/design.md
@@ -204,10 +204,10 @@ class StepAgent(Agent):
 class InnerAgent(StepAgent):
     """A `StepAgent` that can train on proxies: hundreds of members at once, which leave as they finish (`select`)."""
 
-    online: nn.Parameter  # [M, D], all weights that actions depend on
+    flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
 
-    def with_weights(self, online: Tensor) -> Policy:
-        """Return the greedy policy of weights ``online [M', D]``, for any number of members M'."""
+    def with_weights(self, flat_parameters: Tensor) -> Policy:
+        """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
         raise NotImplementedError
 
     def select(self, members: Tensor) -> None:

@@ -156,7 +156,7 @@ class Rnd(Curiosity):
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         layers = _stack("", spaces.obs_shape[0], *[config.rnd_hidden_size] * 2, config.rnd_feature_dim)
         super().__init__(config, spaces, seeds, layers, config.rnd_lr)
-        self.target = Network(layers, Streams.from_name(seeds, "curiosity's target")).requires_grad_(False)
+        self.target_network = Network(layers, Streams.from_name(seeds, "curiosity's target")).requires_grad_(False)
         self.obs_moments = Moments(len(seeds), spaces.obs_shape)
         self.error_moments = Moments(len(seeds), ())
 
@@ -169,7 +169,7 @@ class Rnd(Curiosity):
             .float()
         )
         with torch.enable_grad():
-            predicted, true = (_through(network, x) for network in (self.network, self.target))
+            predicted, true = (_through(network, x) for network in (self.network, self.target_network))
             error = (predicted - true).square().mean(2)
             self._step(error.mean(1), learning)
         error = error.detach()
@@ -179,14 +179,14 @@ class Rnd(Curiosity):
     def tensors(self) -> dict[str, Tensor]:
         return {
             **super().tensors(),
-            "target": self.target.flat.detach(),
+            "target": self.target_network.flat.detach(),
             **{f"seen_{name}": value for name, value in self.obs_moments.state_dict().items()},
             **{f"paid_{name}": value for name, value in self.error_moments.state_dict().items()},
         }
 
     def select(self, members: Tensor) -> None:
         super().select(members)
-        self.target.flat = nn.Parameter(self.target.flat.detach()[members], requires_grad=False)
+        self.target_network.flat = nn.Parameter(self.target_network.flat.detach()[members], requires_grad=False)
         self.obs_moments.select(members)
         self.error_moments.select(members)
 

@@ -34,54 +34,53 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     return (z / temperature).exp().clamp(max=cap)
 
 
-def mean(values: Tensor, share: Tensor | None = None) -> Tensor:
-    """Return the mean over experiences, ``[M, B] -> [M]``, weighted by ``share [M, B]`` (None: equally).
+def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
+    """Return the mean over experiences, ``[M, B] -> [M]``, weighted by ``mean_weight [M, B]`` (None: equally).
 
-    ``share`` is 1/N for each of N experiences, which may be divided among several calls, and 0 for padding.
+    ``mean_weight`` is 1/N for each of N experiences, which may be divided among several calls, and 0 for padding.
     """
-    if share is None:
+    if mean_weight is None:
         return values.mean(1)
-    _check_shape("share", share, values)
-    return (values * share).sum(1)
+    _check_shape("mean_weight", mean_weight, values)
+    return (values * mean_weight).sum(1)
 
 
-def policy_gradient(scores: Tensor, actions: Tensor, weights: Tensor, share: Tensor | None = None) -> Tensor:
-    """Return the policy-gradient loss ``-mean(weight * log softmax(scores)[action])``: ``scores [M, B, A]``, ``actions
+def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weight: Tensor | None = None) -> Tensor:
+    """Return the policy-gradient loss ``-mean(weight * log softmax(logits)[action])``: ``logits [M, B, A]``, ``actions
     [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
 
     If the weight is the return-to-go, this is the causal vanilla policy gradient (Williams 1992; Sutton & Barto 2018,
     section 13.3). Subtracting a baseline from it reduces the variance: one number for a batch, or a value for each
-    state (actor-critic). The mean is over experiences, not over episodes. ``share`` is as in `mean`. Raises ValueError
-    for weights ``[M, B, 1]``, which would broadcast.
-    """
+    state (actor-critic). The mean is over experiences, not over episodes. ``mean_weight`` is as in `mean`. Raises
+    ValueError for weights ``[M, B, 1]``, which would broadcast."""
     _check_shape("weights", weights, actions)
-    return mean(weights.detach() * cross_entropy(scores, actions), share)
+    return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)
 
 
-def entropy_loss(scores: Tensor, beta: float, share: Tensor | None = None) -> Tensor:
-    """Return ``-beta * mean(H(softmax(scores)) / ln A)``, in [-beta, 0]: ``scores [M, B, A] -> [M]``. 0 for one action.
+def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None) -> Tensor:
+    """Return ``-beta * mean(H(softmax(logits)) / ln A)``, in [-beta, 0]: ``logits [M, B, A] -> [M]``. 0 for one action.
 
     Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by the largest entropy, ln A, is from
     the original notebook.
     """
-    log_p = scores.log_softmax(-1)
+    log_p = logits.log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
-    return -beta * mean(entropy / (math.log(scores.shape[-1]) or 1.0), share)
+    return -beta * mean(entropy / (math.log(logits.shape[-1]) or 1.0), mean_weight)
 
 
-def entropy(scores: Tensor) -> Tensor:
-    """Return the mean entropy of ``softmax(scores)`` in nats, ``[M, B, A] -> [M]``."""
-    return -entropy_loss(scores, math.log(scores.shape[-1]) or 1.0)
+def entropy(logits: Tensor) -> Tensor:
+    """Return the mean entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M]``."""
+    return -entropy_loss(logits, math.log(logits.shape[-1]) or 1.0)
 
 
-def explained_variance(values: Tensor, goal: Tensor, weight: Tensor | None = None) -> Tensor:
+def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return ``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 if values equal the goals up to a constant, 0
     if they predict no better than a constant, NaN if all goals are equal.
 
     ``weight`` are weights of the experiences (None: equal); the first weight must be above 0.
     """
-    total_variance = _variance(goal, weight)
-    return (1 - _variance(goal - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
+    total_variance = _variance(returns, weight)
+    return (1 - _variance(returns - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -92,10 +91,10 @@ def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
     return ((shifted - (shifted * share).sum(-1, keepdim=True)).square() * share).sum(-1)
 
 
-def value_loss(values: Tensor, returns: Tensor, delta: float, share: Tensor | None = None) -> Tensor:
+def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
     """Return ``delta * mean((V - G)^2)``: ``values, returns [M, B] -> [M]``. No gradient flows into the returns."""
     _check_shape("values", values, returns)
-    return delta * mean((values - returns.detach()).square(), share)
+    return delta * mean((values - returns.detach()).square(), mean_weight)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
@@ -109,7 +108,9 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     return -torch.minimum(free, bound), torch.where(free <= bound, -free, 0.0)
 
 
-def clipped_value_error(values: Tensor, goal: Tensor, old_values: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+def clipped_value_error(
+    values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None
+) -> tuple[Tensor, Tensor]:
     """Return the squared error of values, and its derivative with respect to them, ``[M, B]`` each.
 
     If ``clip`` is set, the error is the maximum of two squared errors: of the value, and of the value clipped to within
@@ -117,12 +118,12 @@ def clipped_value_error(values: Tensor, goal: Tensor, old_values: Tensor, clip: 
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
-    _check_shape("goals", goal, values)
-    error = values - goal
+    _check_shape("goals", returns, values)
+    error = values - returns
     if clip is None:
         return error.square(), 2 * error
     moved = values - old_values
-    bound = old_values + moved.clamp(-clip, clip) - goal
+    bound = old_values + moved.clamp(-clip, clip) - returns
     inside, free_error, other = moved.abs() <= clip, error.square(), bound.square()
     free = inside | (free_error >= other)
     return torch.where(free, free_error, other), torch.where(free, 2 * error, 0.0)

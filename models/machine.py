@@ -101,7 +101,7 @@ def exact(function: F) -> F:
     return _compile(function, EXACT)
 
 
-def within(function: F) -> F:
+def exact_inlined(function: F) -> F:
     """Compile like `exact` and inline into the caller: passing a `World` or `Members` takes longer than a short
     function."""
     return _compile(function, EXACT | INLINE)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.state import check_like, demand
+from models.state import check_like, require
 from models.streams import Streams
 
 _FIRST_SLOTS = 4096
@@ -149,10 +149,10 @@ class EpisodeMemory:
         """Replace all episodes by a saved state. Raises StateError if its fields differ from those in ``blank``, an
         example of an episode that is not in memory."""
         self.clear()
-        demand(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
+        require(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
-            demand(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
+            require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
             rows = {key: column[0].expand(sum(lengths), *column.shape[1:]) for key, column in blank.steps.items()}
             template = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": rows}
             check_like(template | {"lengths": lengths}, saved, name)

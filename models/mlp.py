@@ -30,7 +30,7 @@ Layer = tuple[Tensor, Tensor]
 """Weight and bias: ``[M, out, in]`` and ``[M, out, 1]`` in columns, ``[M, in, out]`` and ``[M, out]`` in rows."""
 
 
-class Mlp:
+class MLP:
     """An architecture: ``sizes`` are inputs, hidden widths and outputs. It holds no parameters: methods receive them,
     flat ``[M, size]`` or as the result of `layers`.
 
@@ -58,7 +58,7 @@ class Mlp:
         self._slope = activation == "prelu"
         self._from_input = activation in ("prelu", "silu")  # their derivative cannot be computed from their output
         # Whether a weight is stored transposed.
-        self._turned = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
+        self._transposed = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
         self._stored: list[tuple[int, ...]] = []
         for dense in self.dense:
             if layout == "columns":
@@ -76,7 +76,7 @@ class Mlp:
 
     def _first(self, generator: torch.Generator) -> Tensor:
         parts: list[Tensor] = []
-        for layer, turned in zip(self.dense, self._turned, strict=True):
+        for layer, turned in zip(self.dense, self._transposed, strict=True):
             weight, bias = layer.initial(generator)  # [in, out]
             parts += [(weight if turned or self.products is Rows else weight.T).reshape(-1), bias]
         return torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)])
@@ -86,35 +86,35 @@ class Mlp:
         pair holds the slope twice."""
         parts = flat.split([*self._counts, self.padding] if self.padding else self._counts, 1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._stored, strict=False)]
-        pairs = zip(views[0 : 2 * self.depth : 2], views[1::2], self._turned, strict=False)
+        pairs = zip(views[0 : 2 * self.depth : 2], views[1::2], self._transposed, strict=False)
         weights = [(weight.transpose(1, 2) if turned else weight, bias) for weight, bias, turned in pairs]
         return weights + [(views[-1], views[-1])] * self._slope
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """Run the network on ``x [M, in, B]`` (rows: ``[M, B, in]``). Return the trace for `backward`: the output of
         each hidden layer (for prelu and silu before the activation), then the output of the network."""
-        trace: list[Tensor] = []
+        activations: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:
             x = affine(weight, bias, x, activation, self.leak)
-            trace.append(x)
+            activations.append(x)
             if self._from_input:
                 x = self._activated(layers, x)
         weight, bias = layers[self.depth - 1]
-        trace.append(affine(weight, bias, x))
-        return trace
+        activations.append(affine(weight, bias, x))
+        return activations
 
     def backward(
-        self, layers: list[Layer], x: Tensor, trace: list[Tensor], gradient: Tensor, inputs: bool = False
+        self, layers: list[Layer], x: Tensor, activations: list[Tensor], gradient: Tensor, inputs: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x if ``inputs`` (else None). ``trace`` is the result of `forward` for ``x``."""
+        batch, and d loss / d x if ``inputs`` (else None). ``activations`` is the result of `forward` for ``x``."""
         parts: list[Tensor] = []
         slopes: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            activation = trace[i - 1] if i else x
+            activation = activations[i - 1] if i else x
             layer_input = self._activated(layers, activation) if i and self._from_input else activation
-            outer = self.products.outer(layer_input, gradient, self._turned[i])
+            outer = self.products.outer(layer_input, gradient, self._transposed[i])
             parts += [gradient.sum(self.products.batch), outer.flatten(1)]
             if i == 0 and not inputs:
                 break
@@ -130,12 +130,12 @@ class Mlp:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
         return torch.cat(parts, 1), gradient if inputs else None
 
-    def input_gradient(self, layers: list[Layer], trace: list[Tensor], gradient: Tensor) -> Tensor:
+    def input_gradient(self, layers: list[Layer], activations: list[Tensor], gradient: Tensor) -> Tensor:
         """Backpropagate ``gradient``, d loss / d output, to d loss / d x alone: half the products of `backward`."""
         for i in reversed(range(self.depth)):
             gradient = self.products.input_gradient(layers[i][0], gradient)
             if i:
-                gradient = self._derivative(layers, gradient, trace[i - 1])
+                gradient = self._derivative(layers, gradient, activations[i - 1])
         return gradient
 
     def _derivative(self, layers: list[Layer], gradient: Tensor, activation: Tensor) -> Tensor:
@@ -152,12 +152,12 @@ class Mlp:
 
 
 def parameters(sizes: Sequence[int]) -> int:
-    """Return the number of weights and biases of an `Mlp`."""
+    """Return the number of weights and biases of an `MLP`."""
     return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
 
 
 class MlpNetwork(nn.Module):
-    """An `Mlp` in rows as a module with weights: ``[M, B, inputs] -> [M, B, outputs]``.
+    """An `MLP` in rows as a module with weights: ``[M, B, inputs] -> [M, B, outputs]``.
 
     Autograd can differentiate it; it then calls the manual backward pass. `trace` and `gradient` are the two passes
     without autograd.
@@ -167,7 +167,7 @@ class MlpNetwork(nn.Module):
         self, sizes: Sequence[int], activation: str, streams: Streams, layer: type[Dense] = Dense, block: int = 1
     ):
         super().__init__()
-        self.mlp = Mlp(sizes, activation, layout="rows", layer=layer, block=block)
+        self.mlp = MLP(sizes, activation, layout="rows", layer=layer, block=block)
         self.members = len(streams)
         self.flat = nn.Parameter(self.mlp.initial(streams))
         self._views: tuple[int, list[Layer]] | None = None
@@ -181,17 +181,17 @@ class MlpNetwork(nn.Module):
         return self._views[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        return _ByHand.apply(x, self.flat, self) if torch.is_grad_enabled() else self.trace(x)[-1]
+        return _ByHand.apply(x, self.flat, self) if torch.is_grad_enabled() else self.activations(x)[-1]
 
-    def trace(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
-        """Return the result of `Mlp.forward`, with the module's weights or with ``flat [M, D]``."""
+    def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
+        """Return the result of `MLP.forward`, with the module's weights or with ``flat [M, D]``."""
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
 
     def gradient(
-        self, x: Tensor, trace: list[Tensor], of_outputs: Tensor, inputs: bool = False
+        self, x: Tensor, activations: list[Tensor], output_gradient: Tensor, inputs: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the result of `Mlp.backward`. ``of_outputs`` is d loss / d output."""
-        return self.mlp.backward(self.layers(), x, trace, of_outputs, inputs)
+        """Return the result of `MLP.backward`. ``output_gradient`` is d loss / d output."""
+        return self.mlp.backward(self.layers(), x, activations, output_gradient, inputs)
 
 
 class _ByHand(torch.autograd.Function):
@@ -199,10 +199,10 @@ class _ByHand(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, flat: Tensor, network: MlpNetwork) -> Tensor:
-        ctx.network, ctx.x, ctx.trace = network, x, network.trace(x)
-        return ctx.trace[-1]
+        ctx.network, ctx.x, ctx.activations = network, x, network.activations(x)
+        return ctx.activations[-1]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        of_parameters, of_inputs = ctx.network.gradient(ctx.x, ctx.trace, gradients[0], ctx.needs_input_grad[0])
+        of_parameters, of_inputs = ctx.network.gradient(ctx.x, ctx.activations, gradients[0], ctx.needs_input_grad[0])
         return of_inputs, of_parameters, None

@@ -11,16 +11,16 @@ from models.contract import Policy
 from models.critics import TwinCritics
 from models.curiosity import curiosity_of
 from models.losses import explained_variance
-from models.mlp import Layer, Mlp
+from models.mlp import MLP, Layer
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
-from models.replaying import Replaying
+from models.replaying import OffPolicyAgent
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams, in_step
 from models.varied import draw_all, groups
 
 
-class OffPolicy(Replaying):
+class TwinCriticAgent(OffPolicyAgent):
     """Base class of TD3 and SAC: an actor and twin critics that learn from a replay buffer. E is ``config.num_envs``.
 
     Internally, actions are vectors of A numbers in [-1, 1], which are scaled to the bounds of the environment. So noise
@@ -28,8 +28,8 @@ class OffPolicy(Replaying):
     Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its
     seed; all members must then be from one group of `groups`.
 
-    A subclass implements the methods that raise NotImplementedError, and may sample more numbers per step (`_draws`).
-    """
+    A subclass implements the methods that raise NotImplementedError, and may sample more numbers per step
+    (`_noise_spec`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     groups = staticmethod(groups)
@@ -41,10 +41,10 @@ class OffPolicy(Replaying):
         self.batch, hidden = first.batch_size, first.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], _vector(spaces)
         streams = in_step(seeds, "weights")
-        self.network = Mlp([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
-        self.online = nn.Parameter(self._initial(streams), requires_grad=False)
+        self.network = MLP([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
+        self.flat_parameters = nn.Parameter(self._initial(streams), requires_grad=False)
         rates = torch.tensor([member_configs.lr for member_configs in self.member_configs])
-        self.optimizer = MemberAdam(self.online, rates)
+        self.optimizer = MemberAdam(self.flat_parameters, rates)
         pair = self.obs_size + self.action_size
         twin_critics = getattr(config, "twin_critics", True)
         self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates, twin_critics)
@@ -54,13 +54,13 @@ class OffPolicy(Replaying):
             "reward": ((), torch.float32),
             "discount": ((), torch.float32),
         }
-        self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
+        self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
-        self.noise = NoiseBlocks(in_step(seeds, "exploration and replay"), self._draws())
+        self.noise = NoiseBlocks(in_step(seeds, "exploration and replay"), self._noise_spec())
         drifts = config.noise_type == "ornstein-uhlenbeck"
-        self.drift = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
-        self.numbers: dict[str, Tensor] = {}  # random numbers of the current step
+        self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
+        self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
         self.action_vectors = torch.empty(0)  # vectors of the current step, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0
@@ -72,7 +72,7 @@ class OffPolicy(Replaying):
         self._views()
 
     def _views(self) -> None:
-        self._actor: list[Layer] = self.network.layers(self.online[:, : self.network.size])
+        self._actor: list[Layer] = self.network.layers(self.flat_parameters[:, : self.network.size])
 
     def _outputs(self, vector: int) -> int:
         """Return the number of outputs of the actor's network, for action vectors of length ``vector``."""
@@ -82,7 +82,7 @@ class OffPolicy(Replaying):
         """Return initial weights of the actor, ``[M, D]``. The network's weights are first; a subclass may add more."""
         return self.network.initial(streams)
 
-    def _draws(self) -> list[Draw]:
+    def _noise_spec(self) -> list[Draw]:
         """Return the random numbers to sample for each step: ``explore`` and ``random`` for the action, the others for
         its updates."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
@@ -94,7 +94,8 @@ class OffPolicy(Replaying):
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]``, from the actor's ``outputs [M, ., E]`` and ``numbers``."""
+        """Return exploring action vectors ``[M, E, A]``, from the actor's ``outputs [M, ., E]`` and
+        ``random_numbers``."""
         raise NotImplementedError
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
@@ -104,29 +105,29 @@ class OffPolicy(Replaying):
 
     def act(self, obs: Tensor) -> Tensor:
         with torch.no_grad():
-            self.numbers = self.noise.next()
-            if self.drift is not None:
-                self.numbers["explore"] = self.drift.next(self.numbers["explore"])
+            self.random_numbers = self.noise.next()
+            if self.action_noise is not None:
+                self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
             vectors = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
             if not self._everyone:
                 vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._at_random())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
-            return self.executed(self.action_vectors)
+            return self.clip(self.action_vectors)
 
     def _at_random(self) -> Tensor:
         """Return uniformly random action vectors ``[M, E, A]``."""
-        return 2 * self.numbers["random"] - 1
+        return 2 * self.random_numbers["random"] - 1
 
-    def executed(self, vectors: Tensor) -> Tensor:
+    def clip(self, vectors: Tensor) -> Tensor:
         """Return the environment's actions for action ``vectors [M, E, A]``."""
         return torch.addcmul(self.centre, vectors, self.reach).maximum(self.low).minimum(self.high)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Play":
-        return Play(self, self.online, streams if self.config.test_noise else None)
+        return Play(self, self.flat_parameters, streams if self.config.test_noise else None)
 
-    def with_weights(self, online: Tensor) -> "Play":
-        return Play(self, online)
+    def with_weights(self, flat_parameters: Tensor) -> "Play":
+        return Play(self, flat_parameters)
 
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
@@ -144,10 +145,10 @@ class OffPolicy(Replaying):
     ) -> None:
         """Store the step with the action vectors that `act` chose; ``action`` is not used."""
         pair = torch.cat([obs, self.action_vectors], 2)
-        self.replay.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
+        self.replay_buffer.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)
-        if self.drift is not None:
-            self.drift.reset_finished(done)
+        if self.action_noise is not None:
+            self.action_noise.reset_finished(done)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
@@ -157,27 +158,27 @@ class OffPolicy(Replaying):
         if active is not None and active.all():
             self._everyone, active = True, None
         for i in range(self.updates_per_step):
-            loss = self.update({name: self.numbers[name][:, i] for name in self.of_updates}, active)
+            loss = self.update({name: self.random_numbers[name][:, i] for name in self.update_numbers}, active)
         if active is None:
             return loss
         self.logged = {tag: value.masked_fill(~active, torch.nan) for tag, value in self.logged.items()}
         return loss.masked_fill(~active, torch.nan)
 
-    of_updates: tuple[str, ...] = ("replay", "next")  # names of the random numbers with an axis of updates
+    update_numbers: tuple[str, ...] = ("replay", "next")  # names of the random numbers with an axis of updates
 
-    def update(self, numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
+    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
         """Update critics, actor and target networks of members ``learning [M]`` bool (None: all). Return the critics'
-        loss ``[M]``. ``numbers`` are the random numbers of one update: uniform ``replay [M, B]`` chooses the minibatch.
-        """
-        rows = self.replay.sample(numbers["replay"])
+        loss ``[M]``. ``random_numbers`` are the random numbers of one update: uniform ``replay [M, B]`` chooses the
+        minibatch."""
+        rows = self.replay_buffer.sample(random_numbers["replay"])
         pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
-        next_q = self.next_q(next_obs, numbers)
+        next_q = self.next_q(next_obs, random_numbers)
         reward = rows["reward"]
         if self.curiosity is not None:
             reward = reward + self._novelty(rows["pair"], rows["next_obs"], learning)
-        goal = torch.addcmul(reward, rows["discount"], next_q, value=self.config.discount)
-        loss, self.logged["train/q_mean"] = self.critics.update(pairs, goal, learning)
-        self.improve(pairs[:, : self.obs_size], numbers, learning)
+        td_target = torch.addcmul(reward, rows["discount"], next_q, value=self.config.discount)
+        loss, self.logged["train/q_mean"] = self.critics.update(pairs, td_target, learning)
+        self.improve(pairs[:, : self.obs_size], random_numbers, learning)
         return loss
 
     def _novelty(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
@@ -188,11 +189,11 @@ class OffPolicy(Replaying):
         action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
         return self.curiosity.rewards(obs, action, next_obs, learning)
 
-    def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+    def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return target values ``[M, B]`` of ``next_obs [M, O, B]``."""
         raise NotImplementedError
 
-    def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         """Update actor and target networks after an update of the critics, on ``obs [M, O, B]``."""
         raise NotImplementedError
 
@@ -201,8 +202,8 @@ class OffPolicy(Replaying):
     def select(self, members: Tensor) -> None:
         self.critics.select(members)
         self.logged = {tag: value[members] for tag, value in self.logged.items()}
-        if self.drift is not None:
-            self.drift.select(members)
+        if self.action_noise is not None:
+            self.action_noise.select(members)
         super().select(members)
 
     def metrics(self) -> dict[str, Tensor]:
@@ -212,7 +213,7 @@ class OffPolicy(Replaying):
         update_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if "values" in latest:
             update_metrics["train/grad_norm"] = norms([latest["gradient"]])
-            update_metrics["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["goal"])
+            update_metrics["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["td_target"])
         if "acted" in latest:
             update_metrics["train/policy_loss"] = self.policy_loss(latest)
         return self.logged | self.of_learners(update_metrics)
@@ -222,27 +223,32 @@ class OffPolicy(Replaying):
         return latest["acted"].flatten(1).mean(1).neg()
 
     def training_state(self) -> dict[str, Any]:
-        noise_state = {} if self.drift is None else {"action noise": self.drift.state_dict()}
+        noise_state = {} if self.action_noise is None else {"action noise": self.action_noise.state_dict()}
         return super().training_state() | {"critics": self.critics.training_state()} | noise_state
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         super().load_training_state(state)
         self.critics.load_training_state(state["critics"])
-        if self.drift is not None:
-            self.drift.load_state_dict(state["action noise"])
+        if self.action_noise is not None:
+            self.action_noise.load_state_dict(state["action noise"])
 
 
 class Play(Policy):
     """Evaluation policy of M trained actors: greedy, or sampled from ``streams``."""
 
-    def __init__(self, agent: OffPolicy, online: Tensor, streams: Streams | None = None):
-        self.agent, self.online, self.streams, self.members = agent, online, streams, len(online)
-        self.layers = agent.network.layers(online[:, : agent.network.size])
+    def __init__(self, agent: TwinCriticAgent, flat_parameters: Tensor, streams: Streams | None = None):
+        self.agent, self.flat_parameters, self.streams, self.members = (
+            agent,
+            flat_parameters,
+            streams,
+            len(flat_parameters),
+        )
+        self.layers = agent.network.layers(flat_parameters[:, : agent.network.size])
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         outputs = self.agent.network.forward(self.layers, obs.transpose(1, 2))[-1]
-        return self.agent.executed(self.agent.play(outputs, self.streams).nan_to_num(0.0))
+        return self.agent.clip(self.agent.play(outputs, self.streams).nan_to_num(0.0))
 
 
 def _vector(spaces: Spaces) -> int:

@@ -40,7 +40,7 @@ class Adam(LeanOptimizer):
         self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "step_count": 0})
-        self.share: Tensor | None = None  # [M], factor on each member's learning rate
+        self.lr_factor: Tensor | None = None  # [M], factor on each member's learning rate
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -60,8 +60,8 @@ class Adam(LeanOptimizer):
                     state |= {"mean": torch.zeros_like(param), "square": torch.zeros_like(param)}
                 update = _direction(param.grad, state["mean"], state["square"], group["betas"], root2, group["eps"])
                 update.mul_(group["lr"] / correction1)
-                if self.share is not None:
-                    update.mul_(self.share.to(update).view(-1, *[1] * (update.dim() - 1)))
+                if self.lr_factor is not None:
+                    update.mul_(self.lr_factor.to(update).view(-1, *[1] * (update.dim() - 1)))
                 param.sub_(update)
         return loss
 
@@ -221,15 +221,15 @@ class LockstepAdam:
         self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if per_member else 0
 
     @torch.no_grad()
-    def update(self, grad: Tensor, share: float = 1.0, moves: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]`` and learning rates multiplied by ``share``. ``moves [M]`` bool are the
+    def update(self, grad: Tensor, share: float = 1.0, learning: Tensor | None = None) -> None:
+        """Make one step with ``grad [M, D]`` and learning rates multiplied by ``lr_factor``. ``moves [M]`` bool are the
         members to update (None: all); it requires ``per_member``."""
         tensors = (self.param, grad, self.mean, self.square)
         in_step = isinstance(self.count, int)
         rows = [tensors] if in_step and len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
         counts = [self.count] * len(rows) if isinstance(self.count, int) else self.count.tolist()
         for m, (lr, row) in enumerate(zip(self.lr, rows, strict=False)):
-            if moves is not None and not moves[m]:
+            if learning is not None and not learning[m]:
                 continue
             param, member_grad, mean, square = ([tensor] for tensor in row)
             adamw(
@@ -249,7 +249,7 @@ class LockstepAdam:
                 weight_decay=0.0,
                 capturable=False,
             )
-        self.count = self.count + (1 if moves is None else moves)
+        self.count = self.count + (1 if learning is None else learning)
 
     def select(self, param: Tensor, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``). ``param [M', D]`` are their parameters from now on."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.state import demand
+from models.state import require
 
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of one number or vector of a row, by name."""
@@ -138,9 +138,9 @@ class ReplayBuffer:
         size = len(next(iter(rows.values())))
         saved_shapes = {name: (tuple(column.shape), column.dtype) for name, column in rows.items()}
         shapes = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
-        demand(saved_shapes == shapes, "replay", f"has {saved_shapes}", f"{shapes}")
+        require(saved_shapes == shapes, "replay", f"has {saved_shapes}", f"{shapes}")
         places = range(self.capacity) if size == self.capacity else (size,)
-        demand(size <= self.capacity and position in places, "replay", f"goes on at {position} of {size}", f"{places}")
+        require(size <= self.capacity and position in places, "replay", f"goes on at {position} of {size}", f"{places}")
         self._resize(size)
         self._grow(self.size)
         for dtype, table in self._tables.items():

@@ -20,7 +20,7 @@ def rates(member_configs: Sequence[Any]) -> Tensor:
     return torch.tensor([member_config.lr for member_config in member_configs], dtype=torch.float64)
 
 
-class Replaying(InnerAgent):
+class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_views`.
 
     ``member_configs`` are the hyperparameters of each member. ``steps`` is the number of steps so far in each
@@ -28,8 +28,8 @@ class Replaying(InnerAgent):
     """
 
     member_configs: list[Any]
-    optimizer: MemberAdam  # of ``online``
-    replay: ReplayBuffer
+    optimizer: MemberAdam  # of ``flat_parameters``
+    replay_buffer: ReplayBuffer
     curiosity: Curiosity | None
     noise: NoiseBlocks
     steps: int
@@ -40,7 +40,7 @@ class Replaying(InnerAgent):
         return {tag: numbers.masked_fill(waiting, torch.nan) for tag, numbers in values.items()}
 
     def status(self) -> dict[str, Tensor]:
-        buffer_sizes = torch.full((self.members,), self.replay.size)
+        buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
         return {"train/learning_rate": rates(self.member_configs), "train/buffer_size": buffer_sizes}
 
     def _views(self) -> None:
@@ -53,20 +53,20 @@ class Replaying(InnerAgent):
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
-        return (self.episodes >= self.config.init_episodes) & (self.replay.size >= max(1, self.config.fill))
+        return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
 
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, after compiled code has made them and written their rows."""
         self.steps += steps
-        self.replay.added(steps * self.envs)
+        self.replay_buffer.added(steps * self.envs)
 
     def select(self, members: Tensor) -> None:
         indices = members.tolist()
         self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
-        self.online = nn.Parameter(self.online[members], requires_grad=False)
-        self.optimizer.select(self.online, members)
+        self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
+        self.optimizer.select(self.flat_parameters, members)
         self.episodes = self.episodes[members]
-        self.replay.select(members)
+        self.replay_buffer.select(members)
         self.noise.select(members)
         if self.curiosity is not None:
             self.curiosity.select(members)
@@ -75,7 +75,7 @@ class Replaying(InnerAgent):
     def training_state(self) -> dict[str, Any]:
         return {
             "optimizer": self.optimizer.state_dict(),
-            "replay": self.replay.state_dict(),
+            "replay": self.replay_buffer.state_dict(),
             "episodes": self.episodes,
             "steps": self.steps,
             "noise": self.noise.state_dict(),
@@ -84,7 +84,7 @@ class Replaying(InnerAgent):
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self.replay.load_state_dict(state["replay"])
+        self.replay_buffer.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])

@@ -22,24 +22,24 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
     tensors may contain NaN: a diverged member does not end the others.
     """
     if isinstance(template, Mapping):
-        demand(isinstance(value, Mapping), name, f"is {_kind(value)}", _kind(template))
-        demand(set(template) == set(value), name, f"has {_listed(value)}", _listed(template))
+        require(isinstance(value, Mapping), name, f"is {_kind(value)}", _kind(template))
+        require(set(template) == set(value), name, f"has {_listed(value)}", _listed(template))
         for key, template_item in template.items():
             check_like(template_item, value[key], f"{name}.{key}")
         return value
-    demand(_kind(value) == _kind(template), name, f"is {_kind(value)}", _kind(template))
+    require(_kind(value) == _kind(template), name, f"is {_kind(value)}", _kind(template))
     if isinstance(template, list | tuple):
         for i, (template_item, item) in enumerate(zip(template, value, strict=True)):
             check_like(template_item, item, f"{name}[{i}]")
     elif isinstance(template, Tensor):
         counts = template.dtype == torch.int64 or name.rpartition(".")[2].startswith(_NOT_NEGATIVE)
-        demand(not (counts and bool((value < 0).any())), name, "is below 0", "0 and above")
+        require(not (counts and bool((value < 0).any())), name, "is below 0", "0 and above")
     elif isinstance(template, int | float):
-        demand(value >= 0 if isinstance(template, int) else value == value, name, f"is {value}", "a count or a number")
+        require(value >= 0 if isinstance(template, int) else value == value, name, f"is {value}", "a count or a number")
     return value
 
 
-def demand(holds: bool, name: str, problem: str, allowed: str) -> None:
+def require(holds: bool, name: str, problem: str, allowed: str) -> None:
     """Raise StateError with this message, unless ``holds``."""
     if not holds:
         raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.spaces import Continuous, Discrete
-from models.state import check_like, demand
+from models.state import check_like, require
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
@@ -95,9 +95,9 @@ class Streams:
 
     def get_state(self) -> Tensor:
         """Return the state of all generators as one uint8 tensor ``[M, bytes]``."""
-        return self.standing()()
+        return self.capture_state()()
 
-    def standing(self) -> Callable[[], Tensor]:
+    def capture_state(self) -> Callable[[], Tensor]:
         """Capture the current state, and return a function that returns it as `get_state` does. The function stacks the
         tensors only when called, because most captured states are never used."""
         states = [generator.get_state() for generator in self.generators]
@@ -124,8 +124,8 @@ class SharedStreams(Streams):
     def map_generators(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
         return super().map_generators(draw).index_select(0, self._of)
 
-    def standing(self) -> Callable[[], Tensor]:
-        get_states, of = super().standing(), self._of
+    def capture_state(self) -> Callable[[], Tensor]:
+        get_states, of = super().capture_state(), self._of
         return lambda: get_states().index_select(0, of)
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
@@ -180,7 +180,7 @@ class Blocks:
     def _begin(self, number: int) -> None:
         self.number = number  # of the current block; -1 before the first
         # The current block, and the next one if already sampled, each with the state of the streams before it.
-        self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.standing(), {})]
+        self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.capture_state(), {})]
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
     def draw_block(self) -> dict[str, Tensor]:
@@ -190,9 +190,9 @@ class Blocks:
     def prepare(self) -> None:
         """Sample the next block in advance. Another thread may call this while the current block is in use."""
         if len(self._blocks) == 1:
-            self._blocks.append((self.streams.standing(), self.draw_block()))
+            self._blocks.append((self.streams.capture_state(), self.draw_block()))
 
-    def turn(self) -> None:
+    def next_block(self) -> None:
         """Move to the next block."""
         self.prepare()
         del self._blocks[0]
@@ -221,16 +221,17 @@ class Blocks:
         ]
         self._by_step = None
 
-    def began(self) -> Tensor:
+    def block_start(self) -> Tensor:
         """Return the state of the streams before the current block."""
         return self._blocks[0][0]()
 
     def seek(self, began: Tensor, number: int) -> None:
-        """Move to block ``number``; -1 is before the first. ``began`` is the state of the streams before this block."""
+        """Move to block ``number``; -1 is before the first. ``block_start`` is the state of the streams before this
+        block."""
         self.streams.set_state(began)
         self._begin(max(number, 0) - 1)
         if number >= 0:
-            self.turn()
+            self.next_block()
 
 
 def _rows(state: Callable[[], Tensor], members: Tensor) -> Tensor:
@@ -254,7 +255,7 @@ class NoiseBlocks(Blocks):
     def next(self) -> dict[str, Tensor]:
         """Return the numbers of the next step, ``{name: [M, *shape]}``."""
         if self._used == self.steps:
-            self.turn()
+            self.next_block()
         self._used += 1
         return self.row(self._used - 1)
 
@@ -268,7 +269,7 @@ class NoiseBlocks(Blocks):
         done_steps = 0
         while not parts or done_steps < max_steps and done_steps + self.steps <= joined:
             if self._used == self.steps:
-                self.turn()
+                self.next_block()
             first, self._used = self._used, min(self.steps, self._used + max_steps - done_steps)
             parts.append({name: block[:, first : self._used] for name, block in self.block.items()})
             done_steps += self._used - first
@@ -285,8 +286,8 @@ class NoiseBlocks(Blocks):
                 block[name] = part.unflatten(2, shape).contiguous()  # copied here, because another thread may run this
         return block
 
-    def turn(self) -> None:
-        super().turn()
+    def next_block(self) -> None:
+        super().next_block()
         self._used = 0
 
     def get_ready(self) -> None:
@@ -296,10 +297,10 @@ class NoiseBlocks(Blocks):
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": self.began(), "used": self._used if self.block else None}
+        return {"streams": self.block_start(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         used = state["used"]
-        demand(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
+        require(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
         self.seek(state["streams"], -1 if used is None else 0)
         self._used = self.steps if used is None else used

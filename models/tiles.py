@@ -141,7 +141,7 @@ def _two(x, j, k, flat, weight, across, count, inner_stride):
 
 
 @inlined
-def up(x, y, preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak):
+def layer_forward(x, y, preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak):
     """Run a layer from inputs ``x`` to outputs ``y``, for all ``rows`` and the vectors of columns at j and k.
 
     With prelu, also store values before the activation in ``preactivations``. If ``rows`` is no multiple of the tile,

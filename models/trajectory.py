@@ -53,18 +53,20 @@ def discounted_returns(
     return lambda_returns(reward, next_return.expand_as(reward), valid, discount, 1.0)
 
 
-def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, trace: float) -> Tensor:
+def lambda_returns(
+    reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, gae_lambda: float
+) -> Tensor:
     """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
-    ``trace`` is lambda.
+    ``gae_lambda`` is lambda.
 
     ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
     after truncation. At the last valid step G_{t+1} is ``next_value`` too. Source: Sutton & Barto 2018, eq. 12.20.
     """
     returns: list[Tensor] = []
     running, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
-    bootstrap_part = (1 - trace) * next_value
+    bootstrap_part = (1 - gae_lambda) * next_value
     for t in range(len(reward) - 1, -1, -1):
-        traced = running if trace == 1 else bootstrap_part[t] + trace * running
+        traced = running if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * running
         ahead = torch.where(next_valid, traced, next_value[t])
         next_valid = valid[t]
         running = torch.where(next_valid, reward[t] + discount * ahead, running)
@@ -72,18 +74,16 @@ def lambda_returns(reward: Tensor, next_value: Tensor, valid: Tensor, discount: 
     return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
 
 
-def generalised_advantages(
-    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, trace: float
-) -> Tensor:
+def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
     """Return GAE ``A_t = d_t + discount_t trace A_{t+1}`` with ``d_t = r_t + discount_t V(s_{t+1}) - V(s_t)`` along the
-    first axis of rollouts ``[T, ...]``, in which episodes may begin and end anywhere. ``trace`` is lambda.
+    first axis of rollouts ``[T, ...]``, in which episodes may begin and end anywhere. ``gae_lambda`` is lambda.
 
     ``next_value`` is V of the observation after each step; if the episode ended (``done``), of its final observation.
     Traces are cut at the end of an episode and after the last step. ``discount`` is 0 after termination.
-    Values of 0 and a ``trace`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
+    Values of 0 and a ``gae_lambda`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
     """
     error = reward + discount * next_value - value
-    decay = (discount * trace).masked_fill(done, 0.0)
+    decay = (discount * gae_lambda).masked_fill(done, 0.0)
     advantages = [error[-1]]
     for step_error, share in zip(error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
         advantages.append(step_error + share * advantages[-1])

@@ -35,7 +35,7 @@ def validate(config: Any) -> str | None:
     return None
 
 
-def draw(config: Any, seed: int) -> Any:
+def sample_config(config: Any, seed: int) -> Any:
     """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``; unchanged unless ``vary_hp``.
 
     The learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in [int(x/3), 3x].
@@ -83,7 +83,7 @@ def _log_uniform(base: int, u: float) -> int:
 def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
     """Return the settings of each member of one tensor program (`draw`). Raises ValueError if shapes (`shape_of`)
     differ."""
-    configs_by_seed = {seed: draw(config, seed) for seed in set(seeds)}
+    configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
     member_configs = [configs_by_seed[seed] for seed in seeds]
     if any(shape_of(config_of_seed) != shape_of(member_configs[0]) for config_of_seed in configs_by_seed.values()):
         raise ValueError("members of different shapes; train each group of `groups` by itself")
@@ -98,7 +98,7 @@ def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Group the positions in ``seeds`` by shape (`shape_of`). Members of a group can share a tensor program."""
     group_rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    shapes = {seed: shape_of(draw(config, seed)) for seed in set(seeds)}
+    shapes = {seed: shape_of(sample_config(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):
         group_rows.setdefault(shapes[seed], []).append(position)
     return list(group_rows.values())

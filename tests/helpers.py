@@ -23,7 +23,7 @@ from control.loops.steps import StepLoop
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from models.contract import StepAgent
-from models.mlp import Mlp
+from models.mlp import MLP
 from models.proxies import files
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
@@ -178,7 +178,7 @@ def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
     return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0].loop
 
 
-def torch_mlp(mlp: Mlp, flat: Tensor, x: Tensor) -> Tensor:
+def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
     """``x [B, in]`` through one member's ``flat [size]`` by torch's functions, which autograd can follow."""
     layers = mlp.layers(flat[None])
     functions = {

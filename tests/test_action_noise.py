@@ -11,7 +11,7 @@ from torch import Tensor
 import test_sac
 import test_td3
 from models.action_noise import OrnsteinUhlenbeck
-from models.off_policy import OffPolicy
+from models.off_policy import TwinCriticAgent
 from rounding import FUNCTION, UNIT, assert_near, gamma
 from test_td3 import OBS, live
 
@@ -63,13 +63,13 @@ def test_its_deviation_is_what_its_text_says() -> None:
 def test_agents_explore_by_the_white_numbers_drifting(name: str) -> None:
     """With weights of 0 TD3's action is the noise itself and SAC's tanh of it, at a deviation of 1."""
     drifting, white = AGENTS[name](), AGENTS[name](noise_type="normal")
-    drifting.online.data.zero_()
+    drifting.flat_parameters.data.zero_()
     raw_actions, normal, ends = [], [], []
     for step in range(120):
         for agent in (drifting, white):
             live(agent, 1, learns=False, first=step)
         raw_actions.append(drifting.action_vectors)
-        normal.append(white.numbers["explore"])
+        normal.append(white.random_numbers["explore"])
         ends.append(episode_ends(drifting, step))
     actions, numbers, done = (torch.stack(series).double().numpy() for series in (raw_actions, normal, ends))
     for m, e, a in np.ndindex(actions.shape[1:]):
@@ -80,7 +80,7 @@ def test_agents_explore_by_the_white_numbers_drifting(name: str) -> None:
     assert done.any(0).all()
 
 
-def episode_ends(agent: OffPolicy, step: int) -> Tensor:
+def episode_ends(agent: TwinCriticAgent, step: int) -> Tensor:
     """Which episodes ``[M, E]`` `live` ends at a step."""
     generators = [torch.Generator().manual_seed(1000 * seed + step) for seed in agent.seeds]
     samples = [

@@ -160,11 +160,11 @@ def test_members_that_stay_go_on_as_if_nobody_had_left(case: str) -> None:
     full, part = full_loop.groups[0].loop, part_loop.groups[0].loop
     members = torch.tensor([2, 0][: full.agent.members])
     members = members.clamp(max=full.agent.members - 1)
-    old_weights, part.agent.budget = full.agent.online.detach().clone(), full.agent.budget
+    old_weights, part.agent.budget = full.agent.flat_parameters.detach().clone(), full.agent.budget
     assert part.select(members)
     for _ in range(24):
         full.step(), part.step()
-    assert not torch.equal(full.agent.online, old_weights), "they learn meanwhile"
+    assert not torch.equal(full.agent.flat_parameters, old_weights), "they learn meanwhile"
     assert part.agent.seeds == [full.agent.seeds[m] for m in members.tolist()]
     assert torch.equal(part.loss.nan_to_num(7e7), full.loss[members].nan_to_num(7e7))
     for name, values in full.agent.state_dict().items():

@@ -124,15 +124,15 @@ def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
     our_agent, _ = ddqn_and_proxies(preset)
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)
     with torch.no_grad():
-        our_agent.target.add_(
-            0.3 * torch.randn_like(our_agent.target)
+        our_agent.target_parameters.add_(
+            0.3 * torch.randn_like(our_agent.target_parameters)
         )  # apart, so that it matters which network does what
-    plain_ddqn.take_weights(plain.online, our_agent.network.layers(our_agent.online), 0)
-    plain_ddqn.take_weights(plain.target, our_agent.network.layers(our_agent.target), 0)
+    plain_ddqn.take_weights(plain.online, our_agent.network.layers(our_agent.flat_parameters), 0)
+    plain_ddqn.take_weights(plain.target, our_agent.network.layers(our_agent.target_parameters), 0)
     old_weights = flat_of(plain.online)
-    rows = {name: torch.randn(300, 1, *shape) for name, (shape, _) in our_agent.replay.columns.items()}
+    rows = {name: torch.randn(300, 1, *shape) for name, (shape, _) in our_agent.replay_buffer.columns.items()}
     rows["action"] = torch.randint(2, (300, 1)).float()
-    our_agent.replay.load_state_dict({"rows": rows, "position": 300})
+    our_agent.replay_buffer.load_state_dict({"rows": rows, "position": 300})
     for field, name in zip(plain.memory.fields, ("obs", "action", "next_obs", "reward"), strict=False):
         field[:300] = rows[name].reshape(300, -1).to(field.dtype)
     plain.memory.done[:300] = 1 - rows["discount"]
@@ -140,7 +140,7 @@ def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
         uniform = torch.rand(1, plain.settings.batch)
         our_agent.update(uniform)
         plain.update(*plain.memory.at((uniform[0] * 300).long()))
-    for plain_network, flat in ((plain.online, our_agent.online), (plain.target, our_agent.target)):
+    for plain_network, flat in ((plain.online, our_agent.flat_parameters), (plain.target, our_agent.target_parameters)):
         expected = [part[0].reshape(-1) for layer in our_agent.network.layers(flat) for part in layer]
         actual = [parameter.flatten() for parameter in plain_network.parameters()]
         torch.testing.assert_close(torch.cat(actual), torch.cat(expected), atol=1e-5, rtol=0)
@@ -218,7 +218,7 @@ def model_agent(name: str, **changes: Any) -> Any:
 @torch.no_grad()
 def model_update(agent: Any) -> None:
     agent.numbers = agent.noise.next()
-    agent.update(agent.of_update(0))
+    agent.update(agent.numbers_of_update(0))
 
 
 @pytest.mark.parametrize("name", ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
@@ -238,7 +238,7 @@ def test_the_plain_replay_learns_like_ours() -> None:
     agent = model_agent("ER")
     agents = plain_mg.plain_agents(agent)
     assert [len(plain.rows[0]) for plain in agents] == [30, 30]
-    online = agent.values.online
+    online = agent.values.q_network
     for member, plain in enumerate(agents):
         take(plain.values, online.flat[member])
         take(plain.target, agent.values.target[member])

@@ -134,7 +134,7 @@ def begin_loop(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None)
 
 def weights(loop: StepLoop) -> list[Tensor]:
     agent: Any = loop.agent
-    parameters = [agent.online] + [agent.critics.online for _ in [0] if hasattr(agent, "critics")]
+    parameters = [agent.flat_parameters] + [agent.critics.flat_parameters for _ in [0] if hasattr(agent, "critics")]
     return [tensor.clone() for tensor in parameters]
 
 
@@ -149,7 +149,9 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    second = train(new, steps, rule(3), inner.config.train_episodes, advance=compiled.Advance(), look=compiled.LOOK)
+    second = train(
+        new, steps, rule(3), inner.config.train_episodes, advance=compiled.Advance(), look=compiled.COMPACT_EVERY
+    )
     return old, new, first, second
 
 
@@ -205,7 +207,7 @@ def test_a_training_ends_at_the_same_step(rule: str, changes: dict[str, Any]) ->
     assert first.steps.unique().numel() > 1 or int(first.steps[0]) < 400
     for name in ("steps", "episodes"):
         assert torch.equal(getattr(first, name), getattr(second, name)), name
-    torch.testing.assert_close(second.policy.online, first.policy.online, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(second.policy.flat_parameters, first.policy.flat_parameters, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_threads_change_no_bit(argv: str, rule: str) -> None:
         inner.threads = threads
         training = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
         policy: Any = training.policy
-        online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.online
+        online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.flat_parameters
         results.append([online, training.steps, training.episodes, inner.test(policy, seeds).returns])
     assert results[0][0].unique().numel() > 20 and len(results[0][1]) == 7
     for other in results[1:]:
@@ -284,7 +286,7 @@ def test_plays_the_same_episodes(game: str, kind: str) -> None:
     inner = InnerLoop(settings.proxy, kind, settings.agent, game)
     seeds = list(range(40))
     agent = inner.agent_class(inner.agent_config, inner.stages.spaces, seeds)
-    flat_weights = size * Streams(seeds).normal(agent.online.shape[1])
+    flat_weights = size * Streams(seeds).normal(agent.flat_parameters.shape[1])
     policy, starts = agent.with_weights(flat_weights), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
     actual, expected = compiled.play(policy, real, starts), rollout(policy, real, starts, keep=False)
@@ -369,7 +371,8 @@ def test_members_that_share_a_proxy_s_memory_are_no_other_kind(argv: str) -> Non
     kinds = len(compiled._steps.signatures)
     loop.finish(shared_loop)
     assert (
-        torch.equal(separate_loop.agent.online, shared_loop.agent.online) and len(compiled._steps.signatures) == kinds
+        torch.equal(separate_loop.agent.flat_parameters, shared_loop.agent.flat_parameters)
+        and len(compiled._steps.signatures) == kinds
     )
 
 

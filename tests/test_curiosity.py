@@ -229,7 +229,7 @@ def test_the_bonus_is_added_to_the_rewards_of_a_batch() -> None:
     curious.curiosity = Three()  # type: ignore[assignment]
     live(curious, 1.0, 1.0)
     live(rich, 4.0, 1.0)
-    assert torch.equal(curious.online, rich.online)
+    assert torch.equal(curious.flat_parameters, rich.flat_parameters)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,8 +241,8 @@ def test_a_last_step_earns_what_any_other_does(kind: str) -> None:
     assert ending_agent.curiosity is not None and going_on.curiosity is not None
     for ending_weights, other in zip(weights(ending_agent.curiosity), weights(going_on.curiosity), strict=True):
         assert torch.equal(ending_weights, other)
-    assert not torch.equal(ending_agent.online, going_on.online)
-    assert not torch.equal(ending_agent.online, agent(intrinsic=kind).online)
+    assert not torch.equal(ending_agent.flat_parameters, going_on.flat_parameters)
+    assert not torch.equal(ending_agent.flat_parameters, agent(intrinsic=kind).flat_parameters)
 
 
 def test_a_setting_chooses_the_kind() -> None:

@@ -11,10 +11,10 @@ from torch import Tensor
 from helpers import torch_mlp
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
-from models.agents.ddqn.networks import Dueling
+from models.agents.ddqn.networks import DuelingQNetwork
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
-from models.varied import draw
+from models.varied import sample_config
 from rounding import assert_near, backpropagated, gamma
 
 ACTIONS, OBS = 3, 4
@@ -48,9 +48,12 @@ def live(agent: Agent, steps: int, learns: bool = True) -> None:
 def learned(agent: Agent) -> dict[str, Tensor]:
     optimizer = agent.optimizer
     return {
-        "online": agent.online.data, "target": agent.target.data, "mean": optimizer.mean, "square": optimizer.square,
+        "online": agent.flat_parameters.data,
+        "target": agent.target_parameters.data,
+        "mean": optimizer.mean,
+        "square": optimizer.square,
         "count": optimizer.count,
-    }  # fmt: skip
+    }
 
 
 # -- one update --------------------------------------------------------------------------------------------------------
@@ -78,9 +81,9 @@ def test_an_update_worked_by_hand() -> None:
         hidden_sizes=(2,), activation="identity", batch_size=5, init_episodes=0, discount=0.5, lr=0.125, tau=0.25
     )
     agent = make_agent(config, (0, 1), Spaces((2,), Discrete(2)))
-    table(agent, agent.online.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
-    table(agent, agent.target.data, [[[0, 0], [10, 20]], [[0, 0], [10, 20]]])
-    online, target = agent.online.data.clone(), agent.target.data.clone()
+    table(agent, agent.flat_parameters.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
+    table(agent, agent.target_parameters.data, [[[0, 0], [10, 20]], [[0, 0], [10, 20]]])
+    online, target = agent.flat_parameters.data.clone(), agent.target_parameters.data.clone()
     state = torch.eye(2)[:, None]
     zero, next_state = state[:1].expand(2, 1, 2), state[1:].expand(2, 1, 2)
     agent.act(zero)
@@ -95,9 +98,11 @@ def test_an_update_worked_by_hand() -> None:
     last_bias[..., 0] = torch.tensor([[0.0, -8], [0, 4]])
     torch.testing.assert_close(agent.optimizer.mean, 0.1 * gradient)  # 1 - beta1 = 0.1
     # Adam's first step is its step size against the gradient's sign; then a quarter of the way for the target.
-    assert_near(agent.online.data, online - 0.125 * gradient.sign(), gamma(8) * (online.abs() + 0.125))
+    assert_near(agent.flat_parameters.data, online - 0.125 * gradient.sign(), gamma(8) * (online.abs() + 0.125))
     assert_near(
-        agent.target.data, target + 0.25 * (agent.online.data - target), gamma(3) * (target.abs() + online.abs())
+        agent.target_parameters.data,
+        target + 0.25 * (agent.flat_parameters.data - target),
+        gamma(3) * (target.abs() + online.abs()),
     )
 
 
@@ -106,7 +111,7 @@ def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
     agent = make_agent(dataclasses.replace(NOW, discount=0.9), (0,))
     obs = torch.randn(1, 1, OBS)
     action = agent.act(obs)
-    old_q = [torch_values(agent, flat.data[0], obs[0])[0] for flat in (agent.online, agent.target)]
+    old_q = [torch_values(agent, flat.data[0], obs[0])[0] for flat in (agent.flat_parameters, agent.target_parameters)]
     agent.observe(obs, action, obs, torch.ones(1, 1), torch.full((1, 1), raw), torch.ones(1, 1, dtype=torch.bool))
     td_target = 1 + 0.9 * raw * old_q[1][old_q[0].argmax()]
     assert agent.learn().item() == pytest.approx((old_q[0][action.item()] - td_target).item() ** 2, rel=1e-4)
@@ -118,7 +123,7 @@ def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
 def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
     """Action values ``[B, A]`` of one member, as Wang et al. 2016 or the public code has them."""
     network = agent.network
-    if not isinstance(network, Dueling):
+    if not isinstance(network, DuelingQNetwork):
         return torch_mlp(network, flat, obs)
     part_weights = flat.split([part.size for part in network.parts])
     features = torch_mlp(network.features, part_weights[0], obs)
@@ -132,11 +137,11 @@ def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
 
 def torch_loss(agent: Agent, flat: Tensor, m: int) -> Tensor:
     """The whole loss of member ``m`` over what this step draws from the buffer."""
-    batch = agent.replay.sample(agent.numbers["replay"][:, 0])
+    batch = agent.replay_buffer.sample(agent.random_numbers["replay"][:, 0])
     obs, next_obs, action, reward, discount = (part[m] for part in batch.values())
     with torch.no_grad():
         next_action = torch_values(agent, flat, next_obs).argmax(1, keepdim=True)
-        next_q = torch_values(agent, agent.target.data[m], next_obs).gather(1, next_action)[:, 0]
+        next_q = torch_values(agent, agent.target_parameters.data[m], next_obs).gather(1, next_action)[:, 0]
     chosen_q = torch_values(agent, flat, obs).gather(1, action.long()[:, None])[:, 0]
     return (chosen_q - reward - agent.config.discount * discount * next_q).square().mean()
 
@@ -150,9 +155,11 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS)
 def test_the_gradient_is_that_of_the_whole_loss(head: str, activation: str) -> None:
     agent = make_agent(dataclasses.replace(NOW, activation=activation, hidden_sizes=(9, 9), **HEADS[head]))
-    agent.target.data += 0.3 * torch.randn(agent.target.shape, generator=torch.Generator().manual_seed(0))
+    agent.target_parameters.data += 0.3 * torch.randn(
+        agent.target_parameters.shape, generator=torch.Generator().manual_seed(0)
+    )
     live(agent, 30, learns=False)
-    flats = [agent.online.data[m].clone().requires_grad_() for m in range(3)]
+    flats = [agent.flat_parameters.data[m].clone().requires_grad_() for m in range(3)]
     losses = [torch_loss(agent, flats[m], m) for m in range(3)]
     agent_losses = agent.learn()
     for m in range(3):
@@ -198,7 +205,7 @@ def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) 
     agent = make_agent(dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4), (0, 1))
     obs = torch.randn(2, 4, OBS)
     greedy_actions, sampled_actions = (
-        agent.with_weights(agent.online).act(obs),
+        agent.with_weights(agent.flat_parameters).act(obs),
         torch.stack([agent.act(obs) for _ in range(ticks)]),
     )
     expected = epsilon / ACTIONS * torch.ones(2, 4, ACTIONS, dtype=torch.float64)
@@ -217,9 +224,9 @@ def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) 
 
 def test_greedy_takes_the_first_of_equal_values() -> None:
     agent = make_agent()
-    agent.online.data.zero_()
-    assert agent.with_weights(agent.online).act(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
-    policy = agent.with_weights(make_agent(seeds=(7, 8)).online.data)
+    agent.flat_parameters.data.zero_()
+    assert agent.with_weights(agent.flat_parameters).act(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
+    policy = agent.with_weights(make_agent(seeds=(7, 8)).flat_parameters.data)
     obs = torch.randn(2, 6, OBS)
     assert torch.equal(policy.act(obs), make_agent(seeds=(7, 8)).begin(6, Streams([7, 8])).act(obs))
 
@@ -230,7 +237,7 @@ def test_greedy_takes_the_first_of_equal_values() -> None:
 def test_members_wait_for_their_episodes_and_do_not_move() -> None:
     """Member m ends an episode at every tick from 3 m on, and needs two."""
     agent = make_agent(dataclasses.replace(NOW, init_episodes=2))
-    agent.target.data += 0.1  # apart from the online network, so that a soft update would show
+    agent.target_parameters.data += 0.1  # apart from the online network, so that a soft update would show
     obs, started = torch.randn(3, 1, OBS), [1, 4, 7]
     for tick in range(12):
         old_state = {name: value.clone() for name, value in learned(agent).items()}
@@ -247,11 +254,11 @@ def test_members_wait_for_their_episodes_and_do_not_move() -> None:
 
 def test_nobody_learns_before_the_memory_has_its_fill() -> None:
     agent = make_agent(dataclasses.replace(NOW, fill=11, num_envs=2))
-    old_weights = agent.online.data.clone()
+    old_weights = agent.flat_parameters.data.clone()
     live(agent, 5)
-    assert agent.replay.size == 10 and torch.equal(agent.online.data, old_weights)
+    assert agent.replay_buffer.size == 10 and torch.equal(agent.flat_parameters.data, old_weights)
     live(agent, 1)
-    assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.online.data, old_weights)
+    assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.flat_parameters.data, old_weights)
 
 
 def test_updates_for_each_step() -> None:
@@ -259,7 +266,7 @@ def test_updates_for_each_step() -> None:
     agent = make_agent(dataclasses.replace(NOW, updates_per_step=3))
     live(agent, 9)
     assert agent.optimizer.count.tolist() == [27, 27, 27]
-    assert not torch.equal(*agent.numbers["replay"].unbind(1)[:2])
+    assert not torch.equal(*agent.random_numbers["replay"].unbind(1)[:2])
 
 
 # -- varied members ----------------------------------------------------------------------------------------------------
@@ -274,7 +281,7 @@ def test_a_varied_member_is_an_agent_with_these_settings_to_the_bit(head: str) -
     for seed in range(3):
         varied, plain = (
             make_agent(config, [seed]),
-            make_agent(dataclasses.replace(draw(config, seed), vary_hp=False), [seed]),
+            make_agent(dataclasses.replace(sample_config(config, seed), vary_hp=False), [seed]),
         )
         live(varied, 20)
         live(plain, 20)

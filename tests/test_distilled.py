@@ -35,9 +35,9 @@ def test_a_target_says_what_the_pairs_say_and_is_the_same_in_company(game: str, 
         searched.shape == (4, 5 * numbers)
         and not search_stages.searched_part(template).view(5, -1)[:, numbers - 1].any()
     )
-    flat = search_stages.completed(searched, template)
+    flat = search_stages.with_searched_part(searched, template)
     for searched_row, row in zip(searched, flat, strict=True):
-        assert torch.equal(search_stages.completed(searched_row, template), row)
+        assert torch.equal(search_stages.with_searched_part(searched_row, template), row)
     fixed, first = search_stages.parameters.fixed(flat), search_stages.parameters.fixed(template[None])
     assert fixed["states.table"].shape == (4, 5, search_stages.parameters.state_size)
     for name in ("target.center", "target.spread"):
@@ -53,8 +53,8 @@ def test_first_weights_are_those_of_the_stream() -> None:
     search_stages = stages("cartpole", "--pairs", "5")
     template = search_stages.initial(Streams([3]))[0]
     searched = (search_stages.searched_part(template) + 0.5 * Streams([4]).normal(30)[0]).expand(2, -1)
-    flat = search_stages.taught(searched, template, Streams([7, 8]))
-    assert torch.equal(flat[0], search_stages.taught(searched[:1], template, Streams([7]))[0])
+    flat = search_stages.trained_on_pairs(searched, template, Streams([7, 8]))
+    assert torch.equal(flat[0], search_stages.trained_on_pairs(searched[:1], template, Streams([7]))[0])
     assert torch.equal(*search_stages.parameters.fixed(flat)["states.table"]) and not torch.equal(*flat)
 
 

@@ -40,7 +40,7 @@ class Watched(InnerLoop):
         return outcome
 
     def test(self, policy: Any, seeds: Any) -> Episodes:
-        self.tested |= dict(zip(seeds, policy.online.clone(), strict=True))
+        self.tested |= dict(zip(seeds, policy.flat_parameters.clone(), strict=True))
         return super().test(policy, seeds)
 
 

@@ -175,7 +175,7 @@ def test_those_who_stay_go_on_as_before(name: str, ticks: int) -> None:
             else list(zip(full_finished.members.tolist(), full_finished.lengths.tolist(), strict=True))
         )
         assert sorted(fewer_lengths) == [pair for pair in full_lengths if pair[0] in (1, 3)]
-    assert torch.equal(full_loop.agent.online[stay], fewer.agent.online)
+    assert torch.equal(full_loop.agent.flat_parameters[stay], fewer.agent.flat_parameters)
     assert torch.equal(full_loop.loss[stay].nan_to_num(-1), fewer.loss.nan_to_num(-1))
 
 
@@ -211,7 +211,10 @@ def test_goes_on_from_its_state_to_the_bit(name: str, ticks: int) -> None:
             assert full_finished.step == resumed_finished.step
             for field in ("members", "returns", "lengths"):
                 assert torch.equal(getattr(full_finished, field), getattr(resumed_finished, field))
-    assert torch.equal(full_loop.agent.online, other.agent.online) and full_loop.steps == other.steps == ticks + 90
+    assert (
+        torch.equal(full_loop.agent.flat_parameters, other.agent.flat_parameters)
+        and full_loop.steps == other.steps == ticks + 90
+    )
     assert torch.equal(full_loop.loss, other.loss) and torch.equal(full_loop.seeds, other.seeds)
 
 

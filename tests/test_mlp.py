@@ -13,7 +13,7 @@ from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
 from models.agents.model_generalisation.values import network
 from models.layers import BLOCK, Dense, Truncated
-from models.mlp import Mlp, MlpNetwork
+from models.mlp import MLP, MlpNetwork
 from models.streams import Streams
 from rounding import Stack, assert_near
 
@@ -40,17 +40,17 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def make_mlp(sizes: Sequence[int], activation: str, layout: str, members: int = 3) -> tuple[Mlp, Tensor]:
+def make_mlp(sizes: Sequence[int], activation: str, layout: str, members: int = 3) -> tuple[MLP, Tensor]:
     """An architecture and parameters, biases and slopes as learning may make them."""
     layer, block = (Dense, 1) if layout == "columns" else (Truncated, BLOCK)
-    mlp = Mlp(sizes, activation, layout=layout, layer=layer, block=block)
+    mlp = MLP(sizes, activation, layout=layout, layer=layer, block=block)
     flat = mlp.initial(Streams(range(members))) * 1.5 + 0.2 * random_tensor(members, mlp.size, seed=7)
     if activation == "prelu":
         flat[:, slope(mlp)] = torch.tensor([0.25, -0.6, 0.0, 0.1, 0.9][:members])
     return mlp, flat
 
 
-def slope(mlp: Mlp) -> int:
+def slope(mlp: MLP) -> int:
     """Where prelu's stands, before what fills the row up."""
     return mlp.size - mlp.padding - 1
 
@@ -60,13 +60,13 @@ def placed(x: Tensor, layout: str) -> Tensor:
     return x.transpose(1, 2) if layout == "columns" else x
 
 
-def plain_layers(mlp: Mlp, flat: Tensor, layout: str, member: int) -> list[tuple[Tensor, Tensor]]:
+def plain_layers(mlp: MLP, flat: Tensor, layout: str, member: int) -> list[tuple[Tensor, Tensor]]:
     """Weights ``[out, in]`` and biases ``[out]`` of a member, views of ``flat``."""
     layers = [(weight[member], bias[member]) for weight, bias in mlp.layers(flat)[: mlp.depth]]
     return [(w, b[:, 0]) if layout == "columns" else (w.T, b) for w, b in layers]
 
 
-def torch_stack(mlp: Mlp, flat: Tensor, layout: str, member: int) -> nn.Sequential:
+def torch_stack(mlp: MLP, flat: Tensor, layout: str, member: int) -> nn.Sequential:
     """The member as torch's own modules, one activation module shared by all layers."""
     between, modules = MODULES[mlp.activation](), []
     if mlp.activation == "prelu":
@@ -79,7 +79,7 @@ def torch_stack(mlp: Mlp, flat: Tensor, layout: str, member: int) -> nn.Sequenti
 
 
 def check_member(
-    mlp: Mlp, flat: Tensor, x: Tensor, upstream: Tensor, layout: str, m: int, stack: nn.Sequential, actual: list[Tensor]
+    mlp: MLP, flat: Tensor, x: Tensor, upstream: Tensor, layout: str, m: int, stack: nn.Sequential, actual: list[Tensor]
 ) -> None:
     """Outputs ``[B, out]``, gradients of the parameters and of the inputs ``x [B, in]``: those of torch's ``stack``, by
     as much as rounding may move them."""
@@ -99,8 +99,8 @@ def check_member(
     assert_near(actual[2], torch_input.grad, input_bound)
 
 
-def torch_gradient(mlp: Mlp, stack: nn.Sequential, layout: str) -> Tensor:
-    """The gradients of `torch_stack`, in the places of `Mlp.layers`; what fills a row up has none."""
+def torch_gradient(mlp: MLP, stack: nn.Sequential, layout: str) -> Tensor:
+    """The gradients of `torch_stack`, in the places of `MLP.layers`; what fills a row up has none."""
     gradient = torch.zeros(1, mlp.size)
     linear = [module for module in stack if isinstance(module, nn.Linear)]
     for (weight, bias), torch_layer in zip(plain_layers(mlp, gradient, layout, 0), linear, strict=True):
@@ -118,7 +118,7 @@ def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activat
         check_against_torch(*make_mlp(sizes, activation, layout), layout, batch)
 
 
-def check_against_torch(mlp: Mlp, flat: Tensor, layout: str, batch: int) -> None:
+def check_against_torch(mlp: MLP, flat: Tensor, layout: str, batch: int) -> None:
     x, upstream = random_tensor(3, batch, mlp.sizes[0]), random_tensor(3, batch, mlp.sizes[-1], seed=1)
     placed_x, goal, layers = placed(x, layout), placed(upstream, layout), mlp.layers(flat)
     trace = mlp.forward(layers, placed_x)
@@ -137,17 +137,17 @@ def test_autograd_goes_through_the_backward_pass_by_hand(sizes: list[int], activ
     outputs = net(x)
     parameters, input_gradient = torch.autograd.grad(outputs, (net.flat, x), upstream)
     with torch.no_grad():
-        by_hand = net.gradient(x, net.trace(x), upstream, inputs=True)
-        assert torch.equal(net(x), outputs) and torch.equal(net.trace(x, net.flat.clone())[-1], outputs)
+        by_hand = net.gradient(x, net.activations(x), upstream, inputs=True)
+        assert torch.equal(net(x), outputs) and torch.equal(net.activations(x, net.flat.clone())[-1], outputs)
         assert (
             torch.equal(by_hand[0], parameters) and by_hand[1] is not None and torch.equal(by_hand[1], input_gradient)
         )
         net.flat.data = net.flat.data * 2  # other memory: the views of the old are no longer used
-        assert torch.equal(net.trace(x)[-1], net.trace(x, net.flat)[-1])
+        assert torch.equal(net.activations(x)[-1], net.activations(x, net.flat)[-1])
 
 
 def test_leakyrelu_of_another_slope() -> None:
-    mlp = Mlp([3, 8, 2], "leakyrelu", leak=0.25)
+    mlp = MLP([3, 8, 2], "leakyrelu", leak=0.25)
     flat, x = mlp.initial(Streams([0])), random_tensor(1, 3, 6)
     trace = mlp.forward(mlp.layers(flat), x)
     stack = torch_stack(mlp, flat, "columns", 0)
@@ -163,7 +163,7 @@ def test_leakyrelu_of_another_slope() -> None:
 @pytest.mark.parametrize("sizes", [[4, 83, 1], [9, 40, 30, 2], [2, 6, 5]], ids=str)
 def test_initial_parameters_are_drawn_as_those_of_linear(sizes: list[int]) -> None:
     """Every weight and bias uniform within 1/sqrt(inputs), as `torch.nn.Linear` says."""
-    mlp = Mlp(sizes, "prelu")
+    mlp = MLP(sizes, "prelu")
     layers = mlp.layers(mlp.initial(Streams(range(300))))
     assert torch.equal(layers[-1][0], torch.full((300, 1, 1), 0.25))
     for (weight, bias), inputs in zip(layers[:-1], sizes[:-1], strict=True):

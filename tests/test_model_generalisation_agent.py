@@ -36,12 +36,12 @@ parity = load_script("model_generalisation/parity")
 def test_learning_begins_with_the_first_period_after_its_start(start: int, period: int, first: int) -> None:
     """As in the original, where a period trains if it begins no sooner: after ``first`` steps without an update."""
     loop = step_loop("ER", MAZE, training_start_time=start, steps_per_epoch=period)
-    initial_weights = loop.agent.values.online.flat.detach().clone()
+    initial_weights = loop.agent.values.q_network.flat.detach().clone()
     for step in range(12):
         loop.step()
         assert loop.agent.learning().tolist() == [step >= first] * 2
         assert (loop.loss.isfinite() == (step >= first)).all()
-        assert torch.equal(loop.agent.values.online.flat, initial_weights) == (step < first)
+        assert torch.equal(loop.agent.values.q_network.flat, initial_weights) == (step < first)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("ER", ""), ("CategoricalLatent", "reward termination obs kl")])

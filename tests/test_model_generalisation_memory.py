@@ -77,7 +77,7 @@ def test_a_stale_agent_acts_once_on_what_it_last_saw_of_an_episode(changes: dict
         assert reward == -1 and discount == (state[2] != state[3])
         step = life.environment.dynamics.step(life.states[t], torch.full((2, 1), int(action)))
         assert torch.equal(next_obs, life.environment.dynamics.observe(step[0])[m, 0])
-        row = {name: rows[t, m] for name, rows in life.agent.replay.rows().items()}
+        row = {name: rows[t, m] for name, rows in life.agent.replay_buffer.rows().items()}
         assert torch.equal(row["obs"].float(), acted_obs) and torch.equal(row["next_obs"].float(), next_obs)
         assert row["action"] == (action if discount else ~action) and row["reward"] == -1
     assert stale > 5
@@ -109,7 +109,7 @@ def test_an_epoch_begins_with_what_is(ticks: int) -> None:
 def test_the_perfect_model_remembers_the_states_that_were_acted_in(game: str, stale: bool) -> None:
     """Where an episode ended, that of the new one next. Seed and time are nobody's business."""
     life = Watched("PerfectModel", game, buffer_size=60, stale_observation=stale).live(50)
-    batch = life.agent.replay.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
+    batch = life.agent.replay_buffer.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
     assert isinstance(batch, Tensor)
     assert torch.equal(batch[:, :, 2:], torch.cat(life.states, 1)[:, :, 2:]) and not batch[:, :, :2].any()
 
@@ -117,8 +117,8 @@ def test_the_perfect_model_remembers_the_states_that_were_acted_in(game: str, st
 @pytest.mark.parametrize("name", ["ER", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
 def test_the_others_remember_transitions_in_bits(name: str) -> None:
     life = Watched(name, GAMES[0], buffer_size=60).live(50)
-    assert life.agent.replay.rows()["obs"].dtype == torch.bool
-    batch = life.agent.replay.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
+    assert life.agent.replay_buffer.rows()["obs"].dtype == torch.bool
+    batch = life.agent.replay_buffer.batch(((torch.arange(50) + 0.5) / 50).expand(2, -1))
     assert isinstance(batch, Batch)
     obs, action, next_obs, reward, discount, _ = (torch.cat(parts, 1) for parts in zip(*life.transitions, strict=True))
     for actual, expected in zip(dataclasses.astuple(batch), (obs, next_obs, action, reward, discount), strict=True):
@@ -226,7 +226,7 @@ def test_updates_stay_on_their_device_and_take_nothing_back(case: str, game: str
     """An agent that has lived a little is moved to where tensors have no contents: a shape or a branch that depends on
     a number is refused there. So an update can be captured as a graph."""
     agent = moved(Watched(case, game, training_start_time=0).live(6).agent, {id(CPU): CPU})
-    numbers = agent.of_update(0)
+    numbers = agent.numbers_of_update(0)
     with OneDevice(), torch.no_grad():
         losses = agent.update(numbers)
     for loss in losses.values():
@@ -235,7 +235,7 @@ def test_updates_stay_on_their_device_and_take_nothing_back(case: str, game: str
             bool(loss[0] > 0)
     with OneDevice(), pytest.raises(AssertionError):
         torch.bmm(losses["loss"].view(1, 1, 2), torch.zeros(1, 2, 1))
-    assert {part.device for part in (*agent.state_dict().values(), *agent.replay.rows().values())} == {ELSEWHERE}
+    assert {part.device for part in (*agent.state_dict().values(), *agent.replay_buffer.rows().values())} == {ELSEWHERE}
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -246,4 +246,4 @@ def test_a_world_that_was_moved_is_not_asked_for_starts(game: str) -> None:
         twin = loop.environment.dynamics.to(ELSEWHERE)  # type: ignore[attr-defined]
         patch.setattr(type(twin), "initial", lambda self, seeds: pytest.fail("asked"))
         agent = Agent(loop.agent.config, loop.environment.spaces, [0], twin)
-    assert agent.replay.columns == loop.agent.replay.columns
+    assert agent.replay_buffer.columns == loop.agent.replay_buffer.columns

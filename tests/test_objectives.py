@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from control.evolution import objectives
-from control.evolution.objectives import first, first_stable, objective, staying
+from control.evolution.objectives import first, first_stable, objective, stays_solved
 from control.reports.search import describe, quartiles, speed_text
 from models.proxies.reward.config import Config
 from models.proxies.search import OBJECTIVES, SearchConfig, validate
@@ -58,8 +58,15 @@ def test_every_objective_can_be_chosen() -> None:
 
 def test_when_an_agent_is_solved() -> None:
     assert first(CURVE, 5.0).tolist() == FIRST and first_stable(CURVE, 5.0).tolist() == FOR_GOOD
-    assert staying(CURVE, 5.0).tolist() == [False, True, True, False, False, False]
-    assert staying(CURVE[:, :3], 2.0).tolist() == [True, True, False, True, False, False]  # the latter two of three
+    assert stays_solved(CURVE, 5.0).tolist() == [False, True, True, False, False, False]
+    assert stays_solved(CURVE[:, :3], 2.0).tolist() == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]  # the latter two of three
 
 
 def test_quartiles_are_agents_and_the_last_one_counts() -> None:

@@ -150,7 +150,7 @@ def test_a_value_network_of_its_own_reads_the_convolutions_without_changing_them
     for values in (agent.network(images)[1], agent.network.values(images)):
         values.square().sum().backward()
         assert agent.network.trunk.flat.grad is None and agent.network.critic.flat.grad.any()
-    agent.network.scores(images).square().sum().backward()
+    agent.network.logits(images).square().sum().backward()
     assert agent.network.trunk.flat.grad.any()
 
 

@@ -105,7 +105,7 @@ def test_losses_of_the_published_batch() -> None:
 
     def summed(loss: Any, *fields: Tensor) -> float:
         """Over chunks of 256, and in one piece of the 450: the same."""
-        parts = zip(*(field.split(CHUNK, dim=1) for field in (*fields, batch.share)), strict=True)
+        parts = zip(*(field.split(CHUNK, dim=1) for field in (*fields, batch.mean_weight)), strict=True)
         total = float(sum(loss(*part) for part in parts))
         assert total == pytest.approx(float(loss(*(field[:, :450] for field in fields), None)), rel=1e-6)
         return total
@@ -156,7 +156,7 @@ def test_an_action_is_weighted_by_what_comes_after_it(case: str, changes: dict[s
             agent.network.critic.layers()[-1][1].fill_(10.0)
     logged = agent.observe(two_episodes())
     assert agent.batch is not None and agent.batch.weights[0, :4].tolist() == weights
-    assert agent.batch.share[0, :5].tolist() == [0.25] * 4 + [0.0]
+    assert agent.batch.mean_weight[0, :5].tolist() == [0.25] * 4 + [0.0]
     if case == "AAC":  # what the values are fitted to
         assert agent.batch.returns[0, :4].tolist() == [advantage + 10 for advantage in weights]
     baseline = {"BPG": 4.75, "CPG": 4.75, "AAC": 10.0}.get(case)
@@ -188,12 +188,12 @@ def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> No
     for m, row in enumerate(lengths):
         flat = [trajectory.reward[t, m, e].item() for e, length in enumerate(row) for t in range(length)]
         assert batch.returns[m].tolist() == flat + [0.0] * (batch.returns.shape[1] - len(flat))
-        assert batch.obs[m].isfinite().all() and batch.share[m].sum().item() == pytest.approx(1)
+        assert batch.obs[m].isfinite().all() and batch.mean_weight[m].sum().item() == pytest.approx(1)
     unpacked = unpack(batch.returns, trajectory.valid)
     assert torch.equal(unpacked, torch.where(trajectory.valid, trajectory.reward, 0.0))
     all_actions = torch.cat([chunk.action for chunk in batch.chunks()], 1)
     assert torch.equal(all_actions, batch.action)
-    averages = sum(mean(chunk.returns, chunk.share) for chunk in batch.chunks())
+    averages = sum(mean(chunk.returns, chunk.mean_weight) for chunk in batch.chunks())
     torch.testing.assert_close(averages, batch.by_member(torch.mean, batch.returns), rtol=0, atol=1e-6)
 
 
@@ -204,7 +204,7 @@ def test_actions_are_drawn_as_the_policy_says_and_greedy_ones_are_its_best() -> 
     agent, envs, times = agent_of("CPG", members=2), 320, 125
     obs = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        probability = (3 * agent.network.scores(obs)).softmax(-1).squeeze(1)
+        probability = (3 * agent.network.logits(obs)).softmax(-1).squeeze(1)
         for part in agent.network.policy.layers()[-1]:
             part.mul_(3)
     actor = agent.begin(envs, Streams([1, 2]), sample=True)

@@ -14,7 +14,7 @@ from models.agents.ppo.config import Config
 from models.losses import clipped_surrogate, clipped_value_error
 from models.moments import Moments
 from models.spaces import Continuous, Discrete, Spaces
-from models.trajectory import discounted_returns, generalised_advantages, lambda_returns
+from models.trajectory import discounted_returns, gae, lambda_returns
 from rounding import assert_near, backpropagated, gamma
 
 SPACES = {
@@ -52,7 +52,7 @@ def test_advantages_by_hand() -> None:
     next_value = torch.tensor([[1.0, 1.0], [10.0, 10.0], [8.0, 8.0]])
     discount = torch.tensor([[0.5, 0.5], [0.0, 0.5], [0.5, 0.5]])
     done = torch.tensor([[False, False], [True, True], [False, False]])
-    advantages = generalised_advantages(reward, value, next_value, discount, done, 0.5)
+    advantages = gae(reward, value, next_value, discount, done, 0.5)
     assert advantages.tolist() == [[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]
 
 
@@ -62,7 +62,7 @@ def test_advantages_are_lambda_returns_less_values(trace: float) -> None:
     reward, value, next_value = torch.randn(3, 9, 4, generator=g)
     next_value[:-1] = value[1:]
     all_valid, no_ends = torch.ones(9, 4, dtype=torch.bool), torch.zeros(9, 4, dtype=torch.bool)
-    advantages = generalised_advantages(reward, value, next_value, torch.full((9, 4), 0.9), no_ends, trace)
+    advantages = gae(reward, value, next_value, torch.full((9, 4), 0.9), no_ends, trace)
     torch.testing.assert_close(advantages + value, lambda_returns(reward, next_value, all_valid, 0.9, trace))
 
 
@@ -70,7 +70,7 @@ def test_without_values_they_are_returns_of_each_episode() -> None:
     g, zero = torch.Generator().manual_seed(2), torch.zeros(7, 3)
     reward, done = torch.randn(7, 3, generator=g), torch.zeros(7, 3, dtype=torch.bool)
     done[3] = True
-    advantages = generalised_advantages(reward, zero, zero, torch.full((7, 3), 0.9), done, 1.0)
+    advantages = gae(reward, zero, zero, torch.full((7, 3), 0.9), done, 1.0)
     for part in (slice(0, 4), slice(4, 7)):
         all_valid = torch.ones_like(reward[part], dtype=torch.bool)
         torch.testing.assert_close(advantages[part], discounted_returns(reward[part], all_valid, 0.9))
@@ -117,7 +117,7 @@ def test_log_probabilities_and_entropies_are_those_of_torch(kind: str) -> None:
     outputs, width = torch.randn(2, actions.outputs, 6, generator=g), actions.width
     scales = 0.3 + torch.rand(2, actions.scales, generator=g)
     action = torch.randint(3, (2, 1, 6), generator=g) if kind == "discrete" else torch.randn(2, width, 6, generator=g)
-    judged = actions.judge(outputs, scales, action.float())
+    judged = actions.evaluate(outputs, scales, action.float())
     for m in range(2):
         oracle = distribution(agent, outputs[m], scales[m])
         oracle_action = action[m, 0] if kind == "discrete" else action[m].T
@@ -158,12 +158,12 @@ def test_the_gradient_is_that_of_the_whole_loss(kind: str, changes: dict[str, An
     """Also where the policy has moved since the rollout, so that some ratios are clipped."""
     config = dataclasses.replace(SMALL, ent_coef=0.03, clip_range=0.1, max_grad_norm=None, **changes)
     agent = lived(config, kind, 12)
-    table = agent._judged()
+    table = agent._rollout_batch()
     g = torch.Generator().manual_seed(4)
-    agent.online[:, : agent.network.trained] += 0.1 * torch.randn(2, agent.network.trained, generator=g)
-    flats = [agent.online.data[m].clone().requires_grad_() for m in range(2)]
+    agent.flat_parameters[:, : agent.network.trained] += 0.1 * torch.randn(2, agent.network.trained, generator=g)
+    flats = [agent.flat_parameters.data[m].clone().requires_grad_() for m in range(2)]
     losses = [oracle_loss(agent, m, flats[m][: agent.network.trained], table[m]) for m in range(2)]
-    metrics = agent.measure(*agent.descend(table))
+    metrics = agent.measure(*agent.update_minibatch(table))
     for m in range(2):
         losses[m].backward()
         loss = metrics[m, 0] + config.vf_coef * metrics[m, 1] - config.ent_coef * metrics[m, 2]
@@ -177,7 +177,7 @@ def test_the_gradient_is_that_of_the_whole_loss(kind: str, changes: dict[str, An
 def test_the_largest_norm_is_of_both_networks_and_of_each_member() -> None:
     agents = [lived(dataclasses.replace(SMALL, max_grad_norm=norm), "continuous", 12) for norm in (None, 0.01)]
     for agent in agents:
-        agent.descend(agent._judged())
+        agent.update_minibatch(agent._rollout_batch())
     free, bound = (agent.optimizer.mean / 0.1 for agent in agents)
     assert (free.norm(dim=1) > 0.02).all()
     torch.testing.assert_close(bound.norm(dim=1), torch.full((2,), 0.01), rtol=1e-3, atol=0)
@@ -192,7 +192,7 @@ def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
     agent, plain = (
         lived(variant, "discrete", 12, (0,)) for variant in (config, dataclasses.replace(config, target_kl=None))
     )
-    table, update_count, kl = plain._judged(), 0, 0.0
+    table, update_count, kl = plain._rollout_batch(), 0, 0.0
     parts = (part for _ in range(4) for part in plain._minibatches(table))
     for part in parts:
         logits = plain.network.actor.forward(plain.parts.actor, part[:, :4])[-1][0].T
@@ -200,11 +200,11 @@ def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
         kl = float((log_ratio.exp() - 1 - log_ratio).mean())
         if kl > 1.5 * 0.004:
             break
-        plain.descend(part)
+        plain.update_minibatch(part)
         update_count += 1
     assert 4 < update_count < 16, "in the midst of a later pass"
     agent.learn()
-    torch.testing.assert_close(agent.online, plain.online, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(agent.flat_parameters, plain.flat_parameters, rtol=1e-5, atol=1e-6)
     assert (
         agent.updates(12, torch.ones(1, dtype=torch.int64)).tolist() == [update_count] == agent.optimizer.count.tolist()
     )
@@ -214,10 +214,10 @@ def test_passes_end_before_the_minibatch_that_is_too_far() -> None:
 def test_a_target_that_is_never_met_changes_nothing() -> None:
     limited, unlimited = (lived(dataclasses.replace(SMALL, ppo_epochs=3, target_kl=kl), "continuous", 24, learns=True)
                  for kl in (1e6, None))  # fmt: skip
-    torch.testing.assert_close(limited.online, unlimited.online, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(limited.flat_parameters, unlimited.flat_parameters, rtol=1e-6, atol=1e-7)
     assert limited.optimizer.count.tolist() == [unlimited.optimizer.count] * 2
-    for name, values in unlimited.numbers.items():
-        torch.testing.assert_close(limited.numbers[name], values, rtol=1e-4, atol=1e-6, equal_nan=True)
+    for name, values in unlimited.logged.items():
+        torch.testing.assert_close(limited.logged[name], values, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 # -- the rollout -------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_target_that_is_never_met_changes_nothing() -> None:
 
 def test_every_step_is_in_one_minibatch_of_a_pass() -> None:
     agent = lived(SMALL, "discrete", 12)
-    table = agent._judged()
+    table = agent._rollout_batch()
     parts = list(agent._minibatches(table))
     assert [part.shape[2] for part in parts] == [7, 7, 7, 3]
     mixed = torch.cat(parts, 2)
@@ -266,7 +266,7 @@ def test_noise_in_tests_is_a_switch() -> None:
     obs = torch.randn(2, 5, 4)
     for noisy in (False, True):
         agent = lived(dataclasses.replace(SMALL, test_noise=noisy), "continuous", 1)
-        first, second = agent.with_weights(agent.online), agent.with_weights(agent.online[1:])
+        first, second = agent.with_weights(agent.flat_parameters), agent.with_weights(agent.flat_parameters[1:])
         actions = first.act(obs)
         assert torch.equal(actions[1:], second.act(obs[1:]))
         assert torch.equal(actions, first.act(obs)) != noisy
@@ -299,11 +299,13 @@ def test_normalised_observations_and_rewards_are_remembered() -> None:
     reward = agent.rollout.rows()["reward"][last : last + 2].T
     torch.testing.assert_close(reward, (3 * agent.return_moments.scale())[:, None].expand(2, 2).clamp(max=10))
     trained = agent.network.trained
-    torch.testing.assert_close(agent.online[:, trained : trained + 8], torch.cat([mean, scale], 1))
-    weights = agent.online.clone()
+    torch.testing.assert_close(agent.flat_parameters[:, trained : trained + 8], torch.cat([mean, scale], 1))
+    weights = agent.flat_parameters.clone()
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)
     far_obs = torch.randn(2, 40, 4) * 100
-    assert not torch.equal(agent.with_weights(agent.online).act(far_obs), agent.with_weights(weights).act(far_obs))
+    assert not torch.equal(
+        agent.with_weights(agent.flat_parameters).act(far_obs), agent.with_weights(weights).act(far_obs)
+    )
 
 
 def test_the_discounted_sum_of_rewards_begins_anew_with_an_episode() -> None:
@@ -315,7 +317,7 @@ def test_the_discounted_sum_of_rewards_begins_anew_with_an_episode() -> None:
         agent.observe(
             obs, torch.zeros(1, 2), obs, torch.full((1, 2), reward), torch.ones(1, 2), torch.tensor([[done, False]])
         )
-        sums.append(agent.going[0].tolist())
+        sums.append(agent.discounted_sum[0].tolist())
     assert sums == [[1, 1], [0, 2.5], [4, 5.25], [10, 10.625]]
 
 

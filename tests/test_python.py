@@ -86,7 +86,7 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
     obs = np.array([0.1, -0.2, 0.03, 0.4])
     agent = run.module.agents[0]
     with torch.no_grad():
-        best = agent.with_weights(agent.online).act(torch.tensor(obs).float().expand(2, 1, 4))[0, 0]
+        best = agent.with_weights(agent.flat_parameters).act(torch.tensor(obs).float().expand(2, 1, 4))[0, 0]
     assert run.predict(obs) == loaded_run.predict(obs) == int(best) and loaded_run.folder == run.folder
     assert run.evaluate(3).returns.shape == (2, 3)
     with pytest.raises(SettingError, match="sample is True"):

@@ -11,7 +11,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from helpers import torch_mlp
 from models.agents.sac.agent import Agent
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import draw, slope
+from models.agents.sac.gaussian import sample, slope
 from models.spaces import Continuous, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
@@ -47,7 +47,7 @@ def of_action(outputs: Tensor, noise: Tensor) -> Tensor:
 def test_actions_and_log_probabilities_are_those_of_torch_s_distribution() -> None:
     g = torch.Generator().manual_seed(0)
     outputs, noise = 1.5 * torch.randn(3, 4, 50, generator=g), torch.randn(3, 2, 50, generator=g)
-    samples = draw(outputs, noise)
+    samples = sample(outputs, noise)
     for m in range(3):
         action, log_prob = torch_draw(outputs[m].T, noise[m].T)
         assert_near(samples.action[m].T, action, of_action(outputs[m].T, noise[m].T))
@@ -57,16 +57,16 @@ def test_actions_and_log_probabilities_are_those_of_torch_s_distribution() -> No
 def test_a_log_probability_worked_by_hand_where_tanh_is_flat() -> None:
     """Mean 30, deviation 1, noise 0: -log(2 pi) / 2 - log(1 - tanh(30)^2), and 1 - tanh(x)^2 is 4 e^(-2 x) there; its
     slope by the mean is 2."""
-    sample = draw(torch.tensor([[[30.0], [0.0]]]), torch.zeros(1, 1, 1))
-    assert sample.log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
-    gradient = slope(sample, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    samples = sample(torch.tensor([[[30.0], [0.0]]]), torch.zeros(1, 1, 1))
+    assert samples.log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
+    gradient = slope(samples, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     assert gradient.view(-1).tolist() == pytest.approx([2.0, -1.0])
 
 
 def test_outside_its_bounds_the_deviation_gets_no_gradient() -> None:
-    sample = draw(torch.tensor([[[0.3, 0.3, 0.3], [-21.0, 2.5, 1.0]]]), torch.ones(1, 1, 3))
-    assert sample.deviation[0, 0, 1].item() == pytest.approx(7.389056)
-    gradient = slope(sample, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
+    samples = sample(torch.tensor([[[0.3, 0.3, 0.3], [-21.0, 2.5, 1.0]]]), torch.ones(1, 1, 3))
+    assert samples.deviation[0, 0, 1].item() == pytest.approx(7.389056)
+    gradient = slope(samples, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
     assert gradient[0] == gradient[1] == 0 != gradient[2]
 
 
@@ -86,15 +86,15 @@ def test_the_gradients_are_those_of_the_losses(case: str) -> None:
     agent, config = make_agent(CASES[case]), CASES[case]
     perturb_targets(agent)
     live(agent, 30, learns=False)
-    critics = [agent.critics.online[m].clone().requires_grad_() for m in range(3)]
-    actors = [agent.online[m].clone().requires_grad_() for m in range(3)]
+    critics = [agent.critics.flat_parameters[m].clone().requires_grad_() for m in range(3)]
+    actors = [agent.flat_parameters[m].clone().requires_grad_() for m in range(3)]
     losses = []
     for m in range(3):
         obs, action, next_obs, reward, discount = rows_of(agent, m)
         with torch.no_grad():
             outputs = torch_mlp(agent.network, actors[m][:-1], next_obs)
             next_action, log_prob = torch_draw(outputs, numbers_of(agent, m)["next"].T)
-            next_q = torch_critics(agent, agent.critics.target[m], next_obs, next_action).min(0).values
+            next_q = torch_critics(agent, agent.critics.target_parameters[m], next_obs, next_action).min(0).values
             goal = reward + 0.99 * discount * (next_q - config.entropy_temperature * log_prob)
         losses.append((torch_critics(agent, critics[m], obs, action) - goal).square().mean(1).sum())
     agent_losses = agent.learn()
@@ -108,7 +108,7 @@ def test_the_gradients_are_those_of_the_losses(case: str) -> None:
         sampled_action, log_prob = torch_draw(
             torch_mlp(agent.network, actors[m][:-1], obs), numbers_of(agent, m)["now"].T
         )
-        smaller = torch_critics(agent, agent.critics.online[m], obs, sampled_action).min(0).values
+        smaller = torch_critics(agent, agent.critics.flat_parameters[m], obs, sampled_action).min(0).values
         loss = (config.entropy_temperature * log_prob - smaller).mean()
         target = -2.0 if config.target_entropy is None else config.target_entropy
         if config.learn_temperature:
@@ -135,7 +135,7 @@ def test_tests_are_of_the_mean_unless_they_are_to_draw() -> None:
     obs = torch.randn(3, 50, OBS, generator=torch.Generator().manual_seed(1))
     calm, noisy = (make_agent(dataclasses.replace(NOW, test_noise=test_noise)) for test_noise in (False, True))
     greedy_policy, two, three = (agent.begin(50, Streams([5, 6, 7]), sample=False) for agent in (calm, noisy, noisy))
-    outputs = torch.stack([torch_mlp(calm.network, calm.online[m, :-1], obs[m]) for m in range(3)])
-    torch.testing.assert_close(greedy_policy.act(obs), calm.executed(outputs[..., :2].tanh()))
+    outputs = torch.stack([torch_mlp(calm.network, calm.flat_parameters[m, :-1], obs[m]) for m in range(3)])
+    torch.testing.assert_close(greedy_policy.act(obs), calm.clip(outputs[..., :2].tanh()))
     noisy_action = two.act(obs)
     assert torch.equal(noisy_action, three.act(obs)) and not torch.equal(two.act(obs), noisy_action)

@@ -9,7 +9,7 @@ from torch import Tensor
 from envs import seeded
 from envs.cartpole import CartPole
 from envs.make import make_environment
-from envs.synthetic import SyntheticDynamics, anywhere, starts_of
+from envs.synthetic import SyntheticDynamics, sample_observations, starts_of
 from envs.tensor import TensorEnvironment
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
@@ -125,7 +125,7 @@ def test_a_target_does_what_pays_most(form: str, max_reward: float, spaces: Spac
     """A target says 0 at first, and sees what it is spread over with mean 0 and variance 1."""
     settings = config(proxy="bandit", reward_form=form, first_states="table", table_size=40)
     networks, obs = Networks(settings, spaces), 5 + 2 * torch.randn(3, 50, *spaces.obs_shape)
-    flat = networks.spread_over(networks.initial(Streams(range(3))), 5 + 2 * torch.randn(3, 60, *spaces.obs_shape))
+    flat = networks.fill_table(networks.initial(Streams(range(3))), 5 + 2 * torch.randn(3, 60, *spaces.obs_shape))
     first = networks.target(flat).act(obs)
     middle = torch.tensor([0.0, 2.0]) if spaces is WIDE else first.flatten()[0]
     assert torch.equal(first, middle.expand_as(first))
@@ -153,11 +153,13 @@ def test_a_target_does_what_pays_most(form: str, max_reward: float, spaces: Spac
 ])  # fmt: skip
 def test_states_are_spread_over_all_there_are(game: str, limits: tuple[float, ...]) -> None:
     streams = Streams(range(2))
-    states = anywhere(game, streams, 2000)
+    states = sample_observations(game, streams, 2000)
     assert states is not None and states.shape == (2, 2000, len(limits)) and not torch.equal(*states)
     assert states.abs().amax((0, 1)).tolist() == pytest.approx(limits, rel=0.01)
     assert (states.std((0, 1)) / torch.tensor(limits) > 0.4).all()
-    assert anywhere("cartpole", streams, 5) is None and anywhere("CartPole-v1", streams, 5) is None
+    assert (
+        sample_observations("cartpole", streams, 5) is None and sample_observations("CartPole-v1", streams, 5) is None
+    )
 
 
 @pytest.mark.parametrize("latent", [None, 7])

@@ -11,7 +11,7 @@ from control.cli.settings import RunConfig, Settings
 from control.loops.build import build_loop
 from envs.make import make_dynamics
 from helpers import config_of, loop_of
-from models.agents.tabular.agent import Agent, draw
+from models.agents.tabular.agent import Agent, sample_actions
 from models.agents.tabular.config import Config
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -33,7 +33,7 @@ def one_hot_obs(*cells: int, size: int = CELLS) -> Tensor:
 
 def tables(agent: Agent) -> list[Any]:
     """``[member][cell][action]``."""
-    return agent.online.view(agent.members, -1, ACTIONS).tolist()
+    return agent.flat_parameters.view(agent.members, -1, ACTIONS).tolist()
 
 
 def column(*values: float) -> Tensor:
@@ -53,7 +53,9 @@ def test_updates_worked_by_hand() -> None:
     the square of the error. Then both go from cell 2 by action 0 to cell 2 itself with reward 1: member 0 from 4 by
     half of 1 + 6 / 2 - 4 = 0; member 1 from 8 by half of 1 + 8 / 2 - 8 = -3 to 6.5."""
     agent = make_agent()
-    agent.online.view(2, CELLS, ACTIONS).copy_(torch.tensor([[[0, 2.0], [0, 0], [4, 6]], [[0, 2.0], [0, 0], [8, 6]]]))
+    agent.flat_parameters.view(2, CELLS, ACTIONS).copy_(
+        torch.tensor([[[0, 2.0], [0, 0], [4, 6]], [[0, 2.0], [0, 0], [8, 6]]])
+    )
     loss = take(agent, one_hot_obs(0, 0), (1, 1), one_hot_obs(2, 2), (3.0, 3.0), (1.0, 0.0), (0, 1))
     assert loss.tolist() == [16, 1]
     assert tables(agent) == [[[0, 4], [0, 0], [4, 6]], [[0, 2.5], [0, 0], [8, 6]]]
@@ -65,7 +67,7 @@ def test_updates_worked_by_hand() -> None:
 @pytest.mark.parametrize("ends", [False, True])
 def test_after_a_time_limit_the_values_go_on_unless_it_ends_them(ends: bool) -> None:
     agent = make_agent(dataclasses.replace(GREEDY, truncation_ends=ends))
-    agent.online.fill_(8.0)
+    agent.flat_parameters.fill_(8.0)
     take(agent, one_hot_obs(0, 0), (1, 1), one_hot_obs(2, 2), (3.0, 3.0), (1.0, 1.0), (0, 1))
     # 8 and half of 3 + 8 / 2 - 8 = -1, or of 3 - 8 = -5
     assert [rows[0][1] for rows in tables(agent)] == [7.5, 5.5 if ends else 7.5]
@@ -75,7 +77,8 @@ def test_the_bonus_of_a_visit() -> None:
     """b / sqrt(n) for the n-th visit of a cell and action, with b = 4: 4, 4 / sqrt(2), and 4 for another action."""
     agent = make_agent(dataclasses.replace(GREEDY, count_bonus=4.0, lr=1.0, discount=0.0), (0,))
     values = [
-        take(agent, one_hot_obs(0), (action,), one_hot_obs(1), (1.0,), (1.0,), (0,)) * 0 + agent.online[0, action]
+        take(agent, one_hot_obs(0), (action,), one_hot_obs(1), (1.0,), (1.0,), (0,)) * 0
+        + agent.flat_parameters[0, action]
         for action in (0, 0, 1)
     ]
     assert [value.item() for value in values] == pytest.approx([5, 1 + 4 / 2**0.5, 5])
@@ -88,7 +91,7 @@ def test_several_environments_are_learned_from_one_after_another() -> None:
     obs = one_hot_obs(0, 0).transpose(0, 1)
     agent.observe(obs, agent.act(obs), obs, torch.full((1, 2), 2.0), torch.ones(1, 2), torch.zeros(1, 2).bool())
     assert agent.learn().tolist() == [2.25]
-    assert agent.online[0, 0] == 1.75
+    assert agent.flat_parameters[0, 0] == 1.75
 
 
 # -- SARSA -------------------------------------------------------------------------------------------------------------
@@ -106,7 +109,7 @@ def test_sarsa_follows_the_action_that_it_draws(backup: str) -> None:
     )
     followed, done = [], []
     for _ in range(40):
-        agent.online.view(50, 2, 2)[:] = torch.tensor([[0.0, 0.0], [10, 20]])
+        agent.flat_parameters.view(50, 2, 2)[:] = torch.tensor([[0.0, 0.0], [10, 20]])
         take(
             agent,
             one_hot_obs(*[0] * 50, size=2),
@@ -116,7 +119,7 @@ def test_sarsa_follows_the_action_that_it_draws(backup: str) -> None:
             [1.0] * 50,
             [0] * 50,
         )
-        followed.append(agent.online.view(50, 2, 2)[:, 0, 0] / 10)  # 0.5 or 1 of action 0 or 1
+        followed.append(agent.flat_parameters.view(50, 2, 2)[:, 0, 0] / 10)  # 0.5 or 1 of action 0 or 1
         done.append(agent.act(one_hot_obs(*[1] * 50, size=2))[:, 0])
         if agent.planned is not None:
             agent.planned.fill_(2)
@@ -134,12 +137,12 @@ def test_sarsa_draws_the_next_action_by_numbers_apart_from_this_one_s() -> None:
     agent, obs = make_agent(config, range(50), Spaces((2,), Discrete(2), one_hot=True)), one_hot_obs(*[1] * 50, size=2)
     same = []
     for _ in range(40):
-        agent.online.view(50, 2, 2)[:] = torch.tensor([[0.0, 0.0], [10, 20]])
+        agent.flat_parameters.view(50, 2, 2)[:] = torch.tensor([[0.0, 0.0], [10, 20]])
         action = agent.act(obs)
         zero = torch.zeros(50, 1)
         agent.observe(obs, action, obs, zero, zero + 1, zero > 0)
         agent.learn()
-        value = agent.online.view(50, 2, 2)[:, 1].gather(1, action)[:, 0]  # half of 10 or of 20
+        value = agent.flat_parameters.view(50, 2, 2)[:, 1].gather(1, action)[:, 0]  # half of 10 or of 20
         assert set(value.unique().tolist()) <= {5, 10}
         same.append((value == 10) == (action[:, 0] == 1))
     # a share of 2,000 draws has a standard deviation of 0.011
@@ -161,10 +164,10 @@ def test_of_equal_values_the_first_or_any() -> None:
     assert first.act(one_hot_obs(0, 1)).tolist() == [[0], [0]]
     actions = torch.stack([any_.act(one_hot_obs(*[0] * 30)) for _ in range(40)])
     assert actions.float().mean() == pytest.approx(0.5, abs=0.05)
-    any_.online.view(30, CELLS, ACTIONS)[:, :, 1] = 1e-6
+    any_.flat_parameters.view(30, CELLS, ACTIONS)[:, :, 1] = 1e-6
     assert (torch.stack([any_.act(one_hot_obs(*[0] * 30)) for _ in range(40)]) == 1).all()
     policy = any_.begin(1, Streams(range(30)))
-    any_.online.zero_()
+    any_.flat_parameters.zero_()
     assert (policy.act(one_hot_obs(*[0] * 30)) == 0).all()  # a test takes the first
 
 
@@ -183,26 +186,26 @@ def test_random_actions_are_as_many_as_epsilon_says(decay: float) -> None:
 
 def test_hyperparameters_of_their_own() -> None:
     config = Config(vary_hp=True)
-    configs = [draw(config, seed) for seed in range(300)]
+    configs = [sample_actions(config, seed) for seed in range(300)]
     for name in ("lr", "discount"):
         values = torch.tensor([getattr(member_config, name) for member_config in configs])
         assert 0.1 <= values.min() < 0.12 and 0.98 < values.max() <= 1
         assert values.mean() == pytest.approx(0.55, abs=0.05)
     assert all(
         member_config.lr == config.lr
-        for member_config in (draw(Config(vary_hp=True, vary=("discount",)), s) for s in range(3))
+        for member_config in (sample_actions(Config(vary_hp=True, vary=("discount",)), s) for s in range(3))
     )
     agent = make_agent(config, range(3))
-    assert agent.discounts().tolist() == pytest.approx([draw(config, seed).discount for seed in range(3)])
+    assert agent.discounts().tolist() == pytest.approx([sample_actions(config, seed).discount for seed in range(3)])
     assert make_agent(Config(), range(2)).discounts().tolist() == pytest.approx([0.8, 0.8])
 
 
 def test_a_one_hot_observation_is_a_row_of_its_member_s_table() -> None:
     obs = torch.eye(CELLS)[torch.tensor([[0, 2, 1], [1, 0, 2]])]
     agent = make_agent()
-    agent.online.copy_(torch.arange(12.0).view(2, 6))
+    agent.flat_parameters.copy_(torch.arange(12.0).view(2, 6))
     assert agent.values(obs)[..., 0].tolist() == [[0, 4, 2], [8, 6, 10]]
-    assert agent.with_weights(agent.online[[1, 1, 0]]).act(obs[[0, 0, 0]]).tolist() == [[1] * 3] * 3
+    assert agent.with_weights(agent.flat_parameters[[1, 1, 0]]).act(obs[[0, 0, 0]]).tolist() == [[1] * 3] * 3
 
 
 def test_an_environment_without_cells_is_refused() -> None:
@@ -233,7 +236,7 @@ def test_q_learning_finds_the_values_of_cliff() -> None:
     config = config_of("QLearning", eps_init=0.5, eps_min=0.5)
     loop = loop_of("QLearning", "cliff", 1, 16, config, steps_per_epoch=6000)
     loop.epoch()
-    values = loop.agents[0].online.view(16, 48, 4)
+    values = loop.agents[0].flat_parameters.view(16, 48, 4)
     assert (values[:, 37:] == 0).all()
     true, edge_cells = true_values("cliff", 0.8).float(), [*range(24, 37)]
     assert (true[edge_cells].amax(1) > -5 * (1 - 0.8**13)).all() and true[35].argmax() == 2 and true[35, 2] == 0

@@ -104,7 +104,9 @@ def test_the_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
     rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
     expected = (q - q.mean()) / q.std()
     assert np.corrcoef(rewards.flatten(), expected.flatten())[0, 1] > 0.98
-    assert torch.equal(stages.as_met(flat, lambda *_: torch.zeros(300, 4), False), flat)  # no target meets other states
+    assert torch.equal(
+        stages.with_visited_states(flat, lambda *_: torch.zeros(300, 4), False), flat
+    )  # no target meets other states
 
 
 def test_an_agent_is_cloned_as_it_is_when_greedy(tmp_path: Path) -> None:

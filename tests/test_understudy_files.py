@@ -312,7 +312,7 @@ def test_ranges_are_those_of_the_flags(kind: str) -> None:
     config_class = family(kind).config
     fields = {field.name: field.metadata for field in dataclasses.fields(config_class)}
     names = fields["proxy"]["choices"]
-    assert all(files.searching(name) == kind for name in names)
+    assert all(files.implementation_of(name) == kind for name in names)
     settings = {name: rule for proxy in names for name, rule in READ[proxy].settings.items()}
     for name, (good, words) in settings.items():
         setting_kind, limits = kinds(config_class)[name], bounds(kinds(config_class)[name], fields[name])

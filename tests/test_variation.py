@@ -9,14 +9,14 @@ from scipy import stats
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.spaces import Discrete, Spaces
-from models.varied import draw, groups, shape_of
+from models.varied import groups, sample_config, shape_of
 
 VARIED = Config(vary_hp=True, lr=1e-3, batch_size=128, hidden_sizes=(128, 128))
 SPACES = Spaces((4,), Discrete(2))
 
 
 def draws(config: Config = VARIED, count: int = 3000) -> list[Config]:
-    return [draw(config, seed) for seed in range(count)]
+    return [sample_config(config, seed) for seed in range(count)]
 
 
 def test_ranges_and_distributions_as_published() -> None:
@@ -52,13 +52,13 @@ def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
 
 
 def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
-    assert draw(VARIED, 5) == draw(VARIED, 5) != draw(VARIED, 6)
+    assert sample_config(VARIED, 5) == sample_config(VARIED, 5) != sample_config(VARIED, 6)
     lr_only = Config(vary_hp=True, vary=("lr",), hidden_sizes=(70,))
     for seed in range(20):
-        config = draw(lr_only, seed)
-        assert config.lr == draw(Config(vary_hp=True), seed).lr != lr_only.lr
+        config = sample_config(lr_only, seed)
+        assert config.lr == sample_config(Config(vary_hp=True), seed).lr != lr_only.lr
         assert (config.batch_size, config.hidden_sizes) == (lr_only.batch_size, (70,))
-    assert draw(Config(), 5) is not None and draw(Config(), 5) == Config()
+    assert sample_config(Config(), 5) is not None and sample_config(Config(), 5) == Config()
 
 
 @pytest.mark.parametrize("config", [VARIED, Config(vary_hp=True, vary=("lr",)), Config()], ids=["all", "lr", "none"])
@@ -66,7 +66,7 @@ def test_groups_have_everybody_once_in_one_shape_each(config: Config) -> None:
     seeds = [7 * i + 3 for i in range(200)]
     seed_groups = groups(config, seeds)
     assert sorted(position for group in seed_groups for position in group) == list(range(200))
-    shapes = [{shape_of(draw(config, seeds[position])) for position in group} for group in seed_groups]
+    shapes = [{shape_of(sample_config(config, seeds[position])) for position in group} for group in seed_groups]
     assert all(len(of_group) == 1 for of_group in shapes) and len(set.union(*shapes)) == len(seed_groups)
     assert (len(seed_groups) == 1) == (config is not VARIED)
     assert all(group == sorted(group) for group in seed_groups)

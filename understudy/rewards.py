@@ -42,7 +42,7 @@ class Phi:
             raise ProxyError(f"proxy {str(proxy.path)!r}: {proxy.kind} of {proxy.game}; allowed: a learned reward")
         config = proxy.config
         self.mode, self.scale = MODES[config["mode"]], config["rn_output_scale"]
-        self.bent = config["rn_output"] == "symexp"
+        self.uses_symexp = config["rn_output"] == "symexp"
         self.names = list(proxy.spaces["info"]) if self.mode.info else []
         size = proxy.spaces["obs_shape"][0]
         self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
@@ -61,7 +61,11 @@ class Phi:
         for i, (weight, bias) in enumerate(self._layers):
             x = (self._activation(x) if i else x) @ weight + bias
         value = x[:, 0] * np.float32(self.scale)
-        return np.expm1(np.minimum(np.abs(value), np.float32(MOST_EXPONENT))) * np.sign(value) if self.bent else value
+        return (
+            np.expm1(np.minimum(np.abs(value), np.float32(MOST_EXPONENT))) * np.sign(value)
+            if self.uses_symexp
+            else value
+        )
 
 
 @dataclass
@@ -143,7 +147,9 @@ def _info_values(names: list[str], info: dict[str, Any], count: int) -> np.ndarr
     return np.stack([np.broadcast_to(info[name], count) for name in names], 1) if names else np.zeros((count, 0))
 
 
-def _told_by_all(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
+def _vector_info_values(
+    names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray
+) -> np.ndarray:
     """Return the numbers ``[N, I]`` of ``names`` in the infos of N environments. Environments that are not in ``stepped
     [N]``, because they were only reset, have zeros. Environments in ``reset_mask [N]`` started a new episode in the
     same step; their numbers are in ``final_info``."""
@@ -217,7 +223,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
             last, space = flat_obs.copy(), self.env.single_observation_space
             for row in np.flatnonzero(dones):
                 last[row] = gym.spaces.flatten(space, info["final_obs"][row])
-        info_values = _told_by_all(self._payer.phi.names, info, ~self._fresh, reset_mask)
+        info_values = _vector_info_values(self._payer.phi.names, info, ~self._fresh, reset_mask)
         learned_rewards = self._payer.pay(rewards.astype(np.float32), last, info_values, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:
             learned_rewards, self._fresh = (

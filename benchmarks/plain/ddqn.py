@@ -50,7 +50,7 @@ def mlp(inputs: int, hidden: int, outputs: int, activation: nn.Module) -> nn.Seq
 
 @torch.no_grad()
 def take_weights(network: nn.Sequential, layers: Iterable[tuple[Tensor, Tensor]], member: int) -> None:
-    """Take over those of one member of `models.mlp.Mlp.layers`."""
+    """Take over those of one member of `models.mlp.MLP.layers`."""
     linear = [part for part in network if isinstance(part, nn.Linear)]
     for layer, (weight, bias) in zip(linear, layers, strict=True):
         layer.weight.copy_(weight[member])

@@ -75,7 +75,7 @@ class PlainReplay:
 
 def plain_agents(agent: Any) -> list[PlainReplay]:
     """A plain agent for each member of ours, on what that remembers."""
-    plain, rows = [], {name: part.transpose(0, 1) for name, part in agent.replay.rows().items()}
+    plain, rows = [], {name: part.transpose(0, 1) for name, part in agent.replay_buffer.rows().items()}
     for member in range(agent.members):
         coded = rows["action"][member].long()
         continues = coded >= 0
@@ -112,8 +112,8 @@ def update_gflop(agent: Any) -> float:
     """
     config, model, batch = agent.config, agent.model, agent.config.batch_size
     steps = batch if config.model == "none" else agent.starts * config.rollout_length
-    work = forward(agent.values.online, steps) + backward(agent.values.online, steps)
-    work += forward(agent.values.online, steps)  # the target network's
+    work = forward(agent.values.q_network, steps) + backward(agent.values.q_network, steps)
+    work += forward(agent.values.q_network, steps)  # the target network's
     if isinstance(model, Simple | Latent):
         latent = isinstance(model, Latent)
         nets: list[Any] = [model.following, model.reward, model.termination]

@@ -19,7 +19,7 @@ from control.cli.progress import progress
 from control.cli.settings import acting
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
-from control.evolution.objectives import average, staying
+from control.evolution.objectives import average, stays_solved
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_film
 from control.lightning.proxy_module import ProxyModule
@@ -125,14 +125,14 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not module.has_solved():
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1
-        entries.append((None, generation, module.with_met_states(last, generation)))
+        entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
     if module.config.choose_by == "stays":  # ties are broken by the curve's height, with less weight than an agent
         assert module.config.solved_reward is not None
         outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
-        share = staying(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
+        share = stays_solved(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
         height = average(outcome, module.config).view(len(entries), count).nan_to_num(-torch.inf).mean(1)
         scores, tested = share + height.argsort().argsort() / (len(entries) * count), [count] * len(entries)
     else:

@@ -137,7 +137,7 @@ def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -
     with contextlib.closing(training.environment):
         if word == UNTRAINED:
             assert isinstance(training.agent, InnerAgent)
-            new = training.agent.with_weights(training.agent.online.detach().clone())
+            new = training.agent.with_weights(training.agent.flat_parameters.detach().clone())
             return Actor(lambda: new, f"{name}, untrained")
         where = f"the real {proxy.game}" if word == REAL else f"{proxy.path.stem}, which was learned"
         print(f"training {name} on {where}, for {steps:,} steps at most", flush=True)

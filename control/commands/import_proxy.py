@@ -28,7 +28,7 @@ def import_proxy(settings: Settings) -> int:
         game = run.gamename if "gamename" in settings.explicit_names else resolve(game_name).name
     except SettingError as error:
         raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
-    spaces, tensors, implementation = spaces_of(game), dict(original.tensors), files.searching(original.kind)
+    spaces, tensors, implementation = spaces_of(game), dict(original.tensors), files.implementation_of(original.kind)
     if original.kind == "bandit":  # our networks have the action before the observation
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], 1)
     agent = original.agents.get("agent", agents_of(implementation, game, {"proxy": original.kind}))

@@ -24,16 +24,18 @@ Train = Callable[[Tensor, list[int]], Outcome]
 """Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
 
 
-def as_met(
+def with_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, spent: Spent, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` before a generation, with initial states from episodes of its target policy, if the
-    settings ask for that (`Stages.as_met`). ``spent`` is called with the number of real steps."""
+    settings ask for that (`Stages.with_visited_states`). ``spent`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-    return stages.as_met(mean, lambda act, count, limit: visited(act, game, count, state_seed, limit, spent), scaled)
+    return stages.with_visited_states(
+        mean, lambda act, count, limit: visited(act, game, count, state_seed, limit, spent), scaled
+    )
 
 
-def entered(
+def generation_agents(
     population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
 ) -> tuple[Tensor, list[int]]:
     """Return the proxies ``[N, D]`` and the seeds ``[N]`` of a generation's agents: ``agents_per_proxy`` agents for
@@ -88,7 +90,7 @@ def first_mean(
             return cloned(config.start_from, stages, game, seed, spent)
         return first_parameters(config.start_from, config, stages.spaces, game)
     first = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-    first = torch.stack([as_met(mean, stages, game, seed, 0, spent, scaled=True) for mean in first])
+    first = torch.stack([with_visited_states(mean, stages, game, seed, 0, spent, scaled=True) for mean in first])
     if draws == 1:
         return first[0]
     if config.initial_generations is not None:
@@ -96,7 +98,9 @@ def first_mean(
     noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
     search_means = torch.stack([stages.searched_part(mean) for mean in first])
     around = search_means.unsqueeze(1) + config.noise_std * noise.normal(members, search_means.shape[1])
-    copies = torch.cat([stages.completed(perturbed, mean) for perturbed, mean in zip(around, first, strict=True)])
+    copies = torch.cat(
+        [stages.with_searched_part(perturbed, mean) for perturbed, mean in zip(around, first, strict=True)]
+    )
     agent = derive_seed(seed, "initial agent")
     agents = [agent - agent % kinds + i % kinds for i in range(members)] if kinds > 1 else [agent]
     agents = agents * (draws * members // len(agents))
@@ -123,7 +127,7 @@ def _furthest(
         best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # a stable sort
         running = {i: running[i] for i in best}
     (winner,) = running
-    return stages.completed(running[winner].mean, first[winner])
+    return stages.with_searched_part(running[winner].mean, first[winner])
 
 
 def _climb(
@@ -143,9 +147,9 @@ def _climb(
         streams = Streams.from_name([seed], f"perturbations of first search {i}, generation {number}")
         noises[i] = streams.normal(strategy.rows, len(strategy.mean))[0]
         population, mean = (
-            stages.completed(parameters, first[i]) for parameters in (strategy.ask(noises[i]), strategy.mean)
+            stages.with_searched_part(parameters, first[i]) for parameters in (strategy.ask(noises[i]), strategy.mean)
         )
-        jobs.append(entered(population, mean, config, seed, kinds, number, name))
+        jobs.append(generation_agents(population, mean, config, seed, kinds, number, name))
     outcome = train(
         torch.cat([proxies for proxies, _ in jobs]), [agent_seed for _, seeds in jobs for agent_seed in seeds]
     )

@@ -51,7 +51,7 @@ class Trained:
 
 
 @dataclass
-class TestsOnTheWay:
+class TestsInTraining:
     """Tests of M agents during training: each plays K greedy episodes per agent on ``real``. ``starts [M, N, K]`` are
     the seeds of at most N tests; every test has different episodes."""
 
@@ -135,7 +135,7 @@ def train(
     at = torch.arange(members)  # the original position of each member still in the program
     running = torch.ones(members, dtype=torch.bool)
     spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
-    result, curve = agent.online.clone(), [torch.zeros(members, 0)]
+    result, curve = agent.flat_parameters.clone(), [torch.zeros(members, 0)]
     stops = rule is not None or episodes is not None
     start_step, steps_done, start_episodes = loop.steps, 0, agent.episodes.clone()
     while steps_done < steps and running.any():
@@ -164,16 +164,16 @@ def train(
                 done |= counts[at[member_ids]] >= episodes
             stopped_ids, last = member_ids[done], torch.as_tensor(step).expand(len(member_ids))[done]
             result[at[stopped_ids]], spent[at[stopped_ids]], running[stopped_ids] = (
-                agent.online[stopped_ids],
+                agent.flat_parameters[stopped_ids],
                 last * envs,
                 False,
             )
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
-            now: Tensor = agent.online
+            now: Tensor = agent.flat_parameters
             if len(at) < members or not running.all():
                 now = result.clone()
-                now[at[running]] = agent.online[running]
+                now[at[running]] = agent.flat_parameters[running]
             curve.append(test(agent.with_weights(now.cpu()), steps_done // test_every - 1)[:, None])
         if (
             running.any()
@@ -183,7 +183,7 @@ def train(
             if rule is not None:
                 rule.select(remaining)
             at, running = at[remaining], running[remaining]
-    result[at[running]] = agent.online[running]
+    result[at[running]] = agent.flat_parameters[running]
     result = result.cpu()
     if not stops:  # all members are still in the program
         counts = (agent.episodes - start_episodes).cpu()
@@ -329,7 +329,7 @@ class InnerLoop:
             stage = self.stages.stage(proxies, agent)
         return StepLoop(agent, stage, in_step(seeds, "episodes"))
 
-    def finish(self, loop: StepLoop, tests: TestsOnTheWay | None = None, watch: Watch | None = None) -> Trained:
+    def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
         """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps."""
         steps, test_every = (
             -(-count // loop.agent.envs) for count in (self.config.inner_steps, self.config.test_every or 1)
@@ -341,14 +341,14 @@ class InnerLoop:
         within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, test_every)
         advance = code.Advance(self.threads, within)
         if within is None:
-            return train(loop, steps, rule, episodes, test, test_every, advance, code.LOOK, watch)
-        trained = train(loop, steps, rule, episodes, advance=advance, look=code.LOOK, watch=watch)
+            return train(loop, steps, rule, episodes, test, test_every, advance, code.COMPACT_EVERY, watch)
+        trained = train(loop, steps, rule, episodes, advance=advance, look=code.COMPACT_EVERY, watch=watch)
         returns, lengths = (values[:, : within.tests_done].contiguous() for values in (within.returns, within.lengths))
         self._rule_steps += int(lengths.sum())
         return dataclasses.replace(trained, curve=returns.mean(2))
 
     @contextlib.contextmanager
-    def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsOnTheWay | None]:
+    def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:
         """Context manager for tests during the training of agents of ``seeds [M]``; None if there are none."""
         config = self.config
         if config.test_every is None:
@@ -358,9 +358,9 @@ class InnerLoop:
         starts = in_step(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
         with contextlib.closing(real):
-            yield TestsOnTheWay(real, starts)
+            yield TestsInTraining(real, starts)
 
-    def _test_on_the_way(self, tests: TestsOnTheWay, policy: Policy, number: int) -> Tensor:
+    def _test_on_the_way(self, tests: TestsInTraining, policy: Policy, number: int) -> Tensor:
         """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0."""
         episodes = self._rollout(policy, tests.real, tests.starts[:, number])
         self._rule_steps += int(episodes.lengths.sum())
@@ -405,7 +405,7 @@ class InnerLoop:
         the number of finished training episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        policy = agent.with_weights(agent.online[members].cpu())
+        policy = agent.with_weights(agent.flat_parameters[members].cpu())
         if (episodes := self._by_table(policy)) is not None:
             self._rule_steps += int(episodes.lengths.sum())
             return episodes.returns[:, 0]

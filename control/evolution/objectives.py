@@ -65,7 +65,7 @@ def first_stable(curve: Tensor, solved: float) -> Tensor:
     return (unsolved * positions).amax(1)
 
 
-def staying(curve: Tensor, solved: float) -> Tensor:
+def stays_solved(curve: Tensor, solved: float) -> Tensor:
     """Return whether agents solve every test in the second half of ``curve [N, T]``, ``[N]`` bool."""
     return (curve[:, curve.shape[1] // 2 :] >= solved).all(1)
 

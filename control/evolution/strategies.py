@@ -25,7 +25,7 @@ from control.evolution.fitness_shaping import (
     without_failures,
 )
 from models.proxies.search import SearchConfig
-from models.state import check_like, demand
+from models.state import check_like, require
 
 
 class Strategy:
@@ -222,5 +222,5 @@ class Archive:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`. Raises StateError if it is malformed or has more than ``size`` means."""
         entries = state["entries"]
-        demand(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
+        require(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
         self.entries = [tuple(check_like([0.0, 0, entries[0][2]], list(entry), "archive")) for entry in entries]

@@ -191,6 +191,6 @@ def cloned(source: str, stages: Stages, game: str, seed: int, spent: Spent = lam
     if values:
         target_policy = teacher(source, game, stages.spaces, values)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.of_policy(target_policy, lambda count, limit: visited(act, game, count, seed, limit, spent), streams)[
-        0
-    ]
+    return stages.cloned_from_policy(
+        target_policy, lambda count, limit: visited(act, game, count, seed, limit, spent), streams
+    )[0]

@@ -26,7 +26,7 @@ from control.reports.tags import (
     TRAINING,
 )
 from control.storage import checkpoints
-from models.state import demand
+from models.state import require
 from models.streams import Streams
 
 
@@ -70,7 +70,7 @@ class AgentModule(RunModule):
         self.count_epoch(self.train_epoch)
         if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
             # The run is too short for a regular evaluation. A longer, resumed run still equals an uninterrupted one.
-            with self.loop.put_back():
+            with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
@@ -106,7 +106,7 @@ class AgentModule(RunModule):
         evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
-            with self.loop.put_back():
+            with self.loop.restored_streams():
                 self._evaluate()
         elif not self.trainer.sanity_checking:
             self._evaluate(logger=False)
@@ -129,7 +129,7 @@ class AgentModule(RunModule):
         super().load_run_state(state)
         self.loop.load_state_dict(state["loop"])
         counters, loop_counters = ((source.env_steps.tolist(), source.gradient_steps) for source in (self, self.loop))
-        demand(
+        require(
             (self.epoch, *counters) == (self.loop.epochs, *loop_counters),
             "loop",
             f"has counted {loop_counters}",

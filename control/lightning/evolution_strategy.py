@@ -14,7 +14,7 @@ from control.cli.settings import build
 from control.evolution.strategies import STRATEGIES, Archive, Strategy
 from models.proxies.search import SearchConfig
 from models.settings import UserError
-from models.state import check_like, demand
+from models.state import check_like, require
 from models.streams import Streams, derive_seed
 
 FLAT_LIMIT = 20  # a search ends after so many consecutive flat generations, in which all proxies have the same fitness
@@ -101,7 +101,7 @@ class EvolutionStrategy(pl.Callback):
         self.archive.load_state_dict(state_dict["archive"])
         if "strategy" in state_dict:
             mean = state_dict["strategy"]["mean"]
-            demand(isinstance(mean, Tensor) and mean.dim() == 1, "strategy.mean", "is no vector", "a vector")
+            require(isinstance(mean, Tensor) and mean.dim() == 1, "strategy.mean", "is no vector", "a vector")
             self.start(mean, max(self.generation, 1))
             assert self.strategy is not None
             self.strategy.load_state_dict(state_dict["strategy"])

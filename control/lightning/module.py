@@ -13,7 +13,7 @@ from control.cli.colour import warning
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
-from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, believing
+from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
 from models.settings import nearest
 from models.state import check_like
@@ -183,7 +183,7 @@ class RunModule(pl.LightningModule):
         """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; then this module must not
         be used any more."""
         content = checkpoint.content
-        with believing(checkpoint.path):
+        with checked_content(checkpoint.path):
             self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))
             self.load_run_state(content[OURS])
             for optimizer, state in zip(self.configure_optimizers(), content["optimizer_states"], strict=True):

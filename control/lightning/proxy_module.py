@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.generations import as_met, entered, first_mean, judged
+from control.evolution.generations import first_mean, generation_agents, judged, with_visited_states
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
@@ -27,7 +27,7 @@ from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, in_spaces
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
-from control.storage.checkpoints import Checkpoint, believing
+from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import Stages, stages_of
 from models.proxies import files
 from models.proxies.files import first_parameters
@@ -100,8 +100,8 @@ class ProxyModule(RunModule):
 
     def proxies(self, points: Tensor) -> Tensor:
         """Return parameters ``[..., D]`` of proxies with the searched part ``points [..., K]``. The mean is the
-        template for the other parameters (`envs.make.Stages.completed`)."""
-        return self.stages.completed(points, self.mean.detach()[0])
+        template for the other parameters (`envs.make.Stages.with_searched_part`)."""
+        return self.stages.with_searched_part(points, self.mean.detach()[0])
 
     def set_mean(self, mean: Tensor) -> None:
         """Replace the mean by ``mean [D]``."""
@@ -139,10 +139,10 @@ class ProxyModule(RunModule):
         config = self.config.at(self.epoch)
         scores_mean = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
         if scores_mean:
-            self.set_mean(self.with_met_states(self.mean.detach()[0], self.epoch))
+            self.set_mean(self.with_visited_states(self.mean.detach()[0], self.epoch))
         mean = self.mean.detach()[0] if scores_mean else None
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
-        proxies, seeds = entered(self.population, mean, config, seed, self.kinds, self.epoch, name)
+        proxies, seeds = generation_agents(self.population, mean, config, seed, self.kinds, self.epoch, name)
         start = time.perf_counter()
         phase = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
         self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **phase)
@@ -203,11 +203,11 @@ class ProxyModule(RunModule):
         compared with solved_reward."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
-    def with_met_states(self, mean: Tensor, generation: int) -> Tensor:
+    def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
         """Return the ``mean [D]`` before a generation, with initial states from its target policy
-        (`generations.as_met`)."""
+        (`generations.with_visited_states`)."""
         run = self.settings.run
-        return as_met(mean, self.stages, run.gamename, run.seed, generation, self.spend)
+        return with_visited_states(mean, self.stages, run.gamename, run.seed, generation, self.spend)
 
     def spend(self, steps: int) -> None:
         """Count steps in the real environment."""
@@ -309,7 +309,7 @@ class ProxyModule(RunModule):
         super().restore(checkpoint)
         if not self.evolves:
             return
-        with believing(checkpoint.path):  # the callback loads its state later, so check it here
+        with checked_content(checkpoint.path):  # the callback loads its state later, so check it here
             search = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
             search.load_state_dict(checkpoint.search_state)
             search.check_fits(self)

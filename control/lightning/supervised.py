@@ -17,7 +17,7 @@ from control.lightning.proxy_module import SyntheticEnvironmentModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
 from envs.make import Stages
 from models.proxies.supervised import PARTS, Fit, Transitions
-from models.replaying import Replaying
+from models.replaying import OffPolicyAgent
 from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
@@ -93,7 +93,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         if self.trainer.sanity_checking:
             return
-        mean, now = self.mean.detach(), self.fit.folded(self.weights.detach())
+        mean, now = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
         losses = torch.tensor(list(self.fit.errors(now, self.held_out).values())[: len(PARTS)])
         for name, better in zip(PARTS, losses < self.lowest, strict=True):
             if better:
@@ -133,7 +133,7 @@ def recorded(loop: InnerLoop, seed: int) -> Transitions:
     ``transitions_from`` is random, they act at random instead. Raises SettingError for agents without a replay buffer.
     """
     loop = loop.alone(loop.kinds[0])
-    if not issubclass(loop.agent_class, Replaying):
+    if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
@@ -148,7 +148,7 @@ def recorded(loop: InnerLoop, seed: int) -> Transitions:
         training = loop.begin(None, [seeds[i] for i in group])
         loop.finish(training)
         agent: Any = training.agent
-        rows = agent.replay.rows()
+        rows = agent.replay_buffer.rows()
         if "pair" in rows:  # continuous actions are scaled to [-1, 1], discrete ones have one number per action
             rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
             discrete = isinstance(agent.spaces.actions, Discrete)

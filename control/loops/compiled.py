@@ -31,9 +31,9 @@ from models.registry import agent_class, default_config
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-# LOOK: number of steps after which finished members leave. _FEW: few members make several blocks of steps in one call,
-# up to this number of steps summed over members.
-LOOK, _FEW = 64, 2048
+# COMPACT_EVERY: number of steps after which finished members leave. _FEW: few members make several blocks of steps in
+# one call, up to this number of steps summed over members.
+COMPACT_EVERY, _FEW = 64, 2048
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.Play: td3}
 
@@ -52,7 +52,7 @@ def improve(a, w, m, t):  # type: ignore[no-untyped-def]
 
 
 def decide(p, m, obs, state, rows, vector):  # type: ignore[no-untyped-def]
-    """Return the greedy action of member m. ``rows`` and ``vector`` are scratch memory (`Hall`)."""
+    """Return the greedy action of member m. ``rows`` and ``vector`` are scratch memory (`EpisodeArrays`)."""
 
 
 def _compile_in(kind: Any) -> None:
@@ -93,13 +93,13 @@ class Block(NamedTuple):
     returns: Array  # [M, E]
     lengths: Array  # [M, E]
     starts: Array  # [M, T, E, K], initial states of episodes that may begin after each step
-    began: Array  # [M, E], the step after which the current episode began; -1 if before the block
+    start_step: Array  # [M, E], the step after which the current episode began; -1 if before the block
     at: Array  # [M], number of steps of the block already made
     running: Array  # [M] bool
     pause: bool  # stop after a step that ends an episode
     done: Array  # [M, T, E] bool, whether a step ended an episode
-    gave: Array  # [M, T, E], returns of these episodes
-    took: Array  # [M, T, E], their lengths
+    ended_returns: Array  # [M, T, E], returns of these episodes
+    ended_lengths: Array  # [M, T, E], their lengths
 
 
 class Tests(NamedTuple):
@@ -111,7 +111,7 @@ class Tests(NamedTuple):
     test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
 
 
-class Hall(NamedTuple):
+class EpisodeArrays(NamedTuple):
     """Scratch memory of one greedy episode."""
 
     state: Array  # [S]
@@ -196,9 +196,9 @@ def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, la
             for e in range(count):
                 if not block.done[m, t, e]:
                     continue
-                block.gave[m, t, e], block.took[m, t, e] = block.returns[m, e], block.lengths[m, e]
+                block.ended_returns[m, t, e], block.ended_lengths[m, t, e] = block.returns[m, e], block.lengths[m, e]
                 block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
-                block.began[m, e] = t
+                block.start_step[m, e] = t
                 for k in range(block.state.shape[2]):
                     block.state[m, e, k] = block.starts[m, t, e, k]
                 envs.observe(world, block.state[m, e], block.obs[m, e])
@@ -213,14 +213,14 @@ def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, la
 def can_compile(loop: StepLoop) -> bool:
     """Return whether the loop's agent and environment have compiled functions."""
     kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
-    plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "drift"))
+    plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "action_noise"))
     able_of = getattr(kind, "can_compile", None)
     return (
         kind is not None and plain and (able_of is None or able_of(loop.agent)) and envs.can_compile(loop.environment)
     )
 
 
-class OnTheWay:
+class TrainingTests:
     """Tests during a training run: after every ``test_every`` steps, K greedy episodes of every member on ``real``.
 
     ``starts [M, N, K]`` are the seeds of at most N tests. The results of the first ``tests_done`` tests are in
@@ -241,16 +241,16 @@ class OnTheWay:
         return Tests(self._start.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
 
 
-def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> OnTheWay | None:
+def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> TrainingTests | None:
     """Return tests that `Advance` can play during its steps, in a training run that begins now. Return None if a
     compiled function is missing, or if an episode may never end."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
-    playing = _playing(agent.with_weights(agent.online), real)
+    playing = _playing(agent.with_weights(agent.flat_parameters), real)
     if playing is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    return OnTheWay(real, playing[1], starts, test_every)
+    return TrainingTests(real, playing[1], starts, test_every)
 
 
 def _world(kind: type, environment: Environment) -> envs.World | None:
@@ -267,19 +267,19 @@ def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World]
     return None if player is None or world is None else (player, world)
 
 
-def _hall(player: Any, world: envs.World, tests: Tests) -> Hall:
+def _hall(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
     player_rows, vector = np.empty((4, player.widest), np.float32), np.empty(player.vector, np.float32)
     cells = world.obs_size if world.kind == envs.CELLS else 0
     map_memory = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
-    return Hall(np.empty(tests.start.shape[3]), envs.memory(world), player_rows, vector, *map_memory)
+    return EpisodeArrays(np.empty(tests.start.shape[3]), envs.memory(world), player_rows, vector, *map_memory)
 
 
 class Shared(NamedTuple):
     """Objects that all blocks of a training run use, as long as it has this ``environment`` and these weights
-    (``online``)."""
+    (``flat_parameters``)."""
 
     environment: Environment
-    online: Tensor
+    flat_parameters: Tensor
     world: envs.World
     player: Any
     place: envs.World  # the environment of the tests
@@ -293,7 +293,7 @@ class Advance:
     Without ``pause`` it yields no episodes, because every step may end one; `StepAgent.episodes` counts them.
     """
 
-    def __init__(self, threads: int = 1, tests: OnTheWay | None = None):
+    def __init__(self, threads: int = 1, tests: TrainingTests | None = None):
         self.threads, self.tests = threads, tests
         self._shared: Shared | None = None
 
@@ -311,7 +311,7 @@ class Advance:
         self, loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
     ) -> Iterator[Ended]:
         agent, environment, obs = loop.agent, loop.environment, loop.obs
-        real = envs.beneath(environment)
+        real = envs.real_environment(environment)
         assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
         assert agent.envs == real.envs and agent.members == real.members  # compiled code checks no bounds
         shape = (agent.members, steps, agent.envs)
@@ -321,12 +321,16 @@ class Advance:
             array.to(torch.float64 if k < 2 else array.dtype, copy=True, memory_format=torch.contiguous_format)
             for k, array in enumerate((real.state, starts, obs, real.age, loop.returns, loop.lengths))
         )
-        began = torch.full(age.shape, -1)
+        start_step = torch.full(age.shape, -1)
         at, done = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
-        gave, took = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
-        arrays = (state, obs, age, returns, lengths, starts, began, at, running)
+        ended_returns, ended_lengths = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
+        arrays = (state, obs, age, returns, lengths, starts, start_step, at, running)
         block = Block._make(
-            (*(array.numpy() for array in arrays), pause, *(array.numpy() for array in (done, gave, took)))
+            (
+                *(array.numpy() for array in arrays),
+                pause,
+                *(array.numpy() for array in (done, ended_returns, ended_lengths)),
+            )
         )
         members = KINDS[type(agent)].members(agent, numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.tests(loop.steps, steps)
@@ -343,17 +347,17 @@ class Advance:
                 break
             where = done.nonzero(as_tuple=True)
             if len(where[0]):
-                finished = Ended(where[0], gave[where], took[where], loop.steps + where[1] + 1)
+                finished = Ended(where[0], ended_returns[where], ended_lengths[where], loop.steps + where[1] + 1)
                 done.zero_()
                 yield finished
             if not (running & (at < steps)).any():
                 break
         if isinstance(world, envs.Map):
             obs = real.dynamics.observe(state.to(real.state.dtype))
-        envs.moved(environment, state, age, obs)
+        envs.set_episodes(environment, state, age, obs)
         loop.obs, loop.returns, loop.lengths = obs, returns, lengths
-        new_seeds = seeds.gather(1, began.clamp(min=0).unsqueeze(1)).squeeze(1)
-        loop.seeds = torch.where(began >= 0, new_seeds, loop.seeds)
+        new_seeds = seeds.gather(1, start_step.clamp(min=0).unsqueeze(1)).squeeze(1)
+        loop.seeds = torch.where(start_step >= 0, new_seeds, loop.seeds)
         loop.steps += steps
         count_steps: Any = agent.count_steps
         count_steps(steps)
@@ -362,17 +366,17 @@ class Advance:
         """Return the objects that the blocks of a loop share. They are built again after members have left."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
         assert isinstance(agent, InnerAgent)
-        if shared is not None and shared.environment is environment and shared.online is agent.online:
+        if shared is not None and shared.environment is environment and shared.flat_parameters is agent.flat_parameters:
             return shared
         kind, world = KINDS[type(agent)], _world(type(agent), environment)
-        player = kind.player(agent.with_weights(agent.online))
+        player = kind.player(agent.with_weights(agent.flat_parameters))
         assert world is not None and player is not None
         place = world if self.tests is None else self.tests.world
         memories = [
             (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, tests))
             for _ in range(self.threads)
         ]
-        self._shared = Shared(environment, agent.online, world, player, place, memories)
+        self._shared = Shared(environment, agent.flat_parameters, world, player, place, memories)
         return self._shared
 
 
@@ -386,11 +390,11 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
     if playing is None:
         return None
     assert isinstance(environment, TensorEnvironment)
-    (player, world), way = playing, OnTheWay(environment, playing[1], seeds.unsqueeze(1), 1)
+    (player, world), way = playing, TrainingTests(environment, playing[1], seeds.unsqueeze(1), 1)
     tests = way.tests(0, 1)
     halls = [_hall(player, world, tests) for _ in range(threads)]
 
-    def run_episodes(hall: Hall, first: int, last: int) -> None:
+    def run_episodes(hall: EpisodeArrays, first: int, last: int) -> None:
         _episodes(player, world, tests, 0, hall, first, last)
 
     for_members(run_episodes, len(seeds), halls)
@@ -410,4 +414,4 @@ def warm() -> None:
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
         list(Advance()(loop, 1, torch.ones(1, dtype=torch.bool), False))
-        play(agent.with_weights(agent.online), environment, torch.zeros(1, 1, dtype=torch.int64))
+        play(agent.with_weights(agent.flat_parameters), environment, torch.zeros(1, 1, dtype=torch.int64))

@@ -100,7 +100,7 @@ class Loop(ABC):
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
     @contextlib.contextmanager
-    def put_back(self) -> Iterator[None]:
+    def restored_streams(self) -> Iterator[None]:
         """Restore all random streams at the end of the block, so that its evaluations do not affect later ones."""
         saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
         yield

@@ -15,11 +15,11 @@ from control.loops.rollout import Episodes, rollout
 from envs.base import Environment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
-from models.state import check_like, demand
+from models.state import check_like, require
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # number of steps for which initial states are sampled at once
-KEPT = ("steps", "obs", "shown", "returns", "lengths", "seeds")
+KEPT = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Starts(Blocks):
 
     def draw_block(self) -> dict[str, Tensor]:
         seeds = self.streams.episode_seeds(BLOCK, self.envs)
-        return {"seeds": seeds, "starts": self.environment.starts(seeds.transpose(0, 1)).transpose(0, 1)}
+        return {"seeds": seeds, "starts": self.environment.prepare_resets(seeds.transpose(0, 1)).transpose(0, 1)}
 
 
 class StepLoop:
@@ -56,7 +56,7 @@ class StepLoop:
         self.agent, self.environment, self.streams = agent, environment, streams
         self.steps = 0
         self.obs: Tensor | None = None
-        self.shown: Tensor | None = None  # observations for the agent, if they differ from `obs`
+        self.agent_obs: Tensor | None = None  # observations for the agent, if they differ from `obs`
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -71,7 +71,7 @@ class StepLoop:
         agent, environment = self.agent, self.environment
         if self.obs is None:
             self.obs = self._start(None)
-        obs = self.obs if self.shown is None else self.shown
+        obs = self.obs if self.agent_obs is None else self.agent_obs
         if agent.knows_dynamics and environment.state is not None:
             agent.visit(environment.state)
         action = agent.act(obs)
@@ -83,7 +83,7 @@ class StepLoop:
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
-        self.shown = step.obs if agent.acts_on_stale else None
+        self.agent_obs = step.obs if agent.acts_on_stale else None
         self.steps += 1
         at = done.view(-1).nonzero().view(-1)
         if not len(at):
@@ -102,7 +102,7 @@ class StepLoop:
         members, device = self.agent.members, self.agent.device
         losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
-        self.shown = None  # an epoch begins with current observations, even for agents that act on stale ones
+        self.agent_obs = None  # an epoch begins with current observations, even for agents that act on stale ones
         for steps_done in range(steps):
             if watch is not None:
                 watch(steps_done / steps)
@@ -176,11 +176,11 @@ class StepLoop:
         row = self._block_of(self.steps).row(self.steps % BLOCK)
         seeds = row["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.start(row["starts"].contiguous(), where)  # not contiguous after `select`
+        return self.environment.reset_prepared(row["starts"].contiguous(), where)  # not contiguous after `select`
 
     def _block_of(self, step: int) -> Starts:
         while self._starts.number < step // BLOCK:
-            self._starts.turn()
+            self._starts.next_block()
         return self._starts
 
     def select(self, members: Tensor) -> bool:
@@ -193,14 +193,14 @@ class StepLoop:
         self.agent.select(members)
         self.environment = self._starts.environment = environment
         self._starts.select(members)
-        for name in ("obs", "shown", "returns", "lengths", "seeds", "loss", "_ones"):
+        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_ones"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[members])
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of training, except the agent's weights."""
-        starts = {"block": self._starts.number, "streams": self._starts.began()}
+        starts = {"block": self._starts.number, "streams": self._starts.block_start()}
         loop_state = {name: getattr(self, name) for name in KEPT} | starts
         return loop_state | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 
@@ -210,13 +210,13 @@ class StepLoop:
         obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         for name in KEPT:
             value, current = state[name], getattr(self, name)
-            if name == "obs" or name == "shown" and value is not None:
+            if name == "obs" or name == "agent_obs" and value is not None:
                 current = obs
             check_like(current, value, name)
             home = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(home) if isinstance(value, Tensor) else value)
         block, last = state["block"], self.steps // BLOCK
-        demand(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
+        require(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
         self._starts.seek(state["streams"], block)
         self.environment.restore(state["environment"])
 
@@ -331,7 +331,7 @@ class StepGroups(Loop):
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.loop.load_state_dict(saved)
             steps = {group.loop.steps, group.loop.agent.steps}
-            demand(steps == {self.epochs * self.steps}, "steps", f"are {steps}", f"those of {self.epochs} epochs")
+            require(steps == {self.epochs * self.steps}, "steps", f"are {steps}", f"those of {self.epochs} epochs")
 
     def close(self) -> None:
         for group in self.groups:

@@ -22,7 +22,7 @@ from models.mlp import MlpNetwork
 from models.settings import SettingError
 
 _NETWORKS = {
-    "agents.0.values.online": "Q",
+    "agents.0.values.q_network": "Q",
     "agents.0.model.reward": "model.reward",
     "agents.0.model.termination": "model.termination",
     "agents.0.model.encoder": "model.phi",

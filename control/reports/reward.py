@@ -166,7 +166,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     small = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
-        image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.bent else None)
+        image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
         for cell, kind in enumerate("".join(dynamics.rows)):
             row, column = divmod(cell, columns)
             number, share = f"{values[row, column]:.3g}", float(image.norm(values[row, column].item()))
@@ -189,7 +189,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
-        if phi.bent:  # a tick for each power of ten would overlap the next
+        if phi.uses_symexp:  # a tick for each power of ten would overlap the next
             tens = [10.0 ** (round(math.log10(values.abs().max().clamp(min=10))) // k) for k in (1, 2)]
             bar.set_ticks(sorted([0.0, *tens, *(-power for power in tens)]))
             bar.minorticks_off()

@@ -34,7 +34,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     The interquartile mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed and
     in no other number.
     """
-    from control.evolution.objectives import first, first_stable, staying
+    from control.evolution.objectives import first, first_stable, stays_solved
 
     solved = config.solved_reward
     scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
@@ -47,7 +47,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
         speed = {
             "first": quartiles(first(outcome.curve, solved), outcome.curve, config.test_every),
             "stays": quartiles(first_stable(outcome.curve, solved), outcome.curve, config.test_every),
-            "staying": float(staying(outcome.curve, solved).float().mean()),
+            "staying": float(stays_solved(outcome.curve, solved).float().mean()),
         }
     return speed | {
         "agents": len(outcome.scores),

@@ -44,7 +44,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     agent: Any = interaction.agent
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay"):
-        rows = agent.replay.rows()
+        rows = agent.replay_buffer.rows()
         if obs_key not in rows:  # agents of continuous actions keep both together
             rows[obs_key] = rows["pair"][..., : loop.stages.spaces.obs_shape[0]]
         train_states, rewards = rows[obs_key].flatten(0, -2), rows["reward"].flatten()

@@ -71,7 +71,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     Raises CheckpointError if there is no valid checkpoint of this program.
     """
     file = _file(Path(path))
-    with believing(file, resume):
+    with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:
             raise _error(file, "holds weights but no memory, so no run can resume from it")
@@ -90,7 +90,7 @@ def _read(file: Path) -> Checkpoint:
 
 
 @contextlib.contextmanager
-def believing(file: Path, resume: bool = True) -> Iterator[None]:
+def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
     """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. Its message names the
     run's other checkpoint if that is sound; ``resume`` changes only this hint. Errors of the machine, for example a
     lack of memory, are raised unchanged."""

@@ -33,7 +33,7 @@ from control.cli.options import flags as known_flags  # noqa: E402
 from control.cli.settings import Settings, build, validate  # noqa: E402
 from control.cli.words import read_value  # noqa: E402
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
-from control.evolution.objectives import first, first_stable, staying  # noqa: E402
+from control.evolution.objectives import first, first_stable, stays_solved  # noqa: E402
 from control.loops.build import check_spaces  # noqa: E402
 from control.loops.steps import StepLoop  # noqa: E402
 from control.reports.search import quartiles  # noqa: E402
@@ -47,7 +47,7 @@ from envs.potentials import HAND  # noqa: E402
 from envs.reward import RewardedEnvironment  # noqa: E402
 from experiments.comparison import REWARD_ROWS, check_given, check_number, numbers_in, run_script  # noqa: E402
 from models.mixture import Mixture  # noqa: E402
-from models.off_policy import OffPolicy  # noqa: E402
+from models.off_policy import TwinCriticAgent  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.registry import agent_class, families_of, named_agents  # noqa: E402
 from models.settings import SettingError, kinds, no_choice  # noqa: E402
@@ -114,7 +114,7 @@ def trained_values(settings: Settings, steps: int) -> Potential:
 
     def value(obs: Tensor) -> Tensor:
         flat = obs.reshape(1, -1, obs.shape[-1]).expand(agent.members, -1, -1)
-        values = agent.state_values(flat) if isinstance(agent, OffPolicy) else agent.values(flat).amax(-1)
+        values = agent.state_values(flat) if isinstance(agent, TwinCriticAgent) else agent.values(flat).amax(-1)
         return values[best].view(obs.shape[:-1])
 
     return value
@@ -185,7 +185,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
         "agents": len(curve),
         "first": quartiles(first(curve, solved), curve, test_every),
         "stays": quartiles(first_stable(curve, solved), curve, test_every),
-        "staying": float(staying(curve, solved).double().mean()),
+        "staying": float(stays_solved(curve, solved).double().mean()),
         "late": {
             "from": late,
             "mean": float(last.mean()),

@@ -97,7 +97,7 @@ def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
     """The exam of policies that are trained on the pairs of ``proxy``, from first weights of ``seeds``."""
     stages, started = Stages(config, proxy.game), time.process_time()
     pairs = stages.searched_part(proxy.parameters).expand(len(seeds), -1)
-    policies = stages.taught(pairs, proxy.parameters, Streams(seeds))
+    policies = stages.trained_on_pairs(pairs, proxy.parameters, Streams(seeds))
     loop = InnerLoop(config, "DDQN", default_config("DDQN", proxy.game), proxy.game)
     outcome = loop.run(policies, seeds, by_target=True)
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}

@@ -38,7 +38,7 @@ class Proxy:
     @property
     def implementation(self) -> str:
         """Return the implementation that searches for this kind of proxy, such as SE."""
-        return searching(self.config.proxy)
+        return implementation_of(self.config.proxy)
 
     @property
     def networks(self) -> Parameters:
@@ -59,7 +59,7 @@ def empty(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tenso
     return parameters, networks.named_tensors(parameters)
 
 
-def searching(kind: str) -> str:
+def implementation_of(kind: str) -> str:
     """Return the implementation that searches for proxies of a kind (`understudy.kinds.KINDS`). Raises LookupError if
     there is none."""
     for name, family_spec in implementations().items():
@@ -89,7 +89,7 @@ def save(
     del settings["compiled"]  # does not describe the proxy
     kind = KINDS[settings["proxy"]]
     if settings.get("preset") == "supervised":  # no search, so its settings say nothing
-        idle = implementations()[searching(settings["proxy"])].ineffective(config).keys() - kind.settings.keys()
+        idle = implementations()[implementation_of(settings["proxy"])].ineffective(config).keys() - kind.settings.keys()
         settings = {name: value for name, value in settings.items() if name not in idle}
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
@@ -113,7 +113,7 @@ def load(name_or_path: str | Path) -> Proxy:
     """Load the proxy of a file, of a search's run folder, or with a shipped name. Raises ProxyError, one line with the
     path, if there is no usable proxy or if its settings are invalid."""
     file = understudy.load(name_or_path)
-    family_spec = implementations()[searching(file.kind)]
+    family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = kinds(family_spec.config)
     try:
         values, _ = translate(file.config, (), field_kinds, lambda name: None)

@@ -59,9 +59,8 @@ class Transitions(NamedTuple):
 class Fit:
     """Scales of the inputs and outputs of a synthetic MDP's networks, and the losses of a fit.
 
-    The fit standardises all inputs, next states and rewards to mean 0 and variance 1. `folded` moves these scales into
-    the first and last layers. A target that never varies has scale 0, so its network outputs a constant.
-    """
+    The fit standardises all inputs, next states and rewards to mean 0 and variance 1. `in_raw_units` moves these scales
+    into the first and last layers. A target that never varies has scale 0, so its network outputs a constant."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
@@ -106,7 +105,7 @@ class Fit:
         center, spread = self.targets[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
-    def folded(self, flat: Tensor) -> Tensor:
+    def in_raw_units(self, flat: Tensor) -> Tensor:
         """Convert parameters ``flat [1, D]`` of a fit, with standardised inputs and outputs, to parameters ``[1, D]``
         with inputs and outputs in raw units. The done network's logit 0 becomes 0.5, above which episodes end."""
         flat = flat.clone()
@@ -130,7 +129,7 @@ class Fit:
             )
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment ``flat [1, D]`` (`folded`) on ``rows``, by name.
+        """Return errors of the synthetic environment ``flat [1, D]`` (`in_raw_units`) on ``rows``, by name.
 
         Losses are as in `transition_losses`. ``ends_missed`` is the share of terminations that the done network misses,
         ``ends_false`` the share of other steps that it ends. ``rollout_error`` is measured at the last step of

@@ -282,12 +282,12 @@ class CommandedPolicy(Policy):
     """Chooses actions in E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
 
     If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
-    instead of a sample. ``overrides`` replaces some commands (see `Commands.draw`).
+    instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`).
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
-        self.command = self.commands.draw(envs, streams, exact, overrides)
+        self.command = self.commands.sample(envs, streams, exact, overrides)
         draws: list[Draw] = []
         # RCP-A samples a new command at every step (public code).
         if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
@@ -303,7 +303,7 @@ class CommandedPolicy(Policy):
     def act(self, obs: Tensor) -> Tensor:
         noise = self.noise.next()
         if "command" in noise:
-            self.command[..., self.commands.column["advantage"]] = self.commands.around_mean(noise["command"])
+            self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
         outputs, strength = self.agent(obs, self.command), self.agent.config.action_noise
         if self.agent.discrete:
             actions = (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)

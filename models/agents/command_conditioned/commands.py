@@ -11,7 +11,7 @@ from models.streams import Streams
 
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
 REACH = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
-_CALLED = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # names for users
+_USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # names for users
 
 
 class Commands(nn.Module):
@@ -40,7 +40,7 @@ class Commands(nn.Module):
         self.register_buffer("scale", torch.ones(members, len(self.names)))
         self.update_scale()
 
-    def draw(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
+    def sample(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
@@ -48,16 +48,16 @@ class Commands(nn.Module):
         replaces commands by their names for users, such as ``{"return": 250.0}``.
         """
         best = self.config.command_source == "best"
-        samples = self.around_mean(streams.uniform(envs) if best else streams.normal(envs), exact)
+        samples = self.sample_value(streams.uniform(envs) if best else streams.normal(envs), exact)
         if best and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         for name in self.names:
-            if _CALLED[name] in overrides:
-                values[name] = torch.full_like(samples, overrides[_CALLED[name]])
+            if _USER_NAMES[name] in overrides:
+                values[name] = torch.full_like(samples, overrides[_USER_NAMES[name]])
         return torch.stack([values[name] for name in self.names], dim=-1)
 
-    def around_mean(self, noise: Tensor, exact: bool = False) -> Tensor:
+    def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
         """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * (torch.zeros_like(noise) if exact else noise)
 
@@ -74,11 +74,11 @@ class Commands(nn.Module):
 
     def now(self) -> dict[str, Tensor]:
         """Return the mean of the current exploration commands by their names for users, ``[M]`` each."""
-        return {_CALLED[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
+        return {_USER_NAMES[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:
         """Split ``command [M, E, C]`` into numbers ``[M, E]`` by their names for users."""
-        return {_CALLED[name]: command[..., column].clone() for name, column in self.column.items()}
+        return {_USER_NAMES[name]: command[..., column].clone() for name, column in self.column.items()}
 
     def follow_returns(self, memory: EpisodeMemory, fresh_returns: Tensor, lengths: Tensor) -> None:
         """Update mean, spread and horizon of the next commands after new episodes, which are in ``memory`` already.

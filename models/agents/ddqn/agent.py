@@ -7,21 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
-from models.agents.ddqn.networks import Dueling
+from models.agents.ddqn.networks import DuelingQNetwork
 from models.contract import Policy
 from models.curiosity import curiosity_of
 from models.epsilon import Epsilon
 from models.losses import explained_variance
-from models.mlp import Mlp
+from models.mlp import MLP
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
-from models.replaying import Replaying
+from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
 from models.varied import draw_all, groups
 
 
-class Agent(Replaying):
+class Agent(OffPolicyAgent):
     """Double DQN with a plain or a dueling network. E is ``config.num_envs``.
 
     The TD target is ``r + discount * Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped
@@ -42,18 +42,18 @@ class Agent(Replaying):
         first = self.member_configs[0]
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         sizes = [self.obs_size, *first.hidden_sizes, self.actions]
-        self.network: Mlp | Dueling = Mlp(sizes, config.activation)
+        self.network: MLP | DuelingQNetwork = MLP(sizes, config.activation)
         if config.head == "dueling":
-            self.network = Dueling(config, sizes)
+            self.network = DuelingQNetwork(config, sizes)
         start = self.network.initial(in_step(seeds, "weights"))
-        self.online = nn.Parameter(start, requires_grad=False)
-        self.target = nn.Parameter(start.clone(), requires_grad=False)
+        self.flat_parameters = nn.Parameter(start, requires_grad=False)
+        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(
-            self.online, torch.tensor([member_config.lr for member_config in self.member_configs])
+            self.flat_parameters, torch.tensor([member_config.lr for member_config in self.member_configs])
         )
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
-        self.replay = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
+        self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = curiosity_of(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
@@ -64,7 +64,7 @@ class Agent(Replaying):
                 (uniforms, {"replay": (config.updates_per_step, first.batch_size)}),
             ],
         )
-        self.numbers: dict[str, Tensor] = {}  # random numbers of the current step
+        self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0
         # From the latest update, for `metrics`: values and TD targets [M, B], gradient [M, D].
@@ -74,19 +74,19 @@ class Agent(Replaying):
         self._views()
 
     def _views(self) -> None:
-        self._policy = self.with_weights(self.online)
+        self._policy = self.with_weights(self.flat_parameters)
         self._online: Any = self._policy.layers
-        self._target: Any = self.network.layers(self.target)
+        self._target: Any = self.network.layers(self.target_parameters)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Return the greedy policy; ``sample`` has no effect."""
         return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
-        self.numbers = self.noise.next()
+        self.random_numbers = self.noise.next()
         self.steps += 1
-        explore = self.numbers["explore"] < self.epsilon().unsqueeze(1)
-        return torch.where(explore, self.numbers["action"], self._policy.act(obs))
+        explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
+        return torch.where(explore, self.random_numbers["action"], self._policy.act(obs))
 
     def epsilon(self) -> Tensor:
         """Return the current probability of a random action, ``[M]``."""
@@ -95,7 +95,7 @@ class Agent(Replaying):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        self.replay.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
+        self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
     @torch.no_grad()
@@ -104,7 +104,7 @@ class Agent(Replaying):
         if not learners.any():
             return torch.full((self.members,), torch.nan)
         learning = None if learners.all() else learners
-        for uniform in self.numbers["replay"].unbind(1):
+        for uniform in self.random_numbers["replay"].unbind(1):
             loss = self.update(uniform, learning)
         return loss if learning is None else loss.masked_fill(~learners, torch.nan)
 
@@ -113,31 +113,31 @@ class Agent(Replaying):
 
         Uniform numbers ``uniform [M, B]`` choose the minibatch (`ReplayBuffer.sample`).
         """
-        batch = self.replay.sample(uniform)
+        batch = self.replay_buffer.sample(uniform)
         reward = batch["reward"]
         if self.curiosity is not None:
             reward = reward + self.curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"], learning)
         obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
         best = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
         next_q = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
-        goal = torch.addcmul(reward, batch["discount"], next_q, value=self.config.discount)
-        trace = self.network.forward(self._online, obs)
+        td_target = torch.addcmul(reward, batch["discount"], next_q, value=self.config.discount)
+        activations = self.network.forward(self._online, obs)
         action_mask = (batch["action"].unsqueeze(1) == self._action_indices).float()
-        values = (trace[-1] * action_mask).sum(1)
-        error = values - goal
+        values = (activations[-1] * action_mask).sum(1)
+        error = values - td_target
         weighted = error * (1 / uniform.shape[1])
-        gradient, _ = self.network.backward(self._online, obs, trace, action_mask * (2 * weighted).unsqueeze(1))
-        self._latest |= {"values": values, "goal": goal, "gradient": gradient}
+        gradient, _ = self.network.backward(self._online, obs, activations, action_mask * (2 * weighted).unsqueeze(1))
+        self._latest |= {"values": values, "td_target": td_target, "gradient": gradient}
         self.optimizer.update(gradient, learning)
         if learning is None:
-            self.target.lerp_(self.online, self.config.tau)
+            self.target_parameters.lerp_(self.flat_parameters, self.config.tau)
         else:
-            followed = self.target.lerp(self.online, self.config.tau)
-            self.target.copy_(torch.where(learning.unsqueeze(1), followed, self.target))
+            followed = self.target_parameters.lerp(self.flat_parameters, self.config.tau)
+            self.target_parameters.copy_(torch.where(learning.unsqueeze(1), followed, self.target_parameters))
         return (weighted * error).sum(1)
 
     def select(self, members: Tensor) -> None:
-        self.target = nn.Parameter(self.target[members], requires_grad=False)
+        self.target_parameters = nn.Parameter(self.target_parameters[members], requires_grad=False)
         self._latest.clear()
         super().select(members)
 
@@ -147,8 +147,8 @@ class Agent(Replaying):
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
         batch_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
-            values, goal = self._latest["values"], self._latest["goal"]
-            numbers = values.mean(1), explained_variance(values, goal), norms([self._latest["gradient"]])
+            values, td_target = self._latest["values"], self._latest["td_target"]
+            numbers = values.mean(1), explained_variance(values, td_target), norms([self._latest["gradient"]])
             batch_metrics = dict(zip(names, numbers, strict=True))
             self._latest.clear()
         return {"train/epsilon": self.epsilon()} | self.of_learners(batch_metrics)
@@ -157,16 +157,16 @@ class Agent(Replaying):
         """Return action values, ``obs [M, B, O] -> [M, B, A]``."""
         return self.network.forward(self._online, obs.transpose(1, 2))[-1].transpose(1, 2)
 
-    def with_weights(self, online: Tensor) -> "Greedy":
-        return Greedy(self.network, online)
+    def with_weights(self, flat_parameters: Tensor) -> "Greedy":
+        return Greedy(self.network, flat_parameters)
 
 
 class Greedy(Policy):
-    """Greedy policy of M Q-networks with weights ``online [M, D]``."""
+    """Greedy policy of M Q-networks with weights ``flat_parameters [M, D]``."""
 
-    def __init__(self, network: Mlp | Dueling, online: Tensor):
-        self.network, self.online, self.members = network, online, len(online)
-        self.layers: Any = network.layers(online)
+    def __init__(self, network: MLP | DuelingQNetwork, flat_parameters: Tensor):
+        self.network, self.flat_parameters, self.members = network, flat_parameters, len(flat_parameters)
+        self.layers: Any = network.layers(flat_parameters)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:

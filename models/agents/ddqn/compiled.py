@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from models.agents.ddqn.agent import Agent, Greedy
-from models.agents.ddqn.networks import Dueling
+from models.agents.ddqn.networks import DuelingQNetwork
 from models.compiled import (
-    NOTHING,
+    NO_NET,
     Learner,
     Net,
     adam,
@@ -27,8 +27,8 @@ from models.compiled import (
     row_of,
     single,
 )
-from models.machine import FAST, compiled, within
-from models.mlp import Mlp
+from models.machine import FAST, compiled, exact_inlined
+from models.mlp import MLP
 from models.tiles import ZERO, copy
 from models.vectors import LANES, load, splat, store, total, where_better, where_less
 
@@ -82,30 +82,30 @@ class Work(NamedTuple):
     advantage_back: Array
     q: Array  # [A, columns], action values, later d loss / d q
     online_q: Array  # [A, columns], of next_obs
-    goal: Array  # [1, columns], TD targets
+    td_target: Array  # [1, columns], TD targets
     sample: Array  # [2 O + 4, columns], rows of the table, then their weights in the loss: 1 / B, 0 in padding
     grad: Array  # [D]
 
 
-def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each."""
-    network, config, replay, envs = agent.network, agent.config, agent.replay, agent.envs
-    (table,) = replay.reserve(steps * envs)
-    dueling = isinstance(network, Dueling)
+def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """Return the state before T = ``steps`` steps with random ``random_numbers``, ``[M, T, ...]`` each."""
+    network, config, replay_buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
+    (table,) = replay_buffer.reserve(steps * envs)
+    dueling = isinstance(network, DuelingQNetwork)
     by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, envs, agent.budget)
     return Members._make(
         (
             dueling,
-            isinstance(network, Dueling) and network.over_batch,
+            isinstance(network, DuelingQNetwork) and network.over_batch,
             *_nets(network),
-            learner(agent.online, agent.target, agent.optimizer),
+            learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
             agent.episodes.numpy(),
             loss.numpy(),
             table.numpy(),
-            replay.position,
-            replay.size,
-            replay.capacity,
-            *(numbers[name].numpy() for name in NUMBERS),
+            replay_buffer.position,
+            replay_buffer.size,
+            replay_buffer.capacity,
+            *(random_numbers[name].numpy() for name in NUMBERS),
             by_episode,
             by_step,
             agent.obs_size,
@@ -118,12 +118,12 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     )
 
 
-def _nets(network: Mlp | Dueling) -> tuple[Net, Net, Net]:
+def _nets(network: MLP | DuelingQNetwork) -> tuple[Net, Net, Net]:
     """Return body, value and advantage; the last two are placeholders if not dueling."""
-    if isinstance(network, Dueling):
+    if isinstance(network, DuelingQNetwork):
         first, second = network.features.size, network.features.size + network.value.size
         return net(network.features), net(network.value, first), net(network.advantage, second)
-    return net(network), NOTHING, NOTHING
+    return net(network), NO_NET, NO_NET
 
 
 class Player(NamedTuple):
@@ -133,7 +133,7 @@ class Player(NamedTuple):
     body: Net
     value: Net
     advantage: Net
-    online: Array  # [M, D]
+    flat_parameters: Array  # [M, D]
     actions: int
     widest: int
     vector: int  # length of a continuous action: 0
@@ -142,9 +142,11 @@ class Player(NamedTuple):
 def player(policy: Greedy) -> Player:
     network = policy.network
     nets = _nets(network)
-    actions = int((nets[2] if isinstance(network, Dueling) else nets[0]).sizes[-1])
+    actions = int((nets[2] if isinstance(network, DuelingQNetwork) else nets[0]).sizes[-1])
     widest = max(mlp.widest for mlp in nets)
-    return Player(isinstance(network, Dueling), *nets, policy.online.detach().numpy(), actions, widest, 0)
+    return Player(
+        isinstance(network, DuelingQNetwork), *nets, policy.flat_parameters.detach().numpy(), actions, widest, 0
+    )
 
 
 def work(a: Members) -> Work:
@@ -155,14 +157,23 @@ def work(a: Members) -> Work:
     layers = [layers_of(mlp, batch) for mlp in (a.body, a.value, a.advantage) for _ in range(3)]
     columns = layers[0].shape[2]
     counts = a.actions, a.actions, 1, 2 * a.obs_size + 4
-    q, online_q, goal, sample = (np.zeros((count, columns), np.float32) for count in counts)
+    q, online_q, td_target, sample = (np.zeros((count, columns), np.float32) for count in counts)
     sample[-1, :batch] = 1 / batch
     return Work._make(
-        (rows, vector, *layers, q, online_q, goal, sample, np.zeros(a.q_learner.online.shape[1], np.float32))
+        (
+            rows,
+            vector,
+            *layers,
+            q,
+            online_q,
+            td_target,
+            sample,
+            np.zeros(a.q_learner.flat_parameters.shape[1], np.float32),
+        )
     )
 
 
-@within
+@exact_inlined
 def best_of(net, flat, obs, rows):
     """Return the greedy action for ``obs [O]`` (`Greedy.act`). ``rows [4, widest]`` is scratch memory."""
     for k in range(len(obs)):
@@ -189,7 +200,7 @@ def choose(a, w, m, t, e, obs, state):
     """Return the exploring action in environment e (`Agent.act`)."""
     if a.explore[m, t, e] < epsilon(a, m, t):
         return a.action[m, t, e]
-    return best_of(a, a.q_learner.online[m], obs, w.rows)
+    return best_of(a, a.q_learner.flat_parameters[m], obs, w.rows)
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
@@ -266,7 +277,11 @@ def improve(a, w, m, t):
     replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
     if a.episodes[m] < a.init_episodes or replay_size < a.fill:
         return
-    size, online, target = a.obs_size, a.q_learner.online[m], a.q_learner.target[m]
+    size, flat_parameters, target_parameters = (
+        a.obs_size,
+        a.q_learner.flat_parameters[m],
+        a.q_learner.target_parameters[m],
+    )
     action_row, reward_row, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of w.sample
     for u in range(updates):
         for j in range(batch):
@@ -274,30 +289,30 @@ def improve(a, w, m, t):
             for k in range(share):
                 w.sample[k, j] = a.table[row, m, k]
         copy(w.sample, size, w.body[0], 0, size)
-        _values(a, w, online)
+        _values(a, w, flat_parameters)
         copy(w.q, 0, w.online_q, 0, a.actions)
-        _values(a, w, target)
+        _values(a, w, target_parameters)
         for j in range(0, w.q.shape[1], LANES):
             max_q, next_q = load(w.online_q, 0, j), load(w.q, 0, j)
             for k in range(1, a.actions):
                 value = load(w.online_q, k, j)
                 next_q = where_better(value, max_q, load(w.q, k, j), next_q)
                 max_q = where_better(value, max_q, value, max_q)
-            store(w.goal, 0, j, load(w.sample, reward_row, j) + a.discount * load(w.sample, lasts, j) * next_q)
+            store(w.td_target, 0, j, load(w.sample, reward_row, j) + a.discount * load(w.sample, lasts, j) * next_q)
         copy(w.sample, 0, w.body[0], 0, size)
-        _values(a, w, online)
+        _values(a, w, flat_parameters)
         loss = splat(ZERO)
         for j in range(0, w.q.shape[1], LANES):
             action, now = load(w.sample, action_row, j), load(w.q, 0, j)
             for k in range(1, a.actions):
                 now = where_less(action, np.float32(k - 0.5), now, load(w.q, k, j))
-            error = now - load(w.goal, 0, j)
+            error = now - load(w.td_target, 0, j)
             part = error * load(w.sample, share, j)
             loss += part * error
             for k in range(a.actions):
                 gradient = where_less(action, np.float32(k + 0.5), np.float32(2) * part, ZERO)
                 store(w.q, k, j, where_less(action, np.float32(k - 0.5), ZERO, gradient))
-        _backward(a, w, online)
+        _backward(a, w, flat_parameters)
         adam(a.q_learner, m, w.grad)
         follow(a.q_learner, m, a.tau)
         a.loss[m] = total(loss)
@@ -305,4 +320,4 @@ def improve(a, w, m, t):
 
 def decide(p, m, obs, state, rows, vector):
     """Return the greedy action of member m (`Greedy.act`)."""
-    return best_of(p, p.online[m], obs, rows)
+    return best_of(p, p.flat_parameters[m], obs, rows)

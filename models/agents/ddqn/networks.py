@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from models.agents.ddqn.config import Config
-from models.mlp import Layer, Mlp
+from models.mlp import MLP, Layer
 from models.streams import Streams
 
 
-class Dueling:
-    """Dueling network, ``Q = V + A - mean(A)``, with the methods of `Mlp`.
+class DuelingQNetwork:
+    """Dueling network, ``Q = V + A - mean(A)``, with the methods of `MLP`.
 
     A network without activation after its last layer computes features. Value and advantage networks have one hidden
     layer each. ``sizes`` are observation size, hidden widths and number of actions.
@@ -23,9 +23,9 @@ class Dueling:
     def __init__(self, config: Config, sizes: list[int]):
         width = config.feature_dim
         self.over_batch = config.dueling_mean == "batch"
-        self.features = Mlp([*sizes[:-1], width], config.activation)
-        self.value = Mlp([width, width, 1], config.activation)
-        self.advantage = Mlp([width, width, sizes[-1]], config.activation)
+        self.features = MLP([*sizes[:-1], width], config.activation)
+        self.value = MLP([width, width, 1], config.activation)
+        self.advantage = MLP([width, width, sizes[-1]], config.activation)
         self.parts = (self.features, self.value, self.advantage)
         self.size = sum(part.size for part in self.parts)
 
@@ -46,8 +46,10 @@ class Dueling:
             mean = mean.mean(2, keepdim=True)
         return [feature_trace, value, advantage, value[-1] + advantage[-1] - mean]
 
-    def backward(self, layers: list[list[Layer]], x: Tensor, trace: list[Any], gradient: Tensor) -> tuple[Tensor, None]:
-        feature_trace, value, advantage, _ = trace
+    def backward(
+        self, layers: list[list[Layer]], x: Tensor, activations: list[Any], gradient: Tensor
+    ) -> tuple[Tensor, None]:
+        feature_trace, value, advantage, _ = activations
         summed = gradient.sum(1, keepdim=True)
         of_value, value_input_grad = self.value.backward(layers[1], feature_trace[-1], value, summed, inputs=True)
         mean_gradient = summed / gradient.shape[1]

@@ -59,15 +59,15 @@ class Agent(StepAgent):
         bits, members = _has_bits(config, spaces), len(self.seeds)
         spec = ModelSpec(self.obs_size, self.actions, bits, self.starts, self.seeds, device)
         self.model: Any = Imagination(self.obs_size)
-        self.replay: Transitions | States
+        self.replay_buffer: Transitions | States
         if config.model == "perfect":
             self.model = Perfect(dynamics, self.obs_size, self.starts)
-            self.replay = States(config.buffer_size, members, dynamics, device)
+            self.replay_buffer = States(config.buffer_size, members, dynamics, device)
         else:
             if config.model != "none":
                 self.model = Simple(config, spec) if config.model == "simple" else Latent(config, spec)
             columns = Transitions.layout(self.obs_size, self.actions, bits)
-            self.replay = Transitions(columns, config.buffer_size, members, device)
+            self.replay_buffer = Transitions(columns, config.buffer_size, members, device)
         self.values = ActionValues(config, self.model.size, self.actions, seeds, device)
         self._optimizers = [opt for opt in (self.values.optimizer, self.model.optimizer) if opt is not None]
         self._improve = compiled(self._gradient, device) if config.compile else self._gradient
@@ -78,7 +78,7 @@ class Agent(StepAgent):
         self._acting_q: list[Tensor] = []  # values [M, 1, A] of the latest steps
         self._updates = 0
         self._latest: Update | None = None  # None if there was none since the last call of `metrics`
-        self.numbers: dict[str, Tensor] = {}  # random numbers of the current step
+        self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
 
     def _noise(self) -> NoiseBlocks:
         """Return the random numbers of every step, by name. ``rows`` and ``starts`` sample from the replay buffer,
@@ -97,9 +97,9 @@ class Agent(StepAgent):
         leading = {"encode": (), "fit": updates, "begin": updates, "step": rollout}
         model_shapes = {name: (*leading[name], *shape) for name, shape in self.model.noise.items()}
         draw_shapes.setdefault(self.model.draw, {}).update(model_shapes)
-        numbers = sum(prod(shape) for shapes in draw_shapes.values() for shape in shapes.values())
+        random_numbers = sum(prod(shape) for shapes in draw_shapes.values() for shape in shapes.values())
         # Depends on shapes only, so that a member's numbers do not depend on the number of members.
-        steps = max(1, min(_BLOCK, _NUMBERS // numbers))
+        steps = max(1, min(_BLOCK, _NUMBERS // random_numbers))
         return NoiseBlocks(
             Streams.from_name(self.seeds, "model generalisation"), list(draw_shapes.items()), steps, self.device
         )
@@ -110,26 +110,26 @@ class Agent(StepAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        self.numbers = self.noise.next()
+        self.random_numbers = self.noise.next()
         self.steps += 1
-        features = self.model.encode(obs, self.numbers.get("encode"))
+        features = self.model.encode(obs, self.random_numbers.get("encode"))
         values = self.values(features)
         self._acting_q.append(values)
-        return explore(self.config, values, self.numbers["act"])
+        return explore(self.config, values, self.random_numbers["act"])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Return the greedy policy. A latent model samples latents from ``streams``."""
         return Greedy(self, streams)
 
     def visit(self, state: Tensor) -> None:
-        if isinstance(self.replay, States):
-            self.replay.visit(state)
+        if isinstance(self.replay_buffer, States):
+            self.replay_buffer.visit(state)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        if isinstance(self.replay, Transitions):
-            self.replay.observe(obs, action, next_obs, reward, discount != 0)
+        if isinstance(self.replay_buffer, Transitions):
+            self.replay_buffer.observe(obs, action, next_obs, reward, discount != 0)
         self.episodes += done.sum(1)
 
     @property
@@ -144,35 +144,35 @@ class Agent(StepAgent):
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         if (self.steps - 1) % self.config.target_update_frequency == 0:
-            self.values.target.copy_(self.values.online.flat)
+            self.values.target_parameters.copy_(self.values.q_network.flat)
         for update in range(self.config.updates_per_step):
-            losses = self.update(self.of_update(update))
+            losses = self.update(self.numbers_of_update(update))
             for name, loss in losses.items():
                 self._sums[name] = self._sums[name] + loss if name in self._sums else loss
             self._updates += 1
         return losses["loss"]
 
-    def of_update(self, update: int) -> dict[str, Tensor]:
+    def numbers_of_update(self, update: int) -> dict[str, Tensor]:
         """Return the random numbers of one update of the current step."""
-        return {name: part[:, update] for name, part in self.numbers.items() if name not in ("act", "encode")}
+        return {name: part[:, update] for name, part in self.random_numbers.items() if name not in ("act", "encode")}
 
-    def update(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Update the model, then the values, with the random ``numbers`` of `of_update`. Return losses ``[M]`` by
-        name."""
-        batch: Any = self.replay.batch(numbers["rows"])
+    def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Update the model, then the values, with the ``random_numbers`` of `numbers_of_update`. Return losses ``[M]``
+        by name."""
+        batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
-            losses = self.model.fit(batch, numbers.get("fit"))
-        if "starts" in numbers:
-            batch = self.replay.batch(numbers["starts"])
-        self._latest = self._improve(batch, numbers)
+            losses = self.model.fit(batch, random_numbers.get("fit"))
+        if "starts" in random_numbers:
+            batch = self.replay_buffer.batch(random_numbers["starts"])
+        self._latest = self._improve(batch, random_numbers)
         self.values.optimizer.update([self._latest.gradient])
         # A captured graph overwrites these tensors in its next replay.
         return losses | {"loss": self._latest.loss.clone()}
 
-    def _gradient(self, batch: Any, numbers: dict[str, Tensor]) -> Update:
+    def _gradient(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
         if self.config.model == "none":
             return replayed(self.values, batch)
-        return imagined(self.values, self.model, batch, numbers)
+        return imagined(self.values, self.model, batch, random_numbers)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return means ``[M]`` since the last call by tag: the model's losses, the values and entropy of exploration.
@@ -193,13 +193,13 @@ class Agent(StepAgent):
 
     def status(self) -> dict[str, Tensor]:
         rate = torch.full((self.members,), self.values.optimizer.lr, dtype=torch.float64)
-        buffer_sizes = torch.full((self.members,), self.replay.size)
+        buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
         return {"train/learning_rate": rate, "train/buffer_size": buffer_sizes}
 
     def training_state(self) -> dict[str, Any]:
         return {
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "replay": self.replay.state_dict(),
+            "replay": self.replay_buffer.state_dict(),
             "noise": self.noise.state_dict(),
             "episodes": self.episodes,
             "steps": self.steps,
@@ -208,7 +208,7 @@ class Agent(StepAgent):
     def load_training_state(self, state: dict[str, Any]) -> None:
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.replay.load_state_dict(state["replay"])
+        self.replay_buffer.load_state_dict(state["replay"])
         self.noise.load_state_dict(state["noise"])
         self.episodes = check_like(self.episodes, state["episodes"], "episodes").to(self.device)
         self.steps = check_like(self.steps, state["steps"], "steps")

@@ -42,7 +42,7 @@ class Imagination(nn.Module):
     """Encodes observations as inputs of the action values, learns from a batch (`fit`), and advances an imagined
     rollout step by step. This base class has no model: inputs are the observations, of ``size`` numbers.
 
-    ``noise`` maps a method's name to the shape of the random numbers that it needs; ``draw`` samples them.
+    ``noise`` maps a method's name to the shape of the random numbers that it needs; ``sample`` samples them.
     ``optimizer`` is None if there is nothing to learn.
     """
 
@@ -138,7 +138,7 @@ class _Learned(Imagination):
             "termination": bit_nll(self.termination(x)[..., 0], batch.continues),
         }
 
-    def descend(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    def update_model(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         total = sum(self.weights[name] * mean for name, mean in means.items() if self.weights[name])
@@ -168,7 +168,7 @@ class Simple(_Learned):
         x = self.with_action(batch.obs, batch.action)
         nll = bit_nll if self.spec.bits else gaussian_nll
         of_obs = nll(self.following(x), batch.next_obs).sum(2) * batch.continues
-        return self.descend(self.heads(x, batch) | {"obs": of_obs})
+        return self.update_model(self.heads(x, batch) | {"obs": of_obs})
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
         assert noise is not None
@@ -199,14 +199,14 @@ class Latent(_Learned):
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
         assert noise is not None
-        return self.latents.draw(self.latents.params(self.encoder(obs), encoder=True), noise)
+        return self.latents.sample(self.latents.params(self.encoder(obs), encoder=True), noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         assert noise is not None
         encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))
         halves = encoder_outputs.split(batch.action.shape[1], 1)
         now, next_params = (self.latents.params(half, encoder=True) for half in halves)
-        latent = self.latents.draw(now, noise)
+        latent = self.latents.sample(now, noise)
         x = self.with_action(latent, batch.action)
         losses = self.heads(x, batch)
         losses["obs"] = self._nll(self.decoder(latent), batch.obs) * batch.continues
@@ -216,14 +216,14 @@ class Latent(_Learned):
         losses["kl_posterior"] = self.latents.kl(next_params, _stop_gradient(predicted))
         if self.weights["kl_base"]:
             losses["kl_base"] = self.latents.kl_to_base(now)
-        means = self.descend(losses)
+        means = self.update_model(losses)
         means.pop("kl_posterior")  # the same number as kl
         return means
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
         assert noise is not None
         outputs = self.following(self.with_action(state, action))
-        state = self.latents.draw(self.latents.params(outputs, encoder=False), noise)
+        state = self.latents.sample(self.latents.params(outputs, encoder=False), noise)
         return state, state, None
 
     def _nll(self, outputs: Tensor, obs: Tensor) -> Tensor:
@@ -240,19 +240,22 @@ def _stop_gradient(params: Params) -> Params:
     return tuple(param.detach() for param in params)
 
 
-def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict[str, Tensor]) -> Update:
+def imagined(values: ActionValues, model: Imagination, start: Any, random_numbers: dict[str, Tensor]) -> Update:
     """Imagine a rollout of T steps from each row of ``start`` by the exploring policy, and compute the update from all
     steps. A step is weighted by the probability that its episode lasted until then (Young et al. 2023, algorithm 1).
-    ``numbers`` are the random numbers by name (`Agent.of_update`).
+    ``random_numbers`` are the random numbers by name (`Agent.numbers_of_update`).
 
     It changes nothing, has fixed shapes and never waits for the device, so it can be compiled or captured as a graph.
     """
     config = values.config
-    state, features = model.begin(start, numbers.get("begin"))
-    choices, noise = numbers["imagined"].unbind(1), numbers["step"].unbind(1) if "step" in numbers else None
+    state, features = model.begin(start, random_numbers.get("begin"))
+    choices, noise = (
+        random_numbers["imagined"].unbind(1),
+        random_numbers["step"].unbind(1) if "step" in random_numbers else None,
+    )
     every_seen, traces, actions, records = [features], [], [], []
     for step in range(config.rollout_length):
-        trace = values.online.trace(features)
+        trace = values.q_network.activations(features)
         action = explore(config, trace[-1], choices[step])
         state, features, outcome = model.step(state, action, None if noise is None else noise[step])
         every_seen.append(features)
@@ -267,10 +270,10 @@ def imagined(values: ActionValues, model: Imagination, start: Any, numbers: dict
     rollout_actions = torch.cat(actions, 1)
     reward, continues = model.outcomes(step_features, rollout_actions, records)
     next_q = values.bootstrap_value(torch.cat(every_seen[1:], 1))
-    goal = torch.addcmul(reward, continues, next_q, value=config.discount)
+    td_target = torch.addcmul(reward, continues, next_q, value=config.discount)
     weight = None
     # The perfect model can end an episode even if ``episodic_env`` is off. Otherwise all weights are 1.
     if config.episodic_env or config.model == "perfect":
         steps = continues.unflatten(1, (config.rollout_length, -1))
         weight = torch.cat((torch.ones_like(steps[:, :1]), steps[:, :-1].cumprod(1)), 1).flatten(1)
-    return values.td_update(goal, step_features, traces_together, rollout_actions, weight)
+    return values.td_update(td_target, step_features, traces_together, rollout_actions, weight)

@@ -39,7 +39,7 @@ class Categorical:
         """Return the distribution's parameters for ``outputs`` of the encoder (``encoder``) or of the predictor."""
         return (outputs.unflatten(2, (self.features, self.width)).log_softmax(3),)
 
-    def draw(self, params: Params, noise: Tensor) -> Tensor:
+    def sample(self, params: Params, noise: Tensor) -> Tensor:
         """Sample latents ``[M, B, size]`` by ``noise [M, B, features]``, with gradients to ``params``."""
         probability = params[0].exp()
         category = pick(probability.detach(), noise).unsqueeze(3)
@@ -74,7 +74,7 @@ class Gaussian:
         deviation = self.positive(raw).clamp(min=_SMALLEST)
         return mean, deviation + self.min_std if encoder else deviation
 
-    def draw(self, params: Params, noise: Tensor) -> Tensor:
+    def sample(self, params: Params, noise: Tensor) -> Tensor:
         value = params[0] + params[1] * noise
         return value.tanh() if self.squashed else value
 

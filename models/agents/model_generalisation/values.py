@@ -43,7 +43,7 @@ class Update(NamedTuple):
     loss: Tensor  # [M]
     gradient: Tensor  # [M, D]
     chosen_q: Tensor  # [M, B], values of the recorded actions before the update
-    goal: Tensor  # [M, B], TD targets
+    td_target: Tensor  # [M, B], TD targets
     weight: Tensor | None  # [M, B]; None if all weights are equal
 
 
@@ -53,35 +53,35 @@ class ActionValues(nn.Module):
     def __init__(self, config: Config, size: int, actions: int, seeds: Sequence[int], device: torch.device):
         super().__init__()
         self.config, self.actions = config, actions
-        self.online = network(config, size, actions, Streams.from_name(seeds, "weights of values"), device)
-        self.target = nn.Parameter(self.online.flat.detach().clone(), requires_grad=False)
-        self.optimizer = adam(config, [self.online.flat], config.lr)
+        self.q_network = network(config, size, actions, Streams.from_name(seeds, "weights of values"), device)
+        self.target_parameters = nn.Parameter(self.q_network.flat.detach().clone(), requires_grad=False)
+        self.optimizer = adam(config, [self.q_network.flat], config.lr)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.online(features)
+        return self.q_network(features)
 
     def bootstrap_value(self, features: Tensor) -> Tensor:
         """Return values of next states, ``[M, B, size] -> [M, B]``: the target network's maximum or, with
         ``double_DQN``, its value of the online network's best action. Without ``use_target`` the online network takes
         its place."""
-        values = self.online.trace(features, self.target if self.config.use_target else None)[-1]
+        values = self.q_network.activations(features, self.target_parameters if self.config.use_target else None)[-1]
         if not self.config.double_DQN:
             return values.amax(2)
         return values.gather(2, self(features).argmax(2, keepdim=True)).squeeze(2)
 
     def td_update(
-        self, goal: Tensor, features: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
+        self, td_target: Tensor, features: Tensor, trace: list[Tensor], action: Tensor, weight: Tensor | None = None
     ) -> Update:
-        """Compute the loss ``mean(weight (Q(features)[action] - goal)^2)`` and its gradient, for ``goal``, ``action``
-        and ``weight`` ``[M, B]``. ``trace`` is the result of ``online.trace`` for ``features``. The mean divides by B
-        even if there are weights."""
+        """Compute the loss ``mean(weight (Q(features)[action] - goal)^2)`` and its gradient, for ``td_target``,
+        ``action`` and ``weight`` ``[M, B]``. ``activations`` is the result of ``q_network.activations`` for
+        ``features``. The mean divides by B even if there are weights."""
         action_mask = one_hot(action, self.actions).float()
         chosen_q = (trace[-1] * action_mask).sum(2)
-        error = chosen_q - goal
+        error = chosen_q - td_target
         weighted = error if weight is None else error * weight
         of_values = action_mask * (weighted * (2 / action.shape[1])).unsqueeze(2)
-        gradient = self.online.gradient(features, trace, of_values)[0]
-        return Update((weighted * error).mean(1), gradient, chosen_q, goal, weight)
+        gradient = self.q_network.gradient(features, trace, of_values)[0]
+        return Update((weighted * error).mean(1), gradient, chosen_q, td_target, weight)
 
 
 def exploration_noise(config: Config, actions: int) -> tuple[Callable[..., Tensor], int]:
@@ -89,7 +89,7 @@ def exploration_noise(config: Config, actions: int) -> tuple[Callable[..., Tenso
     return (Streams.gumbel, actions) if config.exploration_strat == "softmax" else (Streams.uniform, 2)
 
 
-def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
+def explore(config: Config, values: Tensor, random_numbers: Tensor) -> Tensor:
     """Sample actions ``[M, B]`` int64 for ``values [M, B, A]``. `exploration_noise` describes the random ``numbers
     [M, B, count]``.
 
@@ -97,17 +97,17 @@ def explore(config: Config, values: Tensor, numbers: Tensor) -> Tensor:
     2014). epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random one.
     """
     if config.exploration_strat == "softmax":
-        return torch.add(values, numbers, alpha=config.softmax_temp).argmax(2)
-    any_action = (numbers[..., 1] * values.shape[2]).to(torch.int64).clamp_(max=values.shape[2] - 1)
-    return torch.where(numbers[..., 0] < config.epsilon, any_action, values.argmax(2))
+        return torch.add(values, random_numbers, alpha=config.softmax_temp).argmax(2)
+    any_action = (random_numbers[..., 1] * values.shape[2]).to(torch.int64).clamp_(max=values.shape[2] - 1)
+    return torch.where(random_numbers[..., 0] < config.epsilon, any_action, values.argmax(2))
 
 
 def replayed(values: ActionValues, batch: Batch) -> Update:
     """Compute the update towards TD targets ``r + gamma * Q_target(s', best)``, r alone after termination (Young et al.
     2023, "experience replay"). Like `imagination.imagined` it changes nothing and has fixed shapes."""
     next_q = values.bootstrap_value(batch.next_obs)
-    goal = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
-    return values.td_update(goal, batch.obs, values.online.trace(batch.obs), batch.action)
+    td_target = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
+    return values.td_update(td_target, batch.obs, values.q_network.activations(batch.obs), batch.action)
 
 
 def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

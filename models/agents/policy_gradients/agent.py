@@ -25,7 +25,7 @@ from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns
 
-_SURE = 1e-6  # entropy below which a policy has collapsed, as a share of the largest entropy
+_COLLAPSED_BELOW = 1e-6  # entropy below which a policy has collapsed, as a share of the largest entropy
 
 
 class Agent(EpisodeAgent):
@@ -105,7 +105,7 @@ class Agent(EpisodeAgent):
         for _ in range(self.config.value_steps):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
-                value_loss(values, chunk.returns, self.config.delta, chunk.share).sum().backward()
+                value_loss(values, chunk.returns, self.config.delta, chunk.mean_weight).sum().backward()
             self._step(self.optimizers[1])
         # Added one by one: the rounding of a sum along an axis depends on its length, and other members may have more
         # chunks.
@@ -122,7 +122,7 @@ class Agent(EpisodeAgent):
             optimizer.param_groups[0]["lr"] = (1 - done) * lr
             if self.budget is not None:
                 remaining_fraction = (1 - self.member_steps.double() / self.budget).clamp(0, 1 - done)
-                optimizer.share = (remaining_fraction / (1 - done)).float()
+                optimizer.lr_factor = (remaining_fraction / (1 - done)).float()
 
     def training_state(self) -> dict[str, Any]:
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
@@ -134,13 +134,13 @@ class Agent(EpisodeAgent):
     def _descend(self, chunk: Batch) -> dict[str, Tensor]:
         """Accumulate the gradient of a chunk. Return the chunk's contribution to each mean, ``[M]`` by name."""
         config = self.config
-        scores, values = self.network(chunk.obs)
-        negative_entropy = entropy_loss(scores, 1.0, chunk.share)
-        losses = {"policy_loss": policy_gradient(scores, chunk.action, chunk.weights, chunk.share)}
+        logits, values = self.network(chunk.obs)
+        negative_entropy = entropy_loss(logits, 1.0, chunk.mean_weight)
+        losses = {"policy_loss": policy_gradient(logits, chunk.action, chunk.weights, chunk.mean_weight)}
         if config.beta > 0:
             losses["entropy_loss"] = config.beta * negative_entropy
         if values is not None:
-            losses["value_loss"] = value_loss(values, chunk.returns, config.delta, chunk.share)
+            losses["value_loss"] = value_loss(values, chunk.returns, config.delta, chunk.mean_weight)
         total = torch.stack(list(losses.values())).sum(0)
         total.sum().backward()
         losses |= {"total_loss": total, "entropy_share": -negative_entropy}
@@ -156,7 +156,7 @@ class Agent(EpisodeAgent):
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
-        return metrics["entropy_share"] < _SURE, f"{text}; a smaller lr or a larger beta may help"
+        return metrics["entropy_share"] < _COLLAPSED_BELOW, f"{text}; a smaller lr or a larger beta may help"
 
 
 def _standardised(values: Tensor) -> Tensor:
@@ -175,12 +175,12 @@ class SoftmaxPolicy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        scores = self.network.scores(obs)
-        return (scores if self.noise is None else scores + self.noise.next()["action"]).argmax(-1)
+        logits = self.network.logits(obs)
+        return (logits if self.noise is None else logits + self.noise.next()["action"]).argmax(-1)
 
 
 class ActorCritic(nn.Module):
-    """Computes scores (logits) ``[M, B, A]`` of the actions and, if the baseline is a value network, state values
+    """Computes logits ``[M, B, A]`` of the actions and, if the baseline is a value network, state values
     ``[M, B]``.
 
     There are two networks, or one with ``shared_trunk``; its last output is then the value. Images first pass through
@@ -198,7 +198,7 @@ class ActorCritic(nn.Module):
         sizes = (inputs, *config.value_hidden_sizes, 1)
         self.critic = MlpNetwork(sizes, config.activation, streams) if separate_critic else None
 
-    def scores(self, obs: Tensor) -> Tensor:
+    def logits(self, obs: Tensor) -> Tensor:
         """Return logits, ``obs [M, B, *O] -> [M, B, A]``."""
         return self.policy(self.trunk(obs))[..., : self.actions]
 

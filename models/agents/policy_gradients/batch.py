@@ -20,7 +20,7 @@ class Batch:
     """N experiences of each member: one episode after another, then zeros that pad to whole chunks.
 
     ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``weights [M, N]`` (factors on
-    the log-probabilities of actions), ``share [M, N]`` (1 / the member's number of experiences, 0 for padding).
+    the log-probabilities of actions), ``mean_weight [M, N]`` (1 / the member's number of experiences, 0 for padding).
     ``counts`` are the members' numbers of experiences.
     """
 
@@ -28,14 +28,16 @@ class Batch:
     action: Tensor
     returns: Tensor
     weights: Tensor
-    share: Tensor
+    mean_weight: Tensor
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
         """Yield parts of `CHUNK` experiences per member."""
-        fields = (self.obs, self.action, self.returns, self.weights, self.share)
-        for obs, action, returns, weights, share in zip(*(field.split(CHUNK, dim=1) for field in fields), strict=True):
-            yield Batch(obs, action, returns, weights, share, self.counts)
+        fields = (self.obs, self.action, self.returns, self.weights, self.mean_weight)
+        for obs, action, returns, weights, mean_weight in zip(
+            *(field.split(CHUNK, dim=1) for field in fields), strict=True
+        ):
+            yield Batch(obs, action, returns, weights, mean_weight, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         """Apply ``function`` to each member's ``values [n]`` without padding. If it returns ``[n]``, the result is
@@ -54,8 +56,8 @@ def pack(trajectory: Trajectory) -> Batch:
     counts = trajectory.valid.sum((0, 2)).tolist()
     rows = -(-max(counts) // CHUNK) * CHUNK
     obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
-    share = padded([torch.full((count,), 1 / count) for count in counts], rows)
-    return Batch(obs, action, torch.zeros_like(share), torch.zeros_like(share), share, counts)
+    mean_weight = padded([torch.full((count,), 1 / count) for count in counts], rows)
+    return Batch(obs, action, torch.zeros_like(mean_weight), torch.zeros_like(mean_weight), mean_weight, counts)
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:

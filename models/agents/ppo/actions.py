@@ -28,7 +28,7 @@ class Judged:
 
 
 class Categorical:
-    """Distribution of A discrete actions, the softmax of their logits (``scores``)."""
+    """Distribution of A discrete actions, the softmax of their logits (``logits``)."""
 
     width, scales = 1, 0
     noise = staticmethod(Streams.gumbel)
@@ -40,25 +40,25 @@ class Categorical:
         """Return the initial scales, ``[scales]``."""
         return torch.empty(0)
 
-    def draw(self, scores: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions ``[M, E]``, from ``scores [M, A, E]`` and Gumbel ``noise [M, E, A]``."""
-        return (scores.transpose(1, 2) + noise).argmax(2)
+    def sample(self, logits: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
+        """Sample actions ``[M, E]``, from ``logits [M, A, E]`` and Gumbel ``noise [M, E, A]``."""
+        return (logits.transpose(1, 2) + noise).argmax(2)
 
-    def best(self, scores: Tensor) -> Tensor:
-        return scores.max(1).indices
+    def best(self, logits: Tensor) -> Tensor:
+        return logits.max(1).indices
 
-    def executed(self, action: Tensor) -> Tensor:
+    def clip(self, action: Tensor) -> Tensor:
         return action
 
-    def judge(self, scores: Tensor, scales: Tensor, action: Tensor) -> Judged:
-        """Return log-probabilities of ``action [M, 1, B]`` and entropies, for ``scores [M, A, B]``."""
-        log_p, action_index = scores.log_softmax(1), action.long()
+    def evaluate(self, logits: Tensor, scales: Tensor, action: Tensor) -> Judged:
+        """Return log-probabilities of ``action [M, 1, B]`` and entropies, for ``logits [M, A, B]``."""
+        log_p, action_index = logits.log_softmax(1), action.long()
         p = exp(log_p)
         entropy = -(p * log_p).sum(1)
         return Judged(log_p.gather(1, action_index).squeeze(1), entropy, (p, log_p, action_index))
 
     def gradient(self, judged: Judged, of_log_prob: Tensor, of_entropy: float) -> tuple[Tensor, Tensor]:
-        """Return d loss / d scores ``[M, A, B]`` and d loss / d scales, from d loss / d log-probability ``[M, B]`` and
+        """Return d loss / d logits ``[M, A, B]`` and d loss / d scales, from d loss / d log-probability ``[M, B]`` and
         d loss / d entropy."""
         p, log_p, action_index = judged.parts
         pull = of_log_prob.unsqueeze(1)
@@ -66,8 +66,8 @@ class Categorical:
             p_factor = pull + of_entropy * (log_p + judged.entropy.unsqueeze(1))
         else:
             p_factor = pull
-        of_scores = (p * p_factor).neg_().scatter_add_(1, action_index, pull)
-        return of_scores, of_scores.new_empty(len(of_scores), 0)
+        logits_gradient = (p * p_factor).neg_().scatter_add_(1, action_index, pull)
+        return logits_gradient, logits_gradient.new_empty(len(logits_gradient), 0)
 
 
 class Gaussian:
@@ -85,18 +85,18 @@ class Gaussian:
     def first(self) -> Tensor:
         return torch.full((self.scales,), self.std).log()
 
-    def draw(self, outputs: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
+    def sample(self, outputs: Tensor, scales: Tensor, noise: Tensor) -> Tensor:
         """Sample vectors ``[M, E, A]``, from ``outputs [M, A, E]`` and standard normal ``noise [M, E, A]``."""
         return (outputs + exp(scales).unsqueeze(2) * noise.transpose(1, 2)).transpose(1, 2)
 
     def best(self, outputs: Tensor) -> Tensor:
         return outputs.transpose(1, 2)
 
-    def executed(self, action: Tensor) -> Tensor:
+    def clip(self, action: Tensor) -> Tensor:
         # Environments accept no NaN, but a diverged member continues to act.
         return action.nan_to_num(0.0).clamp(self.low, self.high)
 
-    def judge(self, outputs: Tensor, scales: Tensor, action: Tensor) -> Judged:
+    def evaluate(self, outputs: Tensor, scales: Tensor, action: Tensor) -> Judged:
         """Return log-probabilities of ``action [M, A, B]`` and the entropy, for ``outputs [M, A, B]``."""
         deviation = exp(scales).unsqueeze(2)
         log_prob = -gaussian_nll(action, outputs, deviation).sum(1)

@@ -26,7 +26,7 @@ class Members(NamedTuple):
     actor: Net
     critic: Net
     scales: int  # position of the logarithms of standard deviations
-    online: Array  # [M, D]
+    flat_parameters: Array  # [M, D]
     mean: Array  # [M, D], of `LockstepAdam`
     square: Array
     update_count: int  # number of updates so far, equal for all members
@@ -36,7 +36,7 @@ class Members(NamedTuple):
     loss: Array  # [M]
     table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action (W numbers), reward, discount, done
     steps: int  # before the block
-    length: int  # of a rollout
+    rollout_steps: int  # of a rollout
     noise: Array  # [M, T, E, A], Gumbel or normal
     orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
     shares: Array  # [R], factors on the learning rate
@@ -48,7 +48,7 @@ class Members(NamedTuple):
     low: Array
     high: Array
     discount: np.float32
-    trace: np.float32  # discount * gae_lambda
+    gae_lambda: np.float32  # discount * gae_lambda
     clip: np.float32
     clip_value: np.float32  # negative for none
     vf_coef: np.float32
@@ -74,7 +74,7 @@ class Work(NamedTuple):
     next_value: Array
     log_prob: Array
     advantage: Array
-    goal: Array
+    returns: Array
     batch: Array  # [B], the minibatch: row numbers
     minibatch_advantage: Array  # [B]
     grad: Array  # [D]
@@ -91,7 +91,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     permutations for the rollouts that these steps complete."""
     network, config, actions = agent.network, agent.config, agent.network.actions
     (table,) = agent.rollout.reserve(steps * agent.envs)
-    full = (agent.steps + steps) // agent.length - agent.steps // agent.length
+    full = (agent.steps + steps) // agent.rollout_steps - agent.steps // agent.rollout_steps
     batch, passes = agent._batch(), config.ppo_epochs
     shape = (agent.members, full, passes, agent.rows if batch < agent.rows else 0)
     orders = np.empty(shape, np.int64)
@@ -99,8 +99,8 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
         for r in range(full):
             for k in range(passes):
                 orders[:, r, k] = agent.shuffling.permutations(agent.rows).numpy()
-    first = agent.steps // agent.length
-    shares = [agent.lr_factor_at((first + r) * agent.length) for r in range(full)]
+    first = agent.steps // agent.rollout_steps
+    shares = [agent.lr_factor_at((first + r) * agent.rollout_steps) for r in range(full)]
     agent.loss = loss
     vector = actions.outputs if isinstance(actions, Gaussian) else 0
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
@@ -120,7 +120,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
             net(network.actor),
             net(network.critic, network.actor.size),
             network.actor.size + network.critic.size,
-            agent.online.detach().numpy(),
+            agent.flat_parameters.detach().numpy(),
             adam.mean.numpy(),
             adam.square.numpy(),
             adam.count,
@@ -130,7 +130,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
             loss.numpy(),
             table.numpy(),
             agent.steps,
-            agent.length,
+            agent.rollout_steps,
             numbers["action"].numpy(),
             orders,
             np.array(shares, np.float64),
@@ -154,7 +154,16 @@ def work(a: Members) -> Work:
     of_rollout = [np.empty(len(a.table), np.float32) for _ in range(5)]
     batch, minibatch_advantage = np.empty(a.batch, np.int64), np.empty(a.batch, np.float32)
     return Work._make(
-        (rows, vector, raw_action, *layers, *of_rollout, batch, minibatch_advantage, np.zeros_like(a.online[0]))
+        (
+            rows,
+            vector,
+            raw_action,
+            *layers,
+            *of_rollout,
+            batch,
+            minibatch_advantage,
+            np.zeros_like(a.flat_parameters[0]),
+        )
     )
 
 
@@ -162,7 +171,7 @@ class Player(NamedTuple):
     """Greedy policy of M members, for `decide`."""
 
     actor: Net
-    online: Array  # [M, D]
+    flat_parameters: Array  # [M, D]
     actions: int
     low: Array
     high: Array
@@ -177,7 +186,7 @@ def player(policy: Play) -> Player | None:
         return None
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     actor, size = net(network.actor), actions.outputs
-    arrays = [tensor.detach().numpy() for tensor in (policy.online, *bounds)]
+    arrays = [tensor.detach().numpy() for tensor in (policy.flat_parameters, *bounds)]
     return Player(actor, arrays[0], size, arrays[1], arrays[2], actor.widest, len(arrays[1]))
 
 
@@ -191,13 +200,13 @@ def _outputs(net, flat, obs, rows):
 
 @compiled
 def _executed(a, x, k):
-    """Return coordinate k of the clipped action (`Gaussian.executed`)."""
+    """Return coordinate k of the clipped action (`Gaussian.clip`)."""
     return min(max(x if x == x else np.float32(0), a.low[k]), a.high[k])
 
 
 def choose(a, w, m, t, e, obs, state):
     """Sample the action in environment e (`Agent.act`). Continuous: write it to ``w.vector``, return 0."""
-    flat = a.online[m]
+    flat = a.flat_parameters[m]
     at = _outputs(a.actor, flat, obs, w.rows)
     if a.vector:
         for k in range(a.vector):
@@ -213,7 +222,7 @@ def choose(a, w, m, t, e, obs, state):
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write the step of environment e into the rollout (`Agent.observe`)."""
-    row, size = ((a.steps + t) % a.length) * a.noise.shape[2] + e, a.obs_size
+    row, size = ((a.steps + t) % a.rollout_steps) * a.noise.shape[2] + e, a.obs_size
     for k in range(size):
         a.table[row, m, k] = obs[k]
         a.table[row, m, size + k] = next_obs[k]
@@ -240,8 +249,9 @@ def _columns(a, acts, m, batch, count, first):
 
 @compiled
 def _log_prob(a, w, flat, row, m, j):
-    """Return the log-probability of the action in ``row``, from the actor's outputs in column j (`Categorical.judge`,
-    `Gaussian.judge`). For discrete actions, also replace these outputs by log-probabilities."""
+    """Return the log-probability of the action in ``row``, from the actor's outputs in column j
+    (`Categorical.evaluate`, `Gaussian.evaluate`). For discrete actions, also replace these outputs by
+    log-probabilities."""
     out, at = w.actor[len(a.actor.sizes) - 1], 2 * a.obs_size
     if a.vector:
         log_prob = np.float32(0)
@@ -264,8 +274,9 @@ def _log_prob(a, w, flat, row, m, j):
 
 @compiled
 def _judge(a, w, m):
-    """Compute log-probabilities, values, advantages and value targets of the rollout, in ``w`` (`Agent._judged`)."""
-    flat, rows, envs, last = a.online[m], len(w.value), a.noise.shape[2], len(a.critic.sizes) - 1
+    """Compute log-probabilities, values, advantages and value targets of the rollout, in ``w`` (see
+    `Agent._rollout_batch`)."""
+    flat, rows, envs, last = a.flat_parameters[m], len(w.value), a.noise.shape[2], len(a.critic.sizes) - 1
     for first in range(0, rows, a.batch):
         count = min(a.batch, rows - first)
         for j in range(count):
@@ -287,14 +298,14 @@ def _judge(a, w, m):
         ahead = a.table[row, m, at + 1]
         advantage = a.table[row, m, at] + a.discount * ahead * w.next_value[row] - w.value[row]
         if row + envs < rows and a.table[row, m, at + 2] == 0:
-            advantage += a.trace * ahead * w.advantage[row + envs]
+            advantage += a.gae_lambda * ahead * w.advantage[row + envs]
         w.advantage[row] = advantage
-        w.goal[row] = advantage + w.value[row]
+        w.returns[row] = advantage + w.value[row]
 
 
 @compiled
 def _advantages(a, w, count):
-    """Write the minibatch's advantages to ``w.minibatch_advantage``, normalised as in `Agent.descend`."""
+    """Write the minibatch's advantages to ``w.minibatch_advantage``, normalised as in `Agent.update_minibatch`."""
     mean, square = np.float32(0), np.float32(0)
     for j in range(count):
         w.minibatch_advantage[j] = w.advantage[w.batch[j]]
@@ -313,7 +324,7 @@ def _advantages(a, w, count):
 @compiled
 def _of_policy(a, w, m, count, share):
     """Return the policy's loss. Write its gradients to ``w.actor_back`` (outputs) and ``w.grad`` (scales)."""
-    flat, last, at = a.online[m], len(a.actor.sizes) - 1, 2 * a.obs_size
+    flat, last, at = a.flat_parameters[m], len(a.actor.sizes) - 1, 2 * a.obs_size
     out, gradient, loss, of_entropy = w.actor[last], w.actor_back[last], np.float32(0), -a.ent_coef * share
     entropy = np.float32(0)
     for k in range(a.vector):
@@ -354,12 +365,12 @@ def _of_values(a, w, count, share):
     gradient = w.critic_back[last]
     for j in range(count):
         row, value = w.batch[j], w.critic[last, 0, j]
-        error, free = value - w.goal[row], True
+        error, free = value - w.returns[row], True
         squared_error = error * error
         if a.clip_value >= 0:
             moved = value - w.value[row]
             cut = -a.clip_value if moved < -a.clip_value else a.clip_value if moved > a.clip_value else moved
-            other = w.value[row] + cut - w.goal[row]
+            other = w.value[row] + cut - w.returns[row]
             free = cut == moved or squared_error >= other * other
             squared_error = squared_error if free else other * other
         loss += squared_error
@@ -380,24 +391,24 @@ def _move(a, w, m, count, share):
         scale = _ONE if scale > _ONE else scale
         for k in range(len(w.grad)):
             w.grad[k] *= scale
-    online, mean, square_of = a.online[m], a.mean[m], a.square[m]
+    flat_parameters, mean, square_of = a.flat_parameters[m], a.mean[m], a.square[m]
     size = np.float32(share * a.lr[m] / (1 - 0.9**count))
     root, eps = np.float32((1 - 0.999**count) ** 0.5), np.float32(a.eps)
     mean_weight, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
     for k in range(len(w.grad)):
         mean[k] += mean_weight * (w.grad[k] - mean[k])
         square_of[k] = np.float32(0.999) * square_of[k] + two * w.grad[k] * w.grad[k]
-        online[k] -= size * mean[k] / (np.sqrt(square_of[k]) / root + eps)
+        flat_parameters[k] -= size * mean[k] / (np.sqrt(square_of[k]) / root + eps)
 
 
 def improve(a, w, m, t):
     """Make all passes over the rollout if step t completes it (`Agent.learn`)."""
-    if (a.steps + t + 1) % a.length:
+    if (a.steps + t + 1) % a.rollout_steps:
         return
-    r, rows = (a.steps + t + 1) // a.length - a.steps // a.length - 1, len(w.value)
+    r, rows = (a.steps + t + 1) // a.rollout_steps - a.steps // a.rollout_steps - 1, len(w.value)
     pieces = (rows + a.batch - 1) // a.batch
     _judge(a, w, m)
-    flat, count = a.online[m], a.update_count + r * a.passes * pieces
+    flat, count = a.flat_parameters[m], a.update_count + r * a.passes * pieces
     for k in range(a.passes):
         loss = np.float32(0)
         for piece in range(pieces):
@@ -421,7 +432,7 @@ def improve(a, w, m, t):
 
 def decide(p, m, obs, state, rows, vector):
     """Return the greedy action of member m (`Play.act`). Continuous: write it to ``vector``, return 0."""
-    at = _outputs(p.actor, p.online[m], obs, rows)
+    at = _outputs(p.actor, p.flat_parameters[m], obs, rows)
     if p.vector:
         for k in range(p.vector):
             vector[k] = _executed(p, rows[at, k], k)

@@ -9,7 +9,7 @@ from models.agents.ppo.actions import actions_of, noise_of
 from models.agents.ppo.config import Config
 from models.contract import Policy
 from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal
-from models.mlp import Layer, Mlp
+from models.mlp import MLP, Layer
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 
@@ -45,8 +45,8 @@ class ActorCritic:
         inputs, hidden = spaces.obs_shape[0], member_config.hidden_sizes
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
-        self.actor = Mlp([inputs, *hidden, self.actions.outputs], config.activation, layer=layer)
-        self.critic = Mlp([inputs, *hidden, 1], config.activation, layer=layer)
+        self.actor = MLP([inputs, *hidden, self.actions.outputs], config.activation, layer=layer)
+        self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         self.counts = [self.actor.size, self.critic.size, self.actions.scales, *[inputs * config.normalize_obs] * 2]
         self.trained = sum(self.counts[:3])
         self.rest = sum(self.counts[3:])
@@ -70,12 +70,17 @@ class ActorCritic:
 
 
 class Play(Policy):
-    """Evaluation policy of M members with weights ``online [M, D]``. Actions are greedy, or sampled if there are
-    ``streams``: one per member, or a single one for all members."""
+    """Evaluation policy of M members with weights ``flat_parameters [M, D]``. Actions are greedy, or sampled if there
+    are ``streams``: one per member, or a single one for all members."""
 
-    def __init__(self, network: ActorCritic, online: Tensor, streams: Streams | None = None):
-        self.network, self.online, self.streams, self.members = network, online, streams, len(online)
-        self.parts = network.parts(online)
+    def __init__(self, network: ActorCritic, flat_parameters: Tensor, streams: Streams | None = None):
+        self.network, self.flat_parameters, self.streams, self.members = (
+            network,
+            flat_parameters,
+            streams,
+            len(flat_parameters),
+        )
+        self.parts = network.parts(flat_parameters)
         self.noise: NoiseBlocks | None = None
 
     @torch.no_grad()
@@ -84,7 +89,7 @@ class Play(Policy):
         normalized = self.parts.normalised(obs).transpose(1, 2)
         outputs = self.network.actor.forward(self.parts.actor, normalized)[-1]
         if self.streams is None:
-            return actions.executed(actions.best(outputs))
+            return actions.clip(actions.best(outputs))
         if self.noise is None:
             self.noise = noise_of(actions, self.streams, obs.shape[1])
-        return actions.executed(actions.draw(outputs, self.parts.scales, self.noise.next()["action"]))
+        return actions.clip(actions.sample(outputs, self.parts.scales, self.noise.next()["action"]))

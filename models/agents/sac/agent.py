@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import draw, slope
+from models.agents.sac.gaussian import sample, slope
 from models.layers import exp
-from models.off_policy import OffPolicy
+from models.off_policy import TwinCriticAgent
 from models.spaces import Spaces
 from models.streams import Draw, Streams
 
 
-class Agent(OffPolicy):
+class Agent(TwinCriticAgent):
     """SAC: the TD target is ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))``, and the actor samples a'.
 
     The actor minimises ``alpha log pi(a|s) - min Q(s, a)``. Gradient steps on the temperature alpha move the entropy
@@ -23,7 +23,7 @@ class Agent(OffPolicy):
     actor. As in common implementations, the gradient is with respect to this logarithm.
     """
 
-    of_updates = (*OffPolicy.of_updates, "now")
+    update_numbers = (*TwinCriticAgent.update_numbers, "now")
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
@@ -38,37 +38,37 @@ class Agent(OffPolicy):
         level = torch.tensor(self.config.entropy_temperature).log()
         return torch.cat([self.network.initial(streams), level.expand(len(streams), 1)], 1)
 
-    def _draws(self) -> list[Draw]:
-        uniform, (normal, shapes) = super()._draws()
+    def _noise_spec(self) -> list[Draw]:
+        uniform, (normal, shapes) = super()._noise_spec()
         return [uniform, (normal, {**shapes, "now": shapes["next"]})]
 
     def alpha(self) -> Tensor:
         """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""
-        return exp(self.online[:, -1:])
+        return exp(self.flat_parameters[:, -1:])
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        return draw(outputs, self.numbers["explore"].transpose(1, 2)).action.transpose(1, 2)
+        return sample(outputs, self.random_numbers["explore"].transpose(1, 2)).action.transpose(1, 2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         if streams is None:
             return outputs[:, : self.action_size].transpose(1, 2).tanh()
-        return draw(outputs, streams.normal(self.action_size, outputs.shape[2])).action.transpose(1, 2)
+        return sample(outputs, streams.normal(self.action_size, outputs.shape[2])).action.transpose(1, 2)
 
-    def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        next_sample = draw(self.network.forward(self._actor, next_obs)[-1], numbers["next"])
+    def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        next_sample = sample(self.network.forward(self._actor, next_obs)[-1], random_numbers["next"])
         values = self.critics.target_values(torch.cat([next_obs, next_sample.action], 1))
         return torch.addcmul(values, self.alpha(), next_sample.log_prob, value=-1)
 
-    def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        alpha, trace = self.alpha(), self.network.forward(self._actor, obs)
-        action_sample = draw(trace[-1], numbers["now"])
+    def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        alpha, activations = self.alpha(), self.network.forward(self._actor, obs)
+        action_sample = sample(activations[-1], random_numbers["now"])
         min_q, slopes = self.critics.smaller(torch.cat([obs, action_sample.action], 1))
         self.critics.latest |= {"acted": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
-        uphill = slopes[:, self.obs_size :]
-        gradient = slope(action_sample, uphill.neg(), (alpha / obs.shape[2]).unsqueeze(2))
+        policy_gradient = slopes[:, self.obs_size :]
+        gradient = slope(action_sample, policy_gradient.neg(), (alpha / obs.shape[2]).unsqueeze(2))
         entropy = action_sample.log_prob.mean(1).neg()
         of_level = (entropy - self.target_entropy) * float(self.config.learn_temperature)
-        of_network = self.network.backward(self._actor, obs, trace, gradient)[0]
+        of_network = self.network.backward(self._actor, obs, activations, gradient)[0]
         self.optimizer.update(torch.cat([of_network, of_level.unsqueeze(1)], 1), learning)
         self.critics.follow(self.config.tau, learning)
         self.logged |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}

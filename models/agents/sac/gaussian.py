@@ -26,7 +26,7 @@ class Draw:
     free: Tensor  # 1 if the logarithm of the deviation is within its bounds, else 0
 
 
-def draw(outputs: Tensor, noise: Tensor) -> Draw:
+def sample(outputs: Tensor, noise: Tensor) -> Draw:
     """Return the actions for a network's ``outputs [M, 2 A, B]`` (means, then logarithms of standard deviations) and
     standard normal ``noise [M, A, B]``."""
     mean, raw = outputs.chunk(2, 1)

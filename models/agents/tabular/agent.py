@@ -17,7 +17,7 @@ from models.curiosity import curiosity_of
 from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
-from models.state import check_like, demand
+from models.state import check_like, require
 from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
 from models.varied import sampled
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 512  # steps per block of random numbers; a call to sample costs as much as a hundred numbers
 
 
-def draw(config: Config, seed: int) -> Config:
+def sample_actions(config: Config, seed: int) -> Config:
     """Return the hyperparameters of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
 
     Source: Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world.
@@ -42,12 +42,12 @@ class Cells:
     """
 
     def __init__(self, members: int, states: int):
-        self.states, self.numbers = states, np.arange(states, dtype=np.float32)
+        self.states, self.cell_indices = states, np.arange(states, dtype=np.float32)
         self.first = np.arange(members) * states  # [M], the row of each member's cell 0
         self._first = self.first  # the same, repeated to [M * E] at the latest call
 
     def __call__(self, obs: Tensor) -> Array:
-        cells = obs.numpy().reshape(-1, self.states) @ self.numbers
+        cells = obs.numpy().reshape(-1, self.states) @ self.cell_indices
         if len(self._first) != len(cells):
             self._first = self.first.repeat(obs.shape[1])
         rows: Array = cells.astype(np.int64)
@@ -84,7 +84,7 @@ class Now:
     """State of the current step. It is separate from the agent, because setting attributes of a Module is slow."""
 
     count = 0  # number of steps so far
-    numbers: dict[str, Array]
+    random_numbers: dict[str, Array]
     obs: Tensor | None = None  # the latest argument of `act`
     rows: Array  # rows of `obs` in the table, [M * E]
     parts: tuple[Array, ...]  # updated entries, next rows, rewards, discounts: [M * E] each
@@ -111,12 +111,12 @@ class Agent(InnerAgent):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        configs_by_seed = {seed: draw(config, seed) for seed in set(seeds)}
+        configs_by_seed = {seed: sample_actions(config, seed) for seed in set(seeds)}
         self.member_configs = [configs_by_seed[seed] for seed in seeds]
         self.states, self.actions = spaces.obs_shape[0], spaces.actions.n
         self.envs = self.updates_per_step = config.num_envs
         shape = (len(seeds), self.states * self.actions)
-        self.online = nn.Parameter(torch.zeros(shape), requires_grad=False)
+        self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         self.curiosity = curiosity_of(config, spaces, seeds)
         # [M, E], the next action; A if none is chosen yet.
@@ -136,7 +136,7 @@ class Agent(InnerAgent):
 
     def _prepare(self) -> None:
         """Set up arrays whose sizes depend on the members."""
-        self._rows = self.online.numpy().reshape(-1, self.actions)  # [M * S, A]
+        self._rows = self.flat_parameters.numpy().reshape(-1, self.actions)  # [M * S, A]
         self._values = self._rows.reshape(-1)
         self._cells = Cells(self.members, self.states)
         self._among = np.arange(self.members) * self.actions  # first flat index of each row in an array [M, A]
@@ -154,7 +154,7 @@ class Agent(InnerAgent):
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Return the greedy policy; ``sample`` has no effect."""
-        return self.with_weights(self.online)
+        return self.with_weights(self.flat_parameters)
 
     def epsilon(self) -> Tensor:
         """Return the current probability of a random action, ``[M]``."""
@@ -163,18 +163,18 @@ class Agent(InnerAgent):
     def _explore(self, greedy: Array, form: str = "", at: Any = slice(None)) -> None:
         """Replace actions in ``greedy [M, E]`` by random ones at steps that explore. If ``at`` is the index of an
         environment, ``greedy`` is ``[M]``. ``form`` is the prefix of the random numbers' names: "" or "next "."""
-        numbers = self._now.numbers
-        explore = numbers[form + "explore"]
+        random_numbers = self._now.random_numbers
+        explore = random_numbers[form + "explore"]
         if self._epsilon.constant is None:
             explore = explore < self.epsilon().unsqueeze(1).numpy()
-        np.copyto(greedy, numbers[form + "action"][:, at], where=explore[:, at])
+        np.copyto(greedy, random_numbers[form + "action"][:, at], where=explore[:, at])
 
     def act(self, obs: Tensor) -> Tensor:
         now = self._now
         now.count += 1
-        now.numbers = self.noise.next()  # type: ignore[assignment]  # arrays
+        now.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays
         now.obs, now.rows = obs, self._cells(obs)
-        ties = now.numbers["ties"].reshape(-1, self.actions) if self.config.random_ties else None
+        ties = now.random_numbers["ties"].reshape(-1, self.actions) if self.config.random_ties else None
         action = best(self._rows.take(now.rows, 0), ties).reshape(-1, self.envs)
         self._explore(action)
         if self.planned is not None:
@@ -238,7 +238,7 @@ class Agent(InnerAgent):
 
     def _next_action(self, env: int, values: Array) -> Array:
         """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``values [M, A]``."""
-        ties = self._now.numbers["next ties"][:, env] if self.config.random_ties else None
+        ties = self._now.random_numbers["next ties"][:, env] if self.config.random_ties else None
         action = best(values, ties)
         self._explore(action, "next ", env)
         if self.planned is not None:
@@ -256,7 +256,7 @@ class Agent(InnerAgent):
             [self.seeds[m] for m in member_indices],
             [self.member_configs[m] for m in member_indices],
         )
-        self.online = nn.Parameter(self.online[members], requires_grad=False)
+        self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
         self.visits = None if self.visits is None else self.visits[members]
         self.planned = None if self.planned is None else self.planned[members]
         self.episodes = self.episodes[members]
@@ -266,7 +266,7 @@ class Agent(InnerAgent):
         self._prepare()
 
     def metrics(self) -> dict[str, Tensor]:
-        return {"train/epsilon": self.epsilon(), "train/q_mean": self.online.detach().mean(1)}
+        return {"train/epsilon": self.epsilon(), "train/q_mean": self.flat_parameters.detach().mean(1)}
 
     def status(self) -> dict[str, Tensor]:
         return {"train/learning_rate": rates(self.member_configs)}
@@ -275,8 +275,8 @@ class Agent(InnerAgent):
         """Return action values, ``obs [M, B, S] -> [M, B, A]``."""
         return torch.from_numpy(self._rows[self._cells(obs)]).view(*obs.shape[:2], self.actions)
 
-    def with_weights(self, online: Tensor) -> "Greedy":
-        return Greedy(online, self.states)
+    def with_weights(self, flat_parameters: Tensor) -> "Greedy":
+        return Greedy(flat_parameters, self.states)
 
     def training_state(self) -> dict[str, Any]:
         saved_attributes = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
@@ -292,15 +292,15 @@ class Agent(InnerAgent):
         self._now.count = check_like(self.steps, state["steps"], "steps")
         if self.planned is not None:
             max_action = int(self.planned.max())
-            demand(max_action <= self.actions, "planned", f"has action {max_action}", f"up to {self.actions}")
+            require(max_action <= self.actions, "planned", f"has action {max_action}", f"up to {self.actions}")
 
 
 class Greedy(Policy):
-    """Greedy policy of M tables of action values, ``online [M, S * A]``."""
+    """Greedy policy of M tables of action values, ``flat_parameters [M, S * A]``."""
 
-    def __init__(self, online: Tensor, states: int):
-        self.members, self.cells = len(online), Cells(len(online), states)
-        self.rows = online.numpy().reshape(self.members * states, -1)
+    def __init__(self, flat_parameters: Tensor, states: int):
+        self.members, self.cells = len(flat_parameters), Cells(len(flat_parameters), states)
+        self.rows = flat_parameters.numpy().reshape(self.members * states, -1)
 
     def moves(self) -> Tensor:
         return torch.from_numpy(best(self.rows)).view(self.members, -1)

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from models.critics import follow
-from models.off_policy import OffPolicy
+from models.off_policy import TwinCriticAgent
 from models.streams import Streams
 
 
-class Agent(OffPolicy):
+class Agent(TwinCriticAgent):
     """TD3: the TD target is ``r + discount * min Q_target(s', a')``, and a' is the target actor's action with clipped
     noise.
 
@@ -20,15 +20,15 @@ class Agent(OffPolicy):
 
     def _initial(self, streams: Streams) -> Tensor:
         start = super()._initial(streams)
-        self.target = nn.Parameter(start.clone(), requires_grad=False)
+        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
         return start
 
     def _views(self) -> None:
         super()._views()
-        self._target_actor = self.network.layers(self.target[:, : self.network.size])
+        self._target_actor = self.network.layers(self.target_parameters[:, : self.network.size])
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        noise = self.numbers["explore"]
+        noise = self.random_numbers["explore"]
         return torch.add(outputs.transpose(1, 2).tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
@@ -38,37 +38,37 @@ class Agent(OffPolicy):
         noise = streams.normal(*vectors.shape[1:])
         return torch.add(vectors, noise, alpha=self.config.action_std).clamp(-1, 1)
 
-    def next_q(self, next_obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+    def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         outputs = self.network.forward(self._target_actor, next_obs)[-1]
-        return self.critics.target_values(torch.cat([next_obs, self._target_action(outputs, numbers)], 1))
+        return self.critics.target_values(torch.cat([next_obs, self._target_action(outputs, random_numbers)], 1))
 
-    def _target_action(self, outputs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+    def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the target actor's actions with clipped noise, ``[M, A, B]``, from its network's ``outputs``."""
-        return outputs.tanh().add_(self._smoothing(numbers)).clamp_(-1, 1)
+        return outputs.tanh().add_(self._smoothing(random_numbers)).clamp_(-1, 1)
 
-    def _smoothing(self, numbers: dict[str, Tensor]) -> Tensor:
+    def _smoothing(self, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return clipped noise on the target action, ``[M, A, B]``."""
         max_noise = self.config.policy_std_clip
-        return (numbers["next"] * self.config.policy_std).clamp_(-max_noise, max_noise)
+        return (random_numbers["next"] * self.config.policy_std).clamp_(-max_noise, max_noise)
 
-    def improve(self, obs: Tensor, numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+    def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         due_members = self.critics.optimizer.count % self.config.policy_delay == 0
         due_members = due_members if learning is None else due_members & learning
         if not due_members.any():
             return
         active = None if due_members.all() else due_members
-        self.optimizer.update(self._slope(obs, numbers), active)
-        follow(self.target, self.online, self.config.tau, active)
+        self.optimizer.update(self._slope(obs, random_numbers), active)
+        follow(self.target_parameters, self.flat_parameters, self.config.tau, active)
         self.critics.follow(self.config.tau, active)
 
-    def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
+    def _slope(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the gradient ``[M, D]`` of the actor's loss, minus the mean value of its actions."""
-        trace = self.network.forward(self._actor, obs)
-        action = trace[-1].tanh()
-        uphill = self.critics.first_slope(torch.cat([obs, action], 1))[:, self.obs_size :]
-        gradient = torch.ops.aten.tanh_backward(uphill.neg(), action)
-        return self.network.backward(self._actor, obs, trace, gradient)[0]
+        activations = self.network.forward(self._actor, obs)
+        action = activations[-1].tanh()
+        policy_gradient = self.critics.first_slope(torch.cat([obs, action], 1))[:, self.obs_size :]
+        gradient = torch.ops.aten.tanh_backward(policy_gradient.neg(), action)
+        return self.network.backward(self._actor, obs, activations, gradient)[0]
 
     def select(self, members: Tensor) -> None:
-        self.target = nn.Parameter(self.target[members], requires_grad=False)
+        self.target_parameters = nn.Parameter(self.target_parameters[members], requires_grad=False)
         super().select(members)

@@ -72,16 +72,16 @@ class Work(NamedTuple):
     second: Array
     second_kept: Array
     second_back: Array
-    goal: Array  # [B], TD targets
+    td_target: Array  # [B], TD targets
     batch: Array  # [B], the minibatch: row numbers
     grad: Array  # [D]
     critic_grad: Array  # [2 D]
 
 
-def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each."""
-    config, replay, critics = agent.config, agent.replay, agent.critics
-    (table,) = replay.reserve(steps * agent.envs)
+def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """Return the state before T = ``steps`` steps with random ``random_numbers``, ``[M, T, ...]`` each."""
+    config, replay_buffer, critics = agent.config, agent.replay_buffer, agent.critics
+    (table,) = replay_buffer.reserve(steps * agent.envs)
     critic = critics.network
     bounds = [value.numpy() for value in (agent.centre, agent.reach, agent.low, agent.high)]
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
@@ -90,15 +90,15 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
             net(agent.network),
             net(critic),
             net(critic, critic.size),
-            learner(agent.online, agent.target, agent.optimizer),
-            learner(critics.online, critics.target, critics.optimizer),
+            learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
+            learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
             agent.episodes.numpy(),
             loss.numpy(),
             table.numpy(),
-            replay.position,
-            replay.size,
-            replay.capacity,
-            *(numbers[name].numpy() for name in NUMBERS),
+            replay_buffer.position,
+            replay_buffer.size,
+            replay_buffer.capacity,
+            *(random_numbers[name].numpy() for name in NUMBERS),
             agent.obs_size,
             agent.action_size,
             *bounds,
@@ -116,16 +116,19 @@ def work(a: Members) -> Work:
     envs, batch = a.explore.shape[2], a.replay.shape[3]
     layers = [layers_of(mlp, batch) for mlp in (a.actor, a.first, a.second) for _ in range(3)]
     row, vectors = np.empty((2, a.actor.widest), np.float32), np.empty((envs, a.vector), np.float32)
-    numbers = np.empty(batch, np.float32), np.empty(batch, np.int64)
-    grads = np.zeros(a.actor_learner.online.shape[1], np.float32), np.zeros(a.critics.online.shape[1], np.float32)
-    return Work._make((row, np.empty(a.vector, np.float32), vectors, *layers, *numbers, *grads))
+    batch_arrays = np.empty(batch, np.float32), np.empty(batch, np.int64)
+    grads = (
+        np.zeros(a.actor_learner.flat_parameters.shape[1], np.float32),
+        np.zeros(a.critics.flat_parameters.shape[1], np.float32),
+    )
+    return Work._make((row, np.empty(a.vector, np.float32), vectors, *layers, *batch_arrays, *grads))
 
 
 class Player(NamedTuple):
     """Greedy policy of M members, for `decide`."""
 
     actor: Net
-    online: Array  # [M, D]
+    flat_parameters: Array  # [M, D]
     centre: Array
     reach: Array
     low: Array
@@ -140,7 +143,7 @@ def player(policy: Play) -> Player | None:
     if policy.streams is not None or type(agent) is not Agent or not isinstance(agent.spaces.actions, Continuous):
         return None
     actor, bounds = net(agent.network), (agent.centre, agent.reach, agent.low, agent.high)
-    arrays = [tensor.numpy() for tensor in (policy.online.detach(), *bounds)]
+    arrays = [tensor.numpy() for tensor in (policy.flat_parameters.detach(), *bounds)]
     return Player._make((actor, *arrays, actor.widest, agent.action_size))
 
 
@@ -152,7 +155,7 @@ def _finite(x):
 
 @compiled
 def _executed(a, vector, k):
-    """Return coordinate k of the environment's action (`OffPolicy.executed`)."""
+    """Return coordinate k of the environment's action (`TwinCriticAgent.clip`)."""
     return min(max(a.centre[k] + vector * a.reach[k], a.low[k]), a.high[k])
 
 
@@ -171,15 +174,15 @@ def _outputs(a, flat, obs, rows):
 
 @compiled
 def _is_learning(a, m, replay_size):
-    """Return whether member m may learn (`Replaying.learning`)."""
+    """Return whether member m may learn (`OffPolicyAgent.learning`)."""
     return a.episodes[m] >= a.init_episodes and replay_size >= a.fill
 
 
 def choose(a, w, m, t, e, obs, state):
-    """Write the exploring action of environment e to ``w.vector`` (`OffPolicy.act`). Return 0."""
+    """Write the exploring action of environment e to ``w.vector`` (`TwinCriticAgent.act`). Return 0."""
     envs = a.explore.shape[2]
     is_learning = _is_learning(a, m, min(a.replay_size + t * envs, a.capacity))
-    at = _outputs(a, a.actor_learner.online[m], obs, w.rows) if is_learning else 0
+    at = _outputs(a, a.actor_learner.flat_parameters[m], obs, w.rows) if is_learning else 0
     for k in range(a.vector):
         if is_learning:
             x = _bound(np.tanh(w.rows[at, k]) + a.explore[m, t, e, k] * a.action_std, _ONE)
@@ -191,7 +194,7 @@ def choose(a, w, m, t, e, obs, state):
 
 
 def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step of environment e into the replay buffer (`OffPolicy.observe`)."""
+    """Write the step of environment e into the replay buffer (`TwinCriticAgent.observe`)."""
     row, size, pair = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size, a.obs_size + a.vector
     for k in range(size):
         a.table[row, m, k] = obs[k]
@@ -204,15 +207,15 @@ def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done
 
 @compiled
 def _goals(a, w, m, t, u):
-    """Write TD targets to ``w.goal`` (`OffPolicy.update`, `Agent.next_q`), then observations and actions of the
-    minibatch to ``w.first[0]`` and ``w.second[0]``."""
+    """Write TD targets to ``w.td_target`` (`TwinCriticAgent.update`, `Agent.next_q`), then observations and actions of
+    the minibatch to ``w.first[0]`` and ``w.second[0]``."""
     size, pair, depth = a.obs_size, a.obs_size + a.vector, len(a.first.sizes) - 1
-    batch = len(w.goal)
+    batch = len(w.td_target)
     for j in range(batch):
         row = w.batch[j]
         for k in range(size):
             w.actor[0, k, j] = a.table[row, m, pair + k]
-    forward(a.actor, a.actor_learner.target[m], w.actor, w.actor_kept)
+    forward(a.actor, a.actor_learner.target_parameters[m], w.actor, w.actor_kept)
     outputs = w.actor[len(a.actor.sizes) - 1]
     for k in range(size):
         for j in range(batch):
@@ -224,26 +227,26 @@ def _goals(a, w, m, t, u):
             x = _bound(np.tanh(outputs[k, j]) + noise, _ONE)
             w.first[0, size + k, j] = x
             w.second[0, size + k, j] = x
-    targets = a.critics.target[m]
+    targets = a.critics.target_parameters[m]
     forward(a.first, targets, w.first, w.first_kept)
     if a.twin:
         forward(a.second, targets, w.second, w.second_kept)
     for j in range(batch):
         row, first, second = w.batch[j], w.first[depth, 0, j], w.second[depth, 0, j]
         least = second if a.twin and (second < first or second != second) else first
-        w.goal[j] = a.table[row, m, pair + size] + a.discount * a.table[row, m, pair + size + 1] * least
+        w.td_target[j] = a.table[row, m, pair + size] + a.discount * a.table[row, m, pair + size + 1] * least
         for k in range(pair):
             w.first[0, k, j] = a.table[row, m, k]
             w.second[0, k, j] = a.table[row, m, k]
 
 
 @compiled
-def _descend(net, flat, acts, pre_activations, gradients, grad, goal):
+def _descend(net, flat, acts, pre_activations, gradients, grad, td_target):
     """Write the gradient of a critic's mean squared error to ``grad``, and return the error (`TwinCritics.update`)."""
     forward(net, flat, acts, pre_activations)
-    depth, batch, total = len(net.sizes) - 1, len(goal), np.float32(0)
+    depth, batch, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for j in range(batch):
-        error = acts[depth, 0, j] - goal[j]
+        error = acts[depth, 0, j] - td_target[j]
         total += error * error
         gradients[depth, 0, j] = error * np.float32(2 / batch)
     backward(net, flat, acts, pre_activations, gradients, grad, True, False)
@@ -253,27 +256,27 @@ def _descend(net, flat, acts, pre_activations, gradients, grad, goal):
 @compiled
 def _climb(a, w, m):
     """Write the gradient of the actor's loss to ``w.grad`` (`Agent._slope`), on the observations in ``w.first[0]``."""
-    size, batch, last, depth = a.obs_size, len(w.goal), len(a.actor.sizes) - 1, len(a.first.sizes) - 1
+    size, batch, last, depth = a.obs_size, len(w.td_target), len(a.actor.sizes) - 1, len(a.first.sizes) - 1
     for k in range(size):
         for j in range(batch):
             w.actor[0, k, j] = w.first[0, k, j]
-    forward(a.actor, a.actor_learner.online[m], w.actor, w.actor_kept)
+    forward(a.actor, a.actor_learner.flat_parameters[m], w.actor, w.actor_kept)
     for k in range(a.vector):
         for j in range(batch):
             w.first[0, size + k, j] = np.tanh(w.actor[last, k, j])
-    forward(a.first, a.critics.online[m], w.first, w.first_kept)
+    forward(a.first, a.critics.flat_parameters[m], w.first, w.first_kept)
     for j in range(batch):
         w.first_back[depth, 0, j] = np.float32(1 / batch)
-    backward(a.first, a.critics.online[m], w.first, w.first_kept, w.first_back, w.critic_grad, False, True)
+    backward(a.first, a.critics.flat_parameters[m], w.first, w.first_kept, w.first_back, w.critic_grad, False, True)
     for k in range(a.vector):
         for j in range(batch):
             x = w.first[0, size + k, j]
             w.actor_back[last, k, j] = -w.first_back[0, size + k, j] * (_ONE - x * x)
-    backward(a.actor, a.actor_learner.online[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
+    backward(a.actor, a.actor_learner.flat_parameters[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
 
 
 def improve(a, w, m, t):
-    """Make the updates after step t, once the member may learn (`OffPolicy.learn`)."""
+    """Make the updates after step t, once the member may learn (`TwinCriticAgent.learn`)."""
     replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
     if not _is_learning(a, m, replay_size):
         return
@@ -281,10 +284,10 @@ def improve(a, w, m, t):
         for j in range(len(w.batch)):
             w.batch[j] = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], replay_size)
         _goals(a, w, m, t, u)
-        critics = a.critics.online[m]
-        loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.goal)
+        critics = a.critics.flat_parameters[m]
+        loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.td_target)
         if a.twin:
-            loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.goal)
+            loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.td_target)
         a.loss[m] = loss
         adam(a.critics, m, w.critic_grad)
         if a.critics.counts[m] % a.policy_delay == 0:
@@ -296,7 +299,7 @@ def improve(a, w, m, t):
 
 def decide(p, m, obs, state, rows, vector):
     """Write the greedy action of member m to ``vector`` (`Play.act`). Return 0."""
-    at = _outputs(p, p.online[m], obs, rows)
+    at = _outputs(p, p.flat_parameters[m], obs, rows)
     for k in range(p.vector):
         vector[k] = _executed(p, _finite(np.tanh(rows[at, k])), k)
     return 0

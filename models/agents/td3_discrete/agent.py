@@ -24,19 +24,19 @@ class Agent(td3.Agent):
     """
 
     action_kinds = (Discrete,)
-    of_updates = (*td3.Agent.of_updates, "next_gumbel", "gumbel")
+    update_numbers = (*td3.Agent.update_numbers, "next_gumbel", "gumbel")
 
     def _initial(self, streams: Streams) -> Tensor:
         start = self.network.initial(streams)
         level = torch.tensor(self.config.gumbel_softmax_temp).log()
         start = torch.cat([start, level.expand(len(streams), 1)], 1)
-        self.target = nn.Parameter(start.clone(), requires_grad=False)
+        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
         return start
 
-    def _draws(self) -> list[Draw]:
+    def _noise_spec(self) -> list[Draw]:
         batch = (self.updates_per_step, self.action_size, self.batch)
         gumbel_shapes = {"act_gumbel": (self.action_size, self.envs), "next_gumbel": batch, "gumbel": batch}
-        return [*super()._draws(), (Streams.gumbel, gumbel_shapes)]
+        return [*super()._noise_spec(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
         """Return the temperature ``[M, 1, 1]`` of actors with ``weights [M, D]``."""
@@ -50,8 +50,10 @@ class Agent(td3.Agent):
         return start * (1 - (1 - ANNEALED_TO) * done)
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        soft, vectors = self._vectors(outputs, self.numbers["act_gumbel"], self.temperature(self.online))
-        return torch.add(vectors.transpose(1, 2), self.numbers["explore"], alpha=self.config.action_std)
+        soft, vectors = self._vectors(
+            outputs, self.random_numbers["act_gumbel"], self.temperature(self.flat_parameters)
+        )
+        return torch.add(vectors.transpose(1, 2), self.random_numbers["explore"], alpha=self.config.action_std)
 
     def _vectors(self, outputs: Tensor, gumbel: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
         """Return samples of the Gumbel-softmax and action vectors, ``[M, A, .]`` each. With ``gumbel_softmax_hard``,
@@ -60,33 +62,33 @@ class Agent(td3.Agent):
         return soft, one_hot(soft, 1) if self.config.gumbel_softmax_hard else soft
 
     def _at_random(self) -> Tensor:
-        return one_hot(self.numbers["random"], 2)
+        return one_hot(self.random_numbers["random"], 2)
 
-    def executed(self, vectors: Tensor) -> Tensor:
+    def clip(self, vectors: Tensor) -> Tensor:
         return vectors.argmax(2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return logits ``[M, E, A]``, or vectors sampled as in training if there are ``streams``."""
         if streams is None:
             return outputs.transpose(1, 2)
-        vectors = self._vectors(outputs, streams.gumbel(*outputs.shape[1:]), self.temperature(self.online))[1]
+        vectors = self._vectors(outputs, streams.gumbel(*outputs.shape[1:]), self.temperature(self.flat_parameters))[1]
         noise = streams.normal(*vectors.transpose(1, 2).shape[1:])
         return torch.add(vectors.transpose(1, 2), noise, alpha=self.config.action_std)
 
-    def _target_action(self, outputs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        vectors = self._vectors(outputs, numbers["next_gumbel"], self.temperature(self.target))[1]
-        return vectors + self._smoothing(numbers)
+    def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        vectors = self._vectors(outputs, random_numbers["next_gumbel"], self.temperature(self.target_parameters))[1]
+        return vectors + self._smoothing(random_numbers)
 
-    def _slope(self, obs: Tensor, numbers: dict[str, Tensor]) -> Tensor:
-        trace, heat = self.network.forward(self._actor, obs), self.temperature(self.online)
-        self.critics.latest["logits"] = trace[-1]
-        soft, vectors = self._vectors(trace[-1], numbers["gumbel"], heat)
-        uphill = self.critics.first_slope(torch.cat([obs, vectors], 1))[:, self.obs_size :]
-        gradient = softmax_slope(soft, uphill.neg()) / heat
-        of_network = self.network.backward(self._actor, obs, trace, gradient)[0]
+    def _slope(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        activations, heat = self.network.forward(self._actor, obs), self.temperature(self.flat_parameters)
+        self.critics.latest["logits"] = activations[-1]
+        soft, vectors = self._vectors(activations[-1], random_numbers["gumbel"], heat)
+        policy_gradient = self.critics.first_slope(torch.cat([obs, vectors], 1))[:, self.obs_size :]
+        gradient = softmax_slope(soft, policy_gradient.neg()) / heat
+        of_network = self.network.backward(self._actor, obs, activations, gradient)[0]
         if self.config.gumbel_temperature == "learned":
             # z = (l + g) / T, so dz / d log T = -z. ``gradient`` is d loss / dz / T.
-            of_level = -(gradient * (trace[-1] + numbers["gumbel"])).flatten(1).sum(1, keepdim=True)
+            of_level = -(gradient * (activations[-1] + random_numbers["gumbel"])).flatten(1).sum(1, keepdim=True)
         else:
             of_level = of_network.new_zeros(len(of_network), 1)
         return torch.cat([of_network, of_level], 1)
@@ -104,8 +106,8 @@ class Agent(td3.Agent):
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
     """Return ``softmax((logits + gumbel) / temperature)`` over the A actions, ``[M, A, B]`` (Jang et al. 2017, section
     2)."""
-    scores = (logits + gumbel) / temperature
-    powers = exp(scores - scores.amax(1, keepdim=True))
+    logits = (logits + gumbel) / temperature
+    powers = exp(logits - logits.amax(1, keepdim=True))
     return powers.div_(powers.sum(1, keepdim=True))
 
 

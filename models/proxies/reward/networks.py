@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from models.contract import Policy
-from models.mlp import LEAK, PRELU_SLOPE, Mlp
+from models.mlp import LEAK, MLP, PRELU_SLOPE
 from models.proxies import fitting
 from models.proxies.reward.config import Config
 from models.settings import SettingError
@@ -38,7 +38,7 @@ class Networks:
         inputs = max(1, size * self.mode.state + info_size * self.mode.info)
         frozen = config.proxy_activation_fn == "prelu"
         sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
-        mlp = Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
+        mlp = MLP(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
         self.parts = {"reward": mlp}
         self.inner = inputs if self.linear else mlp.size  # parameters of the network, without the scale
         self.size = self.inner + config.rn_evolve_scale
@@ -94,7 +94,7 @@ class Phi:
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
         config = networks.config
-        self._mlp, self.bent = networks.parts["reward"], config.rn_output == "symexp"
+        self._mlp, self.uses_symexp = networks.parts["reward"], config.rn_output == "symexp"
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.inner])
         self._scale = networks.scaled(flat).unsqueeze(1)
         self._center, self._spread = (
@@ -132,7 +132,7 @@ class Phi:
     def _bent(self, outputs: Tensor) -> Tensor:
         """Scale the network's outputs ``[M, E]`` and, with ``rn_output`` symexp, apply symexp to them."""
         scaled = outputs * self._scale
-        return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.bent else scaled
+        return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
 
     def select(self, members: Tensor) -> "Phi":
         """Return phi of ``members`` (indices ``[M']``) only."""

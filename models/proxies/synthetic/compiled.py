@@ -9,12 +9,12 @@ import math
 import numpy as np
 
 from models.compiled import better, single
-from models.machine import within
+from models.machine import exact_inlined
 
 FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is an index into these
 
 
-@within
+@exact_inlined
 def by_target(world, m, state, action, vector, rows):
     """Return the reward of a bandit with a target, as `Program._target_reward` computes it."""
     f32, flat, size, x = np.float32, world.flat[m], world.obs_size, rows[0]
@@ -35,7 +35,7 @@ def by_target(world, m, state, action, vector, rows):
     return f32(math.exp(f32(-4) * total)) if world.form == 3 else -total
 
 
-@within
+@exact_inlined
 def learned(world, m, state, action, vector, rows):
     """Do `SyntheticDynamics.step`: return reward and raw done, and replace ``state`` by the next state in place. A
     bandit's state does not change, and its done is 1."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.contract import Policy
-from models.mlp import LEAK, PRELU_SLOPE, Layer, Mlp
+from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -62,15 +62,15 @@ class Networks:
             self._fixed |= {"states.table": (self.rows, size)}
         self.size = self.searched + sum(math.prod(shape) for shape in self._fixed.values())
 
-    def _mlp(self, inputs: int, outputs: int) -> Mlp:
+    def _mlp(self, inputs: int, outputs: int) -> MLP:
         config = self.config
         frozen = config.proxy_activation_fn == "prelu"
         sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
-        return Mlp(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
+        return MLP(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network starts with weights
-        N(0, 1/inputs), zero biases and a last layer of zeros. A table is standard normal until `spread_over` fills
+        N(0, 1/inputs), zero biases and a last layer of zeros. A table is standard normal until `fill_table` fills
         it."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
@@ -101,7 +101,7 @@ class Networks:
         for part in last:
             part.zero_()
 
-    def spread_over(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
+    def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
         """Return a copy of ``flat [M, size]`` with its table of initial states filled by the first of ``states [M, N,
         S]``. If ``scaled``, the target's inputs are scaled to mean 0 and variance 1 on all N states. Otherwise, with
         ``target_scale`` widest, their spread grows if needed, so that variances are at most 1."""
@@ -183,7 +183,7 @@ class Program:
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
         sizes = [first_weight.shape[2], first_weight.shape[1], row]
         part = self.networks.parts[self.names[0]]
-        self._folded_mlp = Mlp(sizes, part.activation, part.leak)
+        self._folded_mlp = MLP(sizes, part.activation, part.leak)
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
@@ -207,7 +207,7 @@ class Program:
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
         """Return rewards ``[M, E]``, which depend on the distance between actions and the target's actions."""
         assert self.form is not None
-        aims = self.aims(state)
+        aims = self.target_outputs(state)
         if self.bounds is None:
             target_index, action_index = aims.argmax(1, keepdim=True), action.unsqueeze(1)
             indices = self._action_indices.view(1, -1, 1)
@@ -219,16 +219,16 @@ class Program:
         return reward
 
     @torch.no_grad()
-    def aims(self, state: Tensor) -> Tensor:
+    def target_outputs(self, state: Tensor) -> Tensor:
         """Return the target network's outputs ``[M, A, E]`` for ``state [M, E, S]``."""
-        scaled_state = as_seen(state, self.fixed)
+        scaled_state = scale_states(state, self.fixed)
         return self.networks.parts["target"].forward(self.layers["target"], scaled_state.transpose(1, 2))[-1]
 
     @torch.no_grad()
-    def aimed(self, state: Tensor) -> Tensor:
+    def target_actions(self, state: Tensor) -> Tensor:
         """Return the target's actions, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
         ``[M, E, A]``."""
-        aims = self.aims(state)
+        aims = self.target_outputs(state)
         if self.bounds is None:
             return aims.argmax(1)
         middle, half = self.bounds
@@ -254,7 +254,7 @@ class Program:
         return Program(self.networks, self.flat.to(device))
 
 
-def as_seen(states: Tensor, fixed: dict[str, Tensor]) -> Tensor:
+def scale_states(states: Tensor, fixed: dict[str, Tensor]) -> Tensor:
     """Scale ``states [M, N, S]`` for the target networks, with centre and spread in ``fixed`` (`Networks.fixed`)."""
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
@@ -266,4 +266,4 @@ class Target(Policy):
         self.program, self.members = program, len(program.flat)
 
     def act(self, obs: Tensor) -> Tensor:
-        return self.program.aimed(obs)
+        return self.program.target_actions(obs)
