@@ -2,8 +2,8 @@
 
     python benchmarks/agents.py [--json] [--quick]
 
-Seconds are CPU time of this process; what is compared is measured in turns in the same run. stable-baselines3 comes
-with the extra `bench`; without it, its rows and the ratios are left out.
+Seconds are CPU time of this process. Contenders take turns in one run. stable-baselines3 is in the extra `bench`;
+without it, its rows and the ratios are left out.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ MEMBERS = (1, 16)
 
 @dataclass(frozen=True)
 class Case:
-    """An agent, the units of its two hidden layers, steps in a batch, and updates of one agent in a round."""
+    """An agent, the units of its two hidden layers, the batch size, and its updates per round."""
 
     name: str
     units: int
@@ -45,22 +45,22 @@ class Case:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured; a round is what `common.interleave` repeats."""
+    """Amount of work. `common.interleave` repeats rounds."""
 
-    memory: int = 3000  # transitions to learn from, off policy
+    memory: int = 3000  # transitions in the replay buffer, off policy
     rollout: int = 2048  # steps between updates, on policy
-    passes: int = 10  # over them
+    passes: int = 10  # over a rollout
     share: float = 1.0  # of the updates of `CASES`
     rounds: int = 5
 
 
 QUICK = Size(memory=300, rollout=128, passes=1, share=0.05, rounds=1)
 CASES = [Case("TD3", 256, 256, 40), Case("TD3", 64, 64, 200), Case("SAC", 256, 256, 24), Case("SAC", 64, 64, 120)]
-ON_POLICY = Case("PPO", 64, 64, 0)  # a rollout decides how many updates
+ON_POLICY = Case("PPO", 64, 64, 0)  # the rollout sets the number of updates
 
 
 class Ours:
-    """M members side by side on Pendulum, past their first update."""
+    """M members in one program on Pendulum, past their first update."""
 
     def __init__(self, case: Case, members: int, size: Size):
         self.case, self.meter, seeds = case, Meter(), range(members)
@@ -77,14 +77,14 @@ class Ours:
         self.play(size.rollout if case is ON_POLICY else size.memory)
 
     def parameters(self) -> int:
-        """Numbers of a member that learn."""
+        """Return the number of trainable parameters of a member."""
         agent = self.agent
         if self.case is ON_POLICY:
             return agent.network.trained
         return agent.flat_parameters.shape[1] + agent.critics.flat_parameters.shape[1]
 
     def play(self, steps: int) -> float:
-        """CPU seconds of learning."""
+        """Make ``steps`` environment steps and return the CPU seconds of learning."""
         self.meter.take()
         for _ in range(steps):
             self.loop.step()
@@ -96,16 +96,16 @@ class Ours:
             self.agent.learn()
 
     def rate(self, count: int) -> float:
-        """Updates a second of all members, off policy."""
+        """Return the updates per second of all members, off policy."""
         return self.agent.members * count / cpu_seconds(lambda: self._update(count))
 
     def rollout_rate(self, size: Size) -> float:
-        """The same of a rollout, on policy; advantages count, playing does not."""
+        """Return the updates per second after a rollout, on policy. Advantages count, environment steps do not."""
         return self.agent.members * updates(size) / self.play(size.rollout)
 
 
 class Theirs:
-    """stable-baselines3's agent with the same settings, in the same place."""
+    """stable-baselines3's agent with the same settings, also past its first update."""
 
     def __init__(self, case: Case, size: Size, project_side: Ours):
         self.case, self.meter = case, Meter()
@@ -126,7 +126,7 @@ class Theirs:
         model = self.model
         modules = [model.policy] if self.case is ON_POLICY else [model.actor, model.critic]
         num_parameters = sum(part.numel() for module in modules for part in module.parameters())
-        return num_parameters + (self.case.name == "SAC")  # whose temperature stands alone
+        return num_parameters + (self.case.name == "SAC")  # the temperature is no part of these modules
 
     def rate(self, count: int) -> float:
         return count / cpu_seconds(lambda: self.model.train(gradient_steps=count, batch_size=self.case.batch))
@@ -138,7 +138,7 @@ class Theirs:
 
 
 def updates(size: Size) -> int:
-    """Of PPO after a rollout."""
+    """Return the number of PPO's updates after a rollout."""
     return size.passes * -(-size.rollout // ON_POLICY.batch)
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: one thread, CPU time, interleaved repeats, a table, and JSON. Import it first."""
+"""Shared parts of all benchmarks: one thread, CPU time, interleaved repeats, a table, JSON. Import it first."""
 
 import argparse
 import datetime
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-# Before torch is imported; and a checkout that was never installed works too.
+# Must precede the import of torch.
 os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -32,7 +32,7 @@ _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 @dataclass(frozen=True)
 class Result:
-    """One measured number. ``against`` says what it is compared with, ``target`` its limit, as ``(">=", 5)``."""
+    """One measured number. ``against`` names the comparison or the setup, ``target`` is a limit like ``(">=", 5)``."""
 
     value: float
     unit: str
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Empty where there is no target."""
+        """Whether the value meets the target, in words; empty if there is no target."""
         if self.target is None:
             return ""
         sign, limit = self.target
@@ -50,12 +50,12 @@ class Result:
 
 @dataclass
 class Meter:
-    """CPU seconds (all threads of this process) by name, from calls of wrapped methods. Nested names count twice."""
+    """CPU seconds (all threads of this process) spent in wrapped methods, by name. Nested calls count twice."""
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def wrap(self, owner: Any, method: str, name: str) -> None:
-        """Replace ``owner.method`` by one that adds the time of each call to ``name``."""
+        """Wrap ``owner.method`` so that the time of each call is added to ``name``."""
         inner = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -68,17 +68,17 @@ class Meter:
         setattr(owner, method, timed)
 
     def take(self) -> dict[str, float]:
-        """What was collected since the last call."""
+        """Return the seconds by name since the last call, and start from zero."""
         elapsed, self.seconds = dict(self.seconds), defaultdict(float)
         return elapsed
 
 
 class LightningClock(pl.Callback):
-    """CPU ``seconds`` and environment ``steps`` from the end of the first epoch to that of the last, and where the
-    seconds went, ``parts``.
+    """Measure CPU ``seconds`` and environment ``steps`` of all epochs after the first, and split the seconds into
+    ``parts``.
 
-    ``own`` is the module's training and validation steps, ``lightning`` what is left over; ``name`` says under which
-    name what another callback does with an epoch's numbers counts.
+    ``parts["own"]`` is the module's training and validation steps, ``parts["lightning"]`` the rest. ``name`` maps every
+    other callback to the part that its ``on_train_epoch_end`` counts under.
     """
 
     def __init__(self, name: Callable[[pl.Callback], str]) -> None:
@@ -108,7 +108,7 @@ class LightningClock(pl.Callback):
 
 @dataclass(frozen=True)
 class Block:
-    """``steps`` of some kind that took ``wall`` and ``cpu`` seconds, of all threads."""
+    """``steps`` of any kind that took ``wall`` seconds and ``cpu`` seconds (of all threads)."""
 
     steps: int
     wall: float
@@ -121,7 +121,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Way:
-    """How this process computes while a contender runs."""
+    """Number of threads and matrix precision of torch while a contender runs."""
 
     threads: int
     precision: str = "highest"
@@ -131,14 +131,14 @@ class Way:
         return f"{self.threads}t" + (f"_{self.precision}" if self.precision != "highest" else "")
 
     def block(self, work: Callable[[int], Any], unit_steps: int, count: int) -> Block:
-        """Measures ``work(count)``, which makes ``each`` steps ``count`` times."""
+        """Time ``work(count)``, which makes ``unit_steps`` steps ``count`` times."""
         configure_torch(self.threads, self.precision)
         wall, cpu = time.perf_counter(), time.process_time()
         work(count)
         return Block(unit_steps * count, time.perf_counter() - wall, time.process_time() - cpu)
 
     def contender(self, work: Callable[[int], Any], unit_steps: int, seconds: float) -> Callable[[], Block]:
-        """Makes blocks of about ``seconds``: ``work`` first runs warm, then its length is measured."""
+        """Return a function that times a block of about ``seconds``. First warm ``work`` up and calibrate its count."""
         work(2)
         count, block = 1, self.block(work, unit_steps, 1)
         while block.wall < seconds / 4:
@@ -148,23 +148,23 @@ class Way:
 
 
 def bf16_units() -> list[str]:
-    """What this processor multiplies bfloat16 with, as Linux calls it."""
+    """Return the processor's flags for bfloat16 products, as in /proc/cpuinfo."""
     path = Path("/proc/cpuinfo")
     flags = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
     return sorted({"avx512_bf16", "amx_bf16"} & flags)
 
 
 def cpu_seconds(work: Callable[[], Any]) -> float:
-    """CPU seconds of one call, all threads of this process."""
+    """Return the CPU seconds of one call, over all threads of this process."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
-    """What each contender gave in ``repeats`` rounds, after one that is thrown away.
+    """Call every contender in ``repeats`` rounds and return the results by name. A first round is discarded.
 
-    The order turns every round, so that a machine that slows down slows all of them.
+    The order reverses every round, so that a machine that slows down affects all contenders.
     """
     gathered: dict[str, list[T]] = {name: [] for name in contenders}
     for round_ in range(repeats + 1):
@@ -176,13 +176,13 @@ def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[
 
 
 def median_ratio(numerators: list[float], denominators: list[float]) -> float:
-    """Median over rounds of the ratio within a round."""
+    """Return the median over rounds of the ratio within a round."""
     return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 def products(n: int, members: int, threads: Sequence[int], seconds: float, rounds: int) -> dict[str, Result]:
-    """What the machine's library does with float32 matrices: two squares of side ``n``, and the products of a layer of
-    200 units for ``members`` batches of 320. Blocks take about ``seconds``, ``rounds`` times."""
+    """Measure the machine's float32 matrix products: two squares of side ``n``, and a layer of 200 units for
+    ``members`` batches of 320. Blocks take about ``seconds``, ``rounds`` times."""
     import torch
 
     layer = (torch.randn(members, 320, 200), torch.randn(members, 200, 200))
@@ -210,7 +210,7 @@ def products(n: int, members: int, threads: Sequence[int], seconds: float, round
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Knows ``--json`` and ``--quick``."""
+    """Return an argument parser with ``--json`` and ``--quick``."""
     flags = argparse.ArgumentParser(description=description, allow_abbrev=False)
     flags.add_argument("--json", action="store_true", help="one JSON object on stdout; the table goes to stderr")
     flags.add_argument("--quick", action="store_true", help="shows that it runs; its numbers mean nothing")
@@ -218,8 +218,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def machine(timing: str | None = None) -> str:
-    """When and on what, without names of machines, and how it was timed: by CPU time on torch's threads, unless
-    ``timing`` says otherwise."""
+    """Return date, machine and versions as one line, with the method of timing. ``timing`` replaces the default method,
+    CPU time on torch's threads."""
     import torch
 
     return (
@@ -230,7 +230,7 @@ def machine(timing: str | None = None) -> str:
 
 
 def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str | None = None) -> None:
-    """The table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
+    """Print the table on stdout; with ``as_json`` the table on stderr and ``{name: {value, unit, against}}`` on stdout.
     ``timing`` is as in `machine`."""
     out = sys.stderr if as_json else sys.stdout
     rows = [
@@ -248,7 +248,7 @@ def report(title: str, results: Mapping[str, Result], as_json: bool, timing: str
 
 
 def _against(result: Result) -> str | None:
-    """The comparison in words, with the target in front."""
+    """Return the comparison in words, with the target in front."""
     if result.target is None:
         return result.against
     return f"{result.target[0]} {result.target[1]:g}: {result.against}"

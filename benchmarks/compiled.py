@@ -2,8 +2,8 @@
 
     python benchmarks/compiled.py [--json] [--quick]
 
-Seconds are CPU time of one thread of this process, in the middle of trainings; where threads are compared, of the
-clock, so that other jobs count. What is compared takes turns in one run. Compiling comes before.
+Seconds are CPU time of one thread of this process, in the middle of trainings. The comparison of threads uses
+wall-clock time, which other jobs disturb. Contenders take turns in one run. Compilation is not measured.
 """
 
 import contextlib
@@ -41,14 +41,17 @@ CASES = {
     ),
 }
 THREADED = ("cartpole_mdp", "cartpole_mdp_paper")
-FLAT = "cartpole_mdp"  # whose cost per member is measured for several numbers of members
+FLAT = "cartpole_mdp"  # for the cost per member by number of members
 PLAIN = {"recipe": 100.0, "paper": 40.0}  # the plain loop's presets
 
 
 @dataclass(frozen=True)
 class Size:
-    """Members; steps of each, before and within a round; plain agents and steps of each; rounds; numbers of members;
-    steps of a round where threads are compared, which draw ahead within a round only."""
+    """Amount of work: members, their steps before measuring and per round; plain agents and their steps per round;
+    rounds; numbers of members (``company``); steps per round in the comparison of threads (``shared``).
+
+    Threads sample random numbers ahead within a round only, so their rounds are longer.
+    """
 
     members: int = 48
     warmup_steps: int = 700
@@ -88,7 +91,7 @@ class Training:
         self.cost(size.warmup_steps)
 
     def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:
-        """CPU microseconds of a step of a member."""
+        """Train for ``steps`` and return the microseconds per step of a member, as measured by ``seconds_of``."""
         ticks = -(-steps // self.loop.agent.envs)
         seconds = seconds_of(lambda: train(self.loop, ticks, advance=self.advance))
         return 1e6 * seconds / (ticks * self.loop.agent.envs * self.members)
@@ -109,7 +112,7 @@ def against_torch(size: Size) -> dict[str, Result]:
 
 
 def drawing() -> InnerLoop:
-    """For members that draw batch, width and depth, of which one program holds those of one shape."""
+    """Return an inner loop with members that sample batch size, width and depth. Each shape is a separate program."""
     settings = parse.parse(["--implementation", *CASES[FLAT][0].split(), "--vary_hp"])
     agent = dataclasses.replace(settings.agent, vary_hp=True, vary=type(settings.agent)().vary)
     return InnerLoop(settings.proxy, settings.run.agent, agent, settings.run.gamename)
@@ -175,7 +178,7 @@ def two_threads(size: Size) -> dict[str, Result]:
         for count in counts:
             training = Training(CASES[name][0], size.members, size, True, count)
             ways[f"{name}_{count}"] = partial(training.cost, size.shared, clock_seconds)
-    costs, load = interleave(ways, 4 * size.rounds), os.getloadavg()[0]  # other jobs disturb a clock
+    costs, load = interleave(ways, 4 * size.rounds), os.getloadavg()[0]  # to judge the disturbance by other jobs
     results = {}
     for name in (*THREADED, "drawn_shapes"):
         description = CASES[name][1] if name in CASES else "whole trainings of those"

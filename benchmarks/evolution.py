@@ -2,8 +2,8 @@
 
     python benchmarks/evolution.py [--json] [--quick]
 
-Seconds are CPU time of this process, so that other jobs on the machine matter little; what is compared is measured in
-turns in the same run. The comparison with stable-baselines3 needs the extra `bench` and is left out without it.
+Seconds are CPU time of this process, so other jobs on the machine matter little. Contenders take turns in one run.
+The comparison with stable-baselines3 needs the extra `bench` and is left out without it.
 """
 
 import contextlib
@@ -36,23 +36,23 @@ from models.streams import Streams
 GAME, TESTS = "cartpole", 10
 MEMBERS = {"paper": (1, 16, 48), "recipe": (1, 16, 64)}
 TARGETS = {("paper", 48): 12.0, ("recipe", 64): 25.0}
-HALF_WAY = {"paper": 6000, "recipe": 1500}  # transitions in memory in the middle of a training
+HALF_WAY = {"paper": 6000, "recipe": 1500}  # transitions in the replay buffer in the middle of training
 LONGEST = 12_000  # steps of a training at the paper's settings
 PERTURBATIONS, TRAININGS = 16, 3  # the mean and both directions of each perturbation
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured; a round is what `common.interleave` repeats."""
+    """Amount of work. `common.interleave` repeats rounds."""
 
-    own_steps: int = 100  # of our members, a round; of one member ten times as many
-    steps: int = 100  # of each plain agent, a round
+    own_steps: int = 100  # of our members per round; ten times as many for one member
+    steps: int = 100  # of each plain agent per round
     agents: int = 6  # plain ones
     rounds: int = 7
-    baseline: int = 600  # steps of stable-baselines3, a round
+    baseline: int = 600  # steps of stable-baselines3 per round
     training: int = 1000  # steps of a training in the generation
-    generations: int = 3  # rounds of it
-    sampled: int = 3  # plain agents that stand for its 48
+    generations: int = 3  # rounds of the generation
+    sampled: int = 3  # plain agents that represent its 48
     memory: int = 300  # steps on a full replay buffer
     environment: int = 400  # steps of the tensor CartPole
 
@@ -61,7 +61,7 @@ QUICK = Size(2, 2, 1, 1, 4, 10, 1, 1, 2, 5)
 
 
 def inner(preset: str) -> InnerLoop:
-    """The project's inner loop at a preset's values for CartPole."""
+    """Return the project's inner loop with a preset's values for CartPole."""
     values: dict[str, Any] = proxy_defaults({"preset": preset}, GAME)
     config, agent = (
         {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
@@ -72,7 +72,7 @@ def inner(preset: str) -> InnerLoop:
 
 
 class Ours:
-    """M members that train side by side, each on a random proxy of its own or all on the real CartPole."""
+    """M members that train side by side: on a random proxy per member, or on the real CartPole."""
 
     def __init__(self, loop: InnerLoop, members: int, real: bool = False):
         seeds = range(members)
@@ -84,7 +84,7 @@ class Ours:
         self.interaction = StepLoop(self.agent, stage, Streams.from_name(seeds, "episodes"))
 
     def begin(self, rows: int) -> "Ours":
-        """Train until everybody learns, then fill the memories to ``rows`` with copies of what they hold."""
+        """Train until all members learn, then fill the replay buffers to ``rows`` with copies of their transitions."""
         while not self.agent.learning().all():
             self.train(10)
         replay_buffer = self.agent.replay_buffer
@@ -97,12 +97,12 @@ class Ours:
         inner_loop.train(self.interaction, steps)
 
     def rate(self, steps: int) -> float:
-        """Steps of all members a second."""
+        """Train for ``steps`` steps and return the steps of all members per second."""
         return self.agent.members * steps / cpu_seconds(lambda: self.train(steps))
 
 
 def plain_training(preset: str, program: Any, member: int) -> plain.PlainTraining:
-    """A fresh plain agent on the synthetic environment of that member of ``program``."""
+    """Return a fresh plain agent on the synthetic environment of one member of ``program``."""
     training = plain.PlainTraining(plain.PRESETS[preset], member)
     stage = training.environment
     for name, network in (("state", stage.state_net), ("reward", stage.reward_net), ("done", stage.done_net)):
@@ -130,7 +130,7 @@ class Theirs:
         return self
 
     def rate(self, steps: int) -> float:
-        """Steps a second of one agent after another."""
+        """Train the agents one after another and return their steps per second."""
 
         def work() -> None:
             for training in self.trainings:
@@ -140,7 +140,7 @@ class Theirs:
 
 
 def inner_loops(preset: str, size: Size) -> dict[str, Result]:
-    """Members side by side against plain agents on the same proxies; at the paper's sizes stable-baselines3 too."""
+    """Compare members side by side with plain agents on the same proxies; for preset paper, stable-baselines3 too."""
     loop, counts = inner(preset), MEMBERS[preset]
     project_sides = {members: Ours(loop, members).begin(HALF_WAY[preset]) for members in counts}
     plain_side = Theirs(preset, project_sides[counts[-1]], size.agents).begin(HALF_WAY[preset])
@@ -195,7 +195,7 @@ class Generation:
         return cpu_seconds(lambda: self.loop.run(self.proxies, seeds, inner_steps=steps, inner_rule="budget"))
 
     def plain_seconds(self) -> float:
-        """A few agents, one from each third of the proxies, scaled to all."""
+        """Train a few agents on evenly spaced proxies; return the CPU seconds scaled to all proxies."""
         count = self.size.sampled
         members = [len(self.proxies) * i // count for i in range(count)]
 
@@ -223,14 +223,14 @@ def generation(size: Size) -> dict[str, Result]:
 
 
 def peak() -> float:
-    """The most memory this process ever held, GB."""
+    """Return the peak memory of this process in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 def memory_of_generation(steps: int) -> tuple[float, float]:
-    """By how much training and testing 48 agents raises the peak, and what of it is their replay buffer, in GB.
+    """Return the rise of the peak memory from training and testing 48 agents, and their replay buffer's size, in GB.
 
-    The buffer holds a whole training from the start; the steps to fill it are not made.
+    The buffer is full from the start: it holds copies of a few transitions.
     """
     start_peak = peak()
     loop = inner("paper")
@@ -241,7 +241,7 @@ def memory_of_generation(steps: int) -> tuple[float, float]:
 
 
 def memory(size: Size) -> dict[str, Result]:
-    """In a process of its own. To be called first: a new process inherits the peak of the one that starts it."""
+    """Measure memory in a new process. Call this first: the process inherits the peak of its parent."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         rise, replay = pool.submit(memory_of_generation, size.memory).result()
     description = f"rise of the peak, {PERTURBATIONS * TRAININGS} agents with {LONGEST:,} steps remembered"
@@ -252,7 +252,7 @@ def memory(size: Size) -> dict[str, Result]:
 
 
 def tensor_cartpole(steps: int) -> float:
-    """Steps a second of 64 x 8 episodes at once under random actions, resets included."""
+    """Return the steps per second of 64 x 8 parallel episodes with random actions, resets included."""
     shape = (64, 8)
     env = make_environment(GAME, *shape)
     env.reset(torch.randint(2**31, shape))
@@ -266,7 +266,7 @@ def tensor_cartpole(steps: int) -> float:
 
 
 def gymnasium_cartpole(steps: int) -> float:
-    """The same of one of Gymnasium's."""
+    """Return the steps per second of one Gymnasium CartPole with random actions."""
     env, actions = gym.make("CartPole-v1"), torch.randint(2, (steps,)).tolist()
     return steps / cpu_seconds(lambda: plain.play(env, actions))
 

@@ -1,10 +1,10 @@
-"""Speed and memory of model-based generalisation on ProcMaze: training, updates, the machine's own rate, a plain loop.
+"""Speed and memory of model-based generalisation on ProcMaze: training, updates, matrix products, a plain loop.
 
     python benchmarks/model_generalisation.py [--json] [--quick] [--agents ER ...] [--seeds 1 30] [--threads 1 2]
 
-Rates are of wall-clock time, like those of the original, so nothing else should run on the machine. Beside each stands
-the rate by CPU time of all threads; where the two differ at one thread, other jobs took time. What is compared runs in
-turns. Names end with the number of threads, and with `medium` where products may be of bfloat16.
+Rates are by wall-clock time, like the original's rates, so nothing else should run on the machine. A second rate is by
+CPU time of all threads: if the two differ at one thread, other jobs took time. Contenders take turns. Names end with
+the number of threads, then `medium` if matrix products may use bfloat16.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ COMPILED = ("ER", "PerfectModel")  # measured with the setting `compile` too, at
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured; a round is what `common.interleave` repeats."""
+    """Amount of work. `common.interleave` repeats rounds."""
 
     block: float = 0.4  # about how many seconds a contender runs in a round
     rounds: int = 5
@@ -60,12 +60,12 @@ class Size:
     threads: tuple[int, ...] = (1, 2)
     rows: int = 20_000  # transitions in the full replay buffer
     wait: int = 500  # steps before the first update; they are copied until the replay buffer is full
-    square: int = 1024  # matrices that show what the machine can do
+    square: int = 1024  # side of the matrices that measure the machine
     fixture: int = 1000  # steps of the small fixture between two evaluations
     fixture_rounds: int = 3
-    compiled: bool = True  # also with the setting `compile`, which takes its time
+    compiled: bool = True  # also with the setting `compile`, which is slow to start
     changes: dict[str, Any] = field(default_factory=dict)  # to shipped settings
-    latent: dict[str, Any] = field(default_factory=dict)  # those of latent models
+    latent: dict[str, Any] = field(default_factory=dict)  # to settings of latent models
 
 
 QUICK = Size(
@@ -94,7 +94,7 @@ def loop_of(settings: Settings) -> StepGroups:
 
 
 def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
-    """The `StepLoop` of seeds of an agent in training on mazes of 4 x 4, their replay buffers full."""
+    """Return a `StepLoop` of one agent on mazes of 4 x 4, past the first steps and with full replay buffers."""
     latent = size.latent if IMPLEMENTATIONS[name].get("model") == "latent" else {}
     buffer_settings = {"buffer_size": size.rows, "training_start_time": size.wait, "steps_per_epoch": size.wait}
     values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds}
@@ -109,15 +109,17 @@ def group_of(name: str, seeds: int, size: Size, **changes: Any) -> Any:
 
 @torch.no_grad()
 def updates(agent: Any, count: int) -> None:
-    """``count`` updates of all members, without an environment."""
+    """Make ``count`` updates of all members, without an environment."""
     for _ in range(count):
         agent.numbers = agent.noise.next()
         agent.update(agent.numbers_of_update(0))
 
 
 def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dict[str, Result]:
-    """Training of one agent in each way and with each number of seeds, and the cost of a seed among many. Compiled
-    ``groups`` train in the first way alone: every way would be compiled anew."""
+    """Measure training of one agent in each way and with each number of seeds, and the cost of a seed among many.
+
+    Compiled ``groups`` train in the first way only: every way would need another compilation.
+    """
     contenders = {
         f"{label}_{way.name}": (group, way)
         for label, group in groups.items()
@@ -144,7 +146,7 @@ def rates(name: str, groups: dict[str, Any], size: Size, ways: list[Way]) -> dic
 
 
 def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str, Result]:
-    """Seed-steps a second of one contender and of the original."""
+    """Return the seed-steps per second of one contender, also relative to the original's."""
     middle, original_rates = statistics.median(block.rate for block in blocks), ORIGINAL[name]
     original_seeds = min(original_rates, key=lambda count: abs(count - seeds))
     steps = f"{blocks[0].steps // seeds} step{'s' * (blocks[0].steps > seeds)}"
@@ -160,11 +162,11 @@ def rate_rows(key: str, name: str, seeds: int, blocks: list[Block]) -> dict[str,
     }
 
 
-# -- what the machine can do -----------------------------------------------------------------------------------------
+# -- share of the machine's rate --------------------------------------------------------------------------------------
 
 
 def shares(name: str, agent: Any, size: Size, machine: dict[str, Result]) -> dict[str, Result]:
-    """How much of the machine's rate the updates of one agent reach, without acting and environment."""
+    """Measure the share of the machine's rate that one agent's updates reach, without acting and environment."""
     gflop, key = update_gflop(agent), f"{name}_update"
     contenders = {
         f"{threads}": Way(threads).contender(partial(updates, agent), agent.members, size.block)
@@ -184,7 +186,7 @@ def shares(name: str, agent: Any, size: Size, machine: dict[str, Result]) -> dic
 
 
 def against_plain(agent: Any, size: Size) -> dict[str, Result]:
-    """Updates of experience replay, ours and those of a loop over plain agents."""
+    """Compare our updates of experience replay with a loop over plain agents."""
     agents = plain_agents(agent)
 
     def loop(count: int) -> None:
@@ -212,8 +214,8 @@ def against_plain(agent: Any, size: Size) -> dict[str, Result]:
 
 
 def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
-    """Seconds of a small run with a perfect model, evaluations included, ``fused`` with the setting `compile`; all its
-    steps taken as steps with an update."""
+    """Measure a small run with a perfect model, evaluations included; ``fused``: with the setting `compile`. Every
+    measured step has an update, so the extrapolated curve counts its first steps too high."""
     pace = {"steps_per_epoch": size.fixture, "training_start_time": size.fixture}
     loop = loop_of(from_dict(FIXTURE | pace | {"compile": fused}))
     loop.epoch()
@@ -246,8 +248,8 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
 
 
 def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
-    """Replay buffers as shipped, of observations of 64 bits and of the perfect model's states: by the sizes of their
-    elements, and what they ask the system for."""
+    """Return the size of shipped replay buffers, for observations of 64 bits and for the perfect model's states: as
+    computed from their layout, and as allocated."""
     results = {}
     for name in ("ER", "PerfectModel"):
         values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
@@ -270,7 +272,7 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
 
 
 def can_compile() -> bool:
-    """Whether there is a compiler; says so where there is none."""
+    """Return whether there is a compiler; print a line if not."""
     try:
         compiled(abs, torch.device("cpu"))
     except SettingError as error:
@@ -280,7 +282,7 @@ def can_compile() -> bool:
 
 
 def measure_agents(agents: list[str], size: Size) -> dict[str, Result]:
-    """Everything, of these agents."""
+    """Run all measurements of these agents."""
     units = bf16_units()
     units_text = ", ".join(units) if units else "no bf16 units, so nothing is measured at medium"
     results = {"bf16_units": Result(float(len(units)), "kinds", units_text)}

@@ -22,7 +22,8 @@ FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
 
 
 def contenders(envs: int, steps: int) -> tuple[dict[str, Callable[[], float]], dict[str, Callable[[], np.ndarray]]]:
-    """Microseconds per step of one of ``envs`` environments; and the same work as velocities ``[steps, envs, nv]``."""
+    """Return two functions per contender: one measures the microseconds per step of one of ``envs`` environments, the
+    other returns the velocities ``[steps, envs, nv]`` of the same work."""
     adapter = GymnasiumEnvironment(GAMES["halfcheetah"], 1, envs)
     inner: list[Any] = []
 
@@ -57,7 +58,7 @@ def contenders(envs: int, steps: int) -> tuple[dict[str, Callable[[], float]], d
                 mujoco.mj_step(model, data, nstep=SKIP)
                 x_after[row] = data.qpos[0]
                 trajectory[t, row, : model.nq], trajectory[t, row, model.nq :] = data.qpos, data.qvel
-            # What else an environment would hand out.
+            # The other outputs of an environment.
             speed, cost = (x_after - x_before) / (SKIP * model.opt.timestep), 0.1 * (action * action).sum(1)
             torch.from_numpy(np.stack((x_after, speed, speed, -cost, speed - cost), 1).astype(np.float32))
             torch.from_numpy(trajectory[t, :, 1:].astype(np.float32))

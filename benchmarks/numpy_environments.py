@@ -1,4 +1,4 @@
-"""Learned environments in Gymnasium with NumPy, against the trainer's tensor program of the same file.
+"""Learned environments in Gymnasium with NumPy, against the trainer's tensor program for the same file.
 
 python benchmarks/numpy_environments.py [--json] [--quick]
 """
@@ -22,7 +22,7 @@ from models.proxies import files
 
 ID, FILE, MANY = "understudy/SyntheticCartPoleMDP-v0", "cartpole-mdp", 64
 TARGETS = {"make": 30, "step": 3, f"step_{MANY}": 1}
-# CPU seconds after Gymnasium was imported, which both need.
+# CPU seconds without the import of Gymnasium, which both need.
 CLOCK = "import gymnasium, time; start = time.process_time(); {}; print(time.process_time() - start)"
 MAKE = {
     "numpy": f"gymnasium.make('understudy:{ID}')",
@@ -32,13 +32,13 @@ MAKE = {
 
 
 def startup_seconds(code: str) -> float:
-    """CPU seconds of a fresh interpreter."""
+    """Return the CPU seconds of ``code`` in a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", CLOCK.format(code)], cwd=ROOT, capture_output=True, check=True)
     return float(done.stdout)
 
 
 def contenders(envs: int, steps: int) -> dict[str, Any]:
-    """Microseconds per step of ``envs`` copies, episodes started again where they end."""
+    """Return functions that give the microseconds per step of ``envs`` copies, resets included, by library."""
     make = gymnasium.make if envs == 1 else partial(gymnasium.make_vec, num_envs=envs, autoreset_mode="SameStep")
     numpy_env: Any = make(ID)
     numpy_env.reset(seed=0)

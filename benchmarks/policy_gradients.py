@@ -1,10 +1,10 @@
-"""Speed of policy gradients on the 300-step lander, one thread: training, that of others, and the simulator alone.
+"""Speed of policy gradients on the 300-step lander, one thread: training, ours and others', and the simulator alone.
 
     python benchmarks/policy_gradients.py [--json] [--quick]
 
-Seconds are CPU time of this process, so that other jobs on the machine matter little; what is compared is measured in
-turns in the same run. Everybody begins every round with a fresh policy, whose episodes are crashes within a hundred
-steps or so. The comparison with stable-baselines3 needs the extra `bench` and is left out without it.
+Seconds are CPU time of this process, so other jobs on the machine matter little. Contenders take turns in one run.
+Each begins every round with a fresh policy, which crashes within a hundred steps or so. The comparison with
+stable-baselines3 needs the extra `bench` and is left out without it.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured; a round is what `common.interleave` repeats."""
+    """Amount of work. `common.interleave` repeats rounds."""
 
-    episodes: int = 256  # of ours, a round
-    plain: int = 32  # of the plain loop, a round
-    steps: int = 4000  # of stable-baselines3, a round
+    episodes: int = 256  # our episodes per round
+    plain: int = 32  # episodes of the plain loop per round
+    steps: int = 4000  # steps of stable-baselines3 per round
     rounds: int = 5
     updates: int = 30  # with log and checkpoints
     batch: int | None = None  # None: the default
@@ -63,18 +63,18 @@ QUICK = Size(episodes=4, plain=2, steps=40, rounds=1, updates=2, batch=2)
 
 
 def settings_of(network: str, size: Size, **changes: Any) -> Settings:
-    """A run of `trainer.py` on beresheet that does not evaluate."""
+    """Return the settings of a `trainer.py` run on beresheet without evaluations."""
     values = {"gamename": "beresheet", "eval_every": 10**6} | NETWORKS[network] | changes
     return from_dict(values if size.batch is None else values | {"batch_episodes": size.batch})
 
 
 def _part(callback: pl.Callback) -> str:
-    """``checkpoints`` for the files written, ``log`` for what our other callbacks do."""
+    """Return the part of the time that a callback counts under: ``checkpoints`` or ``log``."""
     return "checkpoints" if isinstance(callback, Checkpoints) else "log"
 
 
 def fit(settings: Settings, updates: int) -> LightningClock:
-    """``updates`` of a fresh policy after one that does not count, through all that `trainer.py` goes through."""
+    """Train a fresh policy as `trainer.py` does, and return a clock of ``updates`` updates after the first."""
     clock, episodes = LightningClock(_part), (updates + 1) * settings.agent.batch_episodes
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         train(settings.replace(max_episodes=episodes, logdir=folder), (clock,))
@@ -82,7 +82,7 @@ def fit(settings: Settings, updates: int) -> LightningClock:
 
 
 class Simulator:
-    """A batch of episodes of a fresh policy once more, same seeds and actions, in one environment without a policy."""
+    """Replays a batch of a fresh policy's episodes in one environment, from their seeds and actions."""
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
@@ -107,13 +107,13 @@ class Simulator:
 
 
 class Contest:
-    """Everybody who trains one network; a call is a round from a fresh policy on and gives steps a second."""
+    """The contenders that train one network. Every call is a round with a fresh policy and returns steps per second."""
 
     def __init__(self, network: str, size: Size):
         self.network, self.size = network, size
         self.config = settings_of(network, size).agent
         self.seeds = itertools.count()
-        self.lengths: list[float] = []  # of our episodes, a mean a round
+        self.lengths: list[float] = []  # mean length of our episodes, per round
 
     def project_rate(self, members: int) -> float:
         seed = members * next(self.seeds)
@@ -135,11 +135,11 @@ class Contest:
         return self.size.steps / cpu_seconds(lambda: model.learn(self.size.steps))
 
     def peers(self) -> dict[str, tuple[str, Callable[[], float]]]:
-        """Rounds of stable-baselines3's A2C by name, and what each is."""
+        """Return variants of stable-baselines3's A2C: name -> (description, function of a round)."""
         config = self.config
         value_sizes = config.value_hidden_sizes if config.baseline == "value" else config.hidden_sizes
         ways = [("sb3_1", 1, value_sizes), ("sb3_8", 8, value_sizes)]
-        if config.baseline != "value":  # it has values where ours has none: nor need it have much
+        if config.baseline != "value":  # it always has a value network, ours has none: a small one is fairer
             ways.append(("sb3_8_linear", 8, ()))
         return {
             name: (
@@ -156,7 +156,7 @@ def _layers(hidden: tuple[int, ...]) -> str:
 
 
 def training(network: str, size: Size) -> dict[str, Result]:
-    """One network trained by us, by the plain loop and by stable-baselines3."""
+    """Measure the training of one network by us, by the plain loop and by stable-baselines3."""
     contest, simulator = Contest(network, size), Simulator(settings_of(network, size))
     peers = contest.peers() if importlib.util.find_spec("stable_baselines3") else {}
     rounds = {
@@ -190,7 +190,7 @@ def training(network: str, size: Size) -> dict[str, Result]:
 
 
 def overhead(network: str, size: Size) -> dict[str, Result]:
-    """A run with log and checkpoints, early, when nearly every update is the best so far and writes a file."""
+    """Measure early updates with log and checkpoints, when nearly every update is the best so far and writes a file."""
     clock, name = fit(settings_of(network, size), size.updates), f"{network}_update"
     against = f"trainer.fit, mean of {size.updates} updates from the second on"
     results = {name: Result(1e3 * clock.seconds / size.updates, "ms an update", against)}

@@ -3,10 +3,10 @@
     python benchmarks/reliability.py
     python benchmarks/reliability.py --python stable_baselines3=/path/to/its/venv/bin/python
 
-Ours and other libraries train on CartPole for some seconds, each as its documentation says checkpoints are written and
-resumed from (benchmarks/peers/). A kill falls at a random environment step. What counts: the
-resumed run came to its end; its episodes are those of the uninterrupted run, step by step; so are its weights, to the
-bit. A run that was killed before its first checkpoint starts anew.
+Our trainer and other libraries train on CartPole for some seconds, with checkpoints as their documentation recommends
+(benchmarks/peers/). The kill is at a random environment step. The results are counts of resumed runs that finish, that
+have the same episodes as the uninterrupted run, and that have bitwise equal weights. A run that was killed before its
+first checkpoint starts anew.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ PEERS = Path(__file__).resolve().parent / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """A script of ``peers/``, the module it needs, what pip calls that, the algorithm and its environment steps."""
+    """A script of ``peers/``, the module it needs, its package on PyPI, the algorithm and its environment steps."""
 
     script: str
     module: str
@@ -52,7 +52,7 @@ CONTENDERS = [
 
 
 class Contender:
-    """A peer's script, and the process that it has started last."""
+    """A running script of a peer. It starts a process per training (`peers/recorded.py`)."""
 
     def __init__(self, peer: Peer, python: str, steps: int):
         self.peer, self.steps = peer, steps
@@ -66,7 +66,7 @@ class Contender:
         )
 
     def start(self, folder: Path) -> int:
-        """The process id, once training has begun or ended."""
+        """Start or resume training in ``folder``. Return the process id after training has begun or ended."""
         assert self.script.stdin and self.script.stdout
         self.folder, previous_log = folder, lines(folder / "log")
         print(folder, self.peer.algorithm, self.steps, file=self.script.stdin, flush=True)
@@ -76,7 +76,7 @@ class Contender:
         return pid
 
     def reaches(self, pid: int, step: int) -> None:
-        """Wait until training has come to an environment step, or ended."""
+        """Wait until training has reached environment step ``step``, or has ended."""
         while Path(f"/proc/{pid}/fd").exists():
             logs = [self.folder / "curve.csv", *self.folder.glob("cartpole/*/*/*/version_*/metrics.csv")]
             logged_steps = [line.split(",")[path.name == "metrics.csv"] for path in logs for line in lines(path)[-1:]]
@@ -85,7 +85,7 @@ class Contender:
             time.sleep(0.02)
 
     def ends(self) -> bool:
-        """Whether the process has come to its end."""
+        """Wait for the end of the process, and return whether its exit status is 0."""
         assert self.script.stdout
         return self.script.stdout.readline().strip() == "0"
 
@@ -98,7 +98,7 @@ def lines(path: Path) -> list[str]:
 
 
 def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
-    """Kills of one contender; nothing where two uninterrupted runs of it differ, or it does not run."""
+    """Kill and resume one contender ``kills`` times. Return the counts; ``{}`` if uninterrupted runs differ or fail."""
     counts = dict.fromkeys(("ended", "same_curve", "same_weights", "started_anew", "unreadable"), 0)
     draws, done, contender = random.Random(peer.name), 0, Contender(peer, python, steps)
     with tempfile.TemporaryDirectory(prefix="reliability-") as place:
@@ -123,7 +123,7 @@ def tried(peer: Peer, python: str, kills: int, steps: int) -> dict[str, Result]:
             time.sleep(draws.uniform(0, 0.1))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            if contender.ends():  # it was faster
+            if contender.ends():  # it finished before the kill
                 continue
             done += 1
             contender.start(folder)
@@ -157,7 +157,7 @@ def main() -> None:
         )
         version_check = subprocess.run(
             ["env", python, "-c", code], capture_output=True, text=True
-        )  # 127 where it is not there
+        )  # 127: no such interpreter
         if version_check.returncode:
             print(f"{peer.name} is left out: pip install {peer.package} 'gymnasium[classic-control]'", file=sys.stderr)
             continue

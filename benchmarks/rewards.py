@@ -2,8 +2,8 @@
 
     python benchmarks/rewards.py [--json] [--quick]
 
-Seconds are CPU time of this process. Ours and plain loops, which do the same work one agent at a time, take turns in
-one run. Agents of the plain loops are a sample, scaled to all.
+Seconds are CPU time of this process. Our program and plain loops, which do the same work one agent at a time, take
+turns in one run. The plain loops train a sample of the agents; their times are scaled to all.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from models.streams import Streams
 
 @dataclass(frozen=True)
 class Size:
-    """Perturbations of the generation on Cliff (three trainings each) and agents of the one on CartPole; how many of
-    them the plain loops train; rounds."""
+    """Amount of work: perturbations on Cliff (three trainings each); agents on CartPole and their steps; agents that
+    the plain loops train (``sampled``); rounds."""
 
     perturbations: int = 16
     agents: int = 32
@@ -42,7 +42,7 @@ QUICK = Size(2, 2, 100, 1, 1)
 
 
 class Search:
-    """Agents on random networks and on both directions of perturbations, by a command line."""
+    """Agents on a random mean and on both directions of its perturbations, with settings from a command line."""
 
     def __init__(self, argv: str, rows: int):
         settings = parse.parse(["--implementation", "RN", *argv.split()])
@@ -56,7 +56,7 @@ class Search:
         return cpu_seconds(lambda: self.loop.run(self.proxies, range(len(self.proxies)), **changes))
 
     def network(self, row: int) -> nn.Sequential:
-        """The same as a plain module."""
+        """Return reward network ``row`` as a plain module."""
         parameters = self.loop.stages.parameters
         assert isinstance(parameters, Networks)
         weights = parameters.named_tensors(self.proxies[row])

@@ -1,9 +1,8 @@
-"""Speed of Upside-Down RL on LunarLander, one thread: epoch, update, rollout, and what Lightning costs.
+"""Speed of Upside-Down RL on LunarLander, one thread: epoch, update, rollout, and the cost of Lightning.
 
     python benchmarks/udrl.py [--json] [--quick] [--checkpoint last.ckpt]
 
-Everything is CPU time of this process, so that other jobs on the machine matter little; what is compared is measured
-in turns in the same run.
+Times are CPU time of this process, so other jobs on the machine matter little. Contenders take turns in one run.
 """
 
 import contextlib
@@ -37,18 +36,18 @@ from models.contract import Policy
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Amount of work."""
 
-    updates: int = 100  # an epoch
+    updates: int = 100  # per epoch
     early: int = 5  # rounds
     trained: int = 3
-    short: int = 9  # rounds of what takes less than a second
-    heuristic_rollouts: int = 20  # times 20 episodes of LunarLander's own controller
-    fitted: int = 30  # epochs of updates on them
+    short: int = 9  # rounds of short measurements
+    heuristic_rollouts: int = 20  # times 20 episodes of Gymnasium's controller
+    fitted: int = 30  # epochs of updates on these episodes
     fit: int = 30  # epochs under Lightning
 
     def settings(self, **changes: Any) -> Settings:
-        """UDRL as published, without its epoch of random actions."""
+        """Return the settings of UDRL as published, without its epoch of random actions."""
         fixed = {"gamename": "lunarlander", "random_action_epochs": 0, "num_grad_steps": self.updates}
         return from_dict(fixed | changes)
 
@@ -57,7 +56,7 @@ QUICK = Size(updates=3, early=1, trained=1, short=1, heuristic_rollouts=1, fitte
 
 
 class HeuristicPolicy(Policy):
-    """The controller that ships with LunarLander: it lands."""
+    """Gymnasium's hand-written controller of LunarLander, which lands."""
 
     def __init__(self, env: gym.Env):
         self.env, self.members = env, 1
@@ -70,7 +69,7 @@ class Contest:
     """The project's module and the plain loop with the same network weights and the same steps in memory.
 
     Early: 50 random episodes and a fresh policy that crashes within a hundred steps. Trained: weights and memory of a
-    checkpoint; or episodes of LunarLander's own controller and a policy fitted to them, which flies for longer.
+    checkpoint, or episodes of Gymnasium's controller and a policy fitted to them, which flies for longer.
     """
 
     def __init__(self, state: str, size: Size, checkpoint: str | None):
@@ -113,14 +112,14 @@ class Contest:
             self.plain.memory.add({**steps, "obs2": next_obs, "rollout_length": lengths})
 
     def project_epoch(self) -> tuple[float, float, int]:
-        """An epoch: CPU seconds apart from rollouts, in rollouts, and environment steps."""
+        """Run an epoch. Return CPU seconds outside rollouts, CPU seconds in rollouts, and environment steps."""
         start_steps = int(self.loop.env_steps)
         total = cpu_seconds(self.loop.epoch)
         rolled = self.meter.take()["rollout"]
         return total - rolled, rolled, int(self.loop.env_steps) - start_steps
 
     def plain_epoch(self) -> tuple[float, float, int]:
-        """The same of the plain loop."""
+        """Run an epoch of the plain loop. Return the same numbers as `project_epoch`."""
         updating = cpu_seconds(lambda: self.plain.updates(self.updates))
         start = time.process_time()
         steps = self.plain.rollouts()
@@ -128,7 +127,7 @@ class Contest:
 
 
 def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, Result]:
-    """Whole epochs of both, brought to the same number of steps: theirs plays other episodes than ours."""
+    """Measure epochs of both, scaled to the same number of steps: the two play different episodes."""
     contest = Contest(state, size, checkpoint)
     rounds = interleave({"ours": contest.project_epoch, "plain": contest.plain_epoch}, getattr(size, state))
     steps = statistics.fmean(steps for runs in rounds.values() for _, _, steps in runs)
@@ -153,7 +152,7 @@ def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, R
 
 
 def simulator(repeats: int) -> dict[str, Result]:
-    """Random actions in the environment alone, resets included."""
+    """Measure random actions in the environment alone, resets included."""
     env, rates = gym.make("LunarLander-v3", disable_env_checker=True), []
     env.action_space.seed(0)
     for seed in range(repeats):
@@ -171,7 +170,7 @@ def simulator(repeats: int) -> dict[str, Result]:
 
 
 def bare_updates(count: int) -> Callable[[], float]:
-    """``count`` times forward, backward and Adam on one fixed batch; nothing is sampled, clipped or logged."""
+    """Return a timer of ``count`` bare updates: forward, backward and Adam on one batch, no sampling or clipping."""
     policy = BehaviorPolicy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3.5e-4)
     obs, command, actions = torch.randn(BATCH, 8), torch.rand(BATCH, 2) * 100, torch.randint(4, (BATCH,))
@@ -199,7 +198,7 @@ def updates(size: Size) -> dict[str, Result]:
 
 
 def lightning(size: Size) -> dict[str, Result]:
-    """A real run of short, early epochs, the worst case for a fixed cost an epoch."""
+    """Measure a real run of short, early epochs: the worst case for a fixed cost per epoch."""
     count, clock = size.fit, LightningClock(lambda callback: "callbacks")
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(open(os.devnull, "w")):
         train(size.settings(epochs=count + 1, logdir=folder), (clock,))

@@ -1,4 +1,4 @@
-"""What the scripts of several experiments share: flags, reading runs with their settings and numbers, exit status."""
+"""Shared parts of the experiments' scripts: flags, reading runs with settings and numbers, exit status."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from models.settings import Kind, SettingError, check_value
 
 
 class Layout(NamedTuple):
-    """By what the JSON of a script is known: the ``keys`` of each object that is so many levels down."""
+    """Shape by which a script recognises its JSON: every object ``depth`` levels down has these ``keys``."""
 
     keys: tuple[str, ...] = ()
     depth: int = 0
@@ -27,7 +27,7 @@ REWARD_ROWS = Layout(("every", "tests", "mean", "low", "high"), 2)
 
 
 def command_line(description: str, out: str) -> argparse.ArgumentParser:
-    """The flags of every comparison: ``logdir``, the folders of runs, and ``--out``, the figure."""
+    """Return a parser with ``logdir`` (run folders), ``--out`` (the figure) and the flags of `add_look`."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
     flags.add_argument("--out", type=Path, default=Path(out), help=".png, .pdf, .svg or a folder")
@@ -36,13 +36,13 @@ def command_line(description: str, out: str) -> argparse.ArgumentParser:
 
 
 def add_look(flags: argparse.ArgumentParser) -> None:
-    """The flags of how a figure looks, as `trainer.py` has them."""
+    """Add the flags for a figure's theme and formats, as in `trainer.py`."""
     flags.add_argument("--plot_theme", choices=THEMES, default=PLAIN.theme, help="page that the figure is for")
     flags.add_argument("--plot_format", default="", metavar="png,pdf,svg", help="formats; else that of --out")
 
 
 def look_of(options: argparse.Namespace) -> Look:
-    """What these flags say. Raises SettingError for a format that there is not."""
+    """Return the values of the flags of `add_look`. Raises SettingError for an unknown format."""
     formats = tuple(filter(None, options.plot_format.split(",")))
     if not set(formats) <= set(FORMATS):
         raise SettingError(f"plot_format is {options.plot_format!r}; allowed: {', '.join(FORMATS)}")
@@ -50,15 +50,15 @@ def look_of(options: argparse.Namespace) -> Look:
 
 
 def figure_to_write(setting: str, out: Path) -> Path:
-    """The file that a figure is written to, in a folder that is there from now on. Raises SettingError, in the name of
-    ``setting``, for a format that there is not and for what cannot be written."""
+    """Return the file to write a figure to, and create its folder. Raises SettingError, in the name of ``setting``, for
+    an unknown format or a file that cannot be written."""
     target = figure_file(out, setting)
     check_writable(setting, target)
     return target
 
 
 def run_script(action: Callable[[], None]) -> int:
-    """The exit status of a script that does ``action``: 0, or 2 after the lines of what the user can put right."""
+    """Run ``action`` and return the exit status: 0, or 2 after printing an error that the user can correct."""
     try:
         action()
     except Exception as error:
@@ -71,14 +71,14 @@ def run_script(action: Callable[[], None]) -> int:
 
 
 def check_counts(options: argparse.Namespace, **least: int) -> None:
-    """SettingError where a flag that is given is below its ``least``."""
+    """Raise SettingError if a flag is below its value in ``least``. Flags that are None pass."""
     for name, bound in least.items():
         if (value := getattr(options, name)) is not None and value < bound:
             raise SettingError(f"{name} is {value}; allowed: integer, at least {bound}", name)
 
 
 def check_number(name: str, value: float | list[float], **meta: Any) -> None:
-    """SettingError where a number, or one of a list, is not finite or not within the bounds of ``meta``."""
+    """Raise SettingError if a number, or one of a list, is not finite or not within the bounds of ``meta``."""
     frozen_value = tuple(value) if isinstance(value, list) else value
     check_value(
         name, frozen_value, Kind(float, isinstance(value, list), False), {"empty": True, "longest": 1000} | meta
@@ -86,8 +86,7 @@ def check_number(name: str, value: float | list[float], **meta: Any) -> None:
 
 
 def check_given(options: argparse.Namespace, layout: Layout, **least: int) -> None:
-    """`check_counts`, and SettingError where the file of ``--json`` cannot be written, or is there and not of this
-    ``layout``."""
+    """Run `check_counts`. Raise SettingError if the file of ``--json`` cannot be written or has another ``layout``."""
     check_counts(options, **least)
     if options.json:
         allowed = "; allowed: a new file, or one of this script"
@@ -103,8 +102,8 @@ def check_given(options: argparse.Namespace, layout: Layout, **least: int) -> No
 def numbers_in(
     setting: str, path: Path, layout: Layout, new: bool = False, script: str = "this script"
 ) -> dict[str, Any]:
-    """The numbers in a JSON file of a ``layout``, none where it may be ``new`` and is. SettingError, in the name of
-    ``setting``, where there are others."""
+    """Return the content of a JSON file of this ``layout``; ``{}`` if it does not exist and may be ``new``. Raises
+    SettingError, in the name of ``setting``, for any other file."""
     if new and not path.exists():
         return {}
     line = f"{setting} is '{path}', which"
@@ -120,22 +119,22 @@ def numbers_in(
 
 
 def holds(content: Any, layout: Layout) -> bool:
-    """Whether ``found``, of a JSON, has this ``layout``."""
+    """Return whether ``content``, from a JSON, has this ``layout``."""
     if layout.depth and isinstance(content, dict):
         return all(holds(child, layout._replace(depth=layout.depth - 1)) for child in content.values())
     return isinstance(content, dict) and content.keys() >= {*layout.keys}
 
 
 def are_numbers(values: Any) -> bool:
-    """Whether ``values``, of a JSON, are a list of numbers and not empty."""
+    """Return whether ``values``, from a JSON, are a list of numbers and not empty."""
     return isinstance(values, list) and bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tuple[Any, Run]]:
-    """The runs of ``implementations`` at or below the given folders, each with its settings. Of a seed in several
-    versions it is the newest.
+    """Return all runs of ``implementations`` at or below the folders, as pairs of settings and run. If a seed has
+    several versions, the newest counts.
 
-    Raises SettingError where there is none.
+    Raises SettingError if there are no runs.
     """
     implementation_names = list(implementations)
     runs = [run for group in find_groups(run_dirs, "logdir") for run in group.runs]
@@ -151,7 +150,7 @@ def runs_of(run_dirs: Sequence[Path], implementations: Iterable[str]) -> list[tu
 
 
 def _settings_of(metrics: Path, implementations: Container[str]) -> Any:
-    """The settings in the config.yaml beside ``metrics``; None where the run is of none of ``implementations``."""
+    """Return the settings in the config.yaml beside ``metrics``; None if the run has another implementation."""
     path = metrics.with_name("config.yaml")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -162,7 +161,7 @@ def _settings_of(metrics: Path, implementations: Container[str]) -> Any:
 
 
 def check_seed_is_new(run: Run, other_runs: Iterable[Run], name: str) -> None:
-    """SettingError where a run's seed is among the ``other_runs``, all of them runs of ``name``."""
+    """Raise SettingError if one of ``other_runs`` has the seed of ``run``. ``name`` is their implementation."""
     same = [other.source.parent for other in other_runs if other.seed == run.seed]
     if same:
         raise SettingError(f"logdir holds seed {run.seed} of {name} twice, in {same[0]} and {run.source.parent}")

@@ -1,10 +1,10 @@
-"""At which learning rates fresh agents learn on environments and rewards that were found by a search.
+"""Test at which learning rates fresh agents learn on learned environments and rewards.
 
     python experiments/learning_rates.py cartpole-bandit cartpole-additive-potential --json exp_dir/rates.json
 
-Agents of the kind that the search used train at one rate each for as long as the file says, and are tested on the real
-environment and by its reward. Beside a learned reward others train on the real one. With ``--write`` the scores in the
-file keep the table.
+For each rate, agents of the kind that the search used train for the file's number of steps. Tests are on the real
+environment with its reward. For a learned reward, a second group of agents trains on the real reward. ``--write``
+stores the table in the file's scores.
 """
 
 import argparse
@@ -38,7 +38,7 @@ LAYOUT = Layout(("learning_rate", "mean", "worst"), 2)  # proxy -> "rate" or "ra
 
 
 def agent_of(proxy: Proxy) -> str:
-    """The first kind of agent that the search trained, which must have the setting ``lr``."""
+    """Return the first kind of agent that the search trained. Raises SettingError if it has no setting ``lr``."""
     name = str(proxy.description.get("settings", {}).get("agent", "DDQN")).partition(",")[0]
     if not hasattr(default_config(name, proxy.game), "lr"):
         raise SettingError(f"proxies is {str(proxy.path)!r}, whose {name} has no lr; allowed: agents with networks")
@@ -46,7 +46,7 @@ def agent_of(proxy: Proxy) -> str:
 
 
 def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> dict[str, Any]:
-    """The score of ``agents`` that train at one rate, as plain numbers."""
+    """Train and test ``agents`` at one rate. Return their scores as plain data."""
     name = agent_of(proxy)
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
     agent = dataclasses.replace(agent_settings(proxy, name, {}), lr=rate, vary_hp=False)
@@ -61,7 +61,7 @@ def measure(proxy: Proxy, rate: float, agents: int, seed: int, real: bool) -> di
 
 
 def make(flags: argparse.Namespace) -> None:
-    """Measure all, print a line for each, and write the numbers."""
+    """Measure all proxies and rates, print a line for each, and write the numbers."""
     check_given(flags, LAYOUT, agents=1)
     if any(rate <= 0 for rate in flags.rates):
         raise SettingError(f"rates is {min(flags.rates):g}; allowed: above 0", "rates")

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, Any, Any]:
-    """The parser of a script with the commands ``measure`` and ``draw``, and the parsers of the two."""
+    """Return the parser of a script with the commands ``measure`` and ``draw``, and the parsers of both commands."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = flags.add_subparsers(dest="command", required=True)
     measure = commands.add_parser("measure", help="run what the file lacks, and write the file after each unit")
@@ -50,8 +50,8 @@ def draw_pages(
 
 
 def density(values: Array, at: Array, narrowest: float) -> Array:
-    """A Gaussian kernel density of ``values [N]`` at the points ``at [K]``, its bandwidth by Scott's rule and at least
-    ``narrowest``."""
+    """Return a Gaussian kernel density of ``values [N]`` at the points ``at [K]``. The bandwidth follows Scott's rule
+    and is at least ``narrowest``."""
     bandwidth = max(narrowest, float(values.std()) * len(values) ** -0.2)
     kernels = np.exp(-0.5 * ((at[:, None] - values) / bandwidth) ** 2)
     return kernels.mean(1) / (bandwidth * np.sqrt(2 * np.pi))

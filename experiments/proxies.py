@@ -1,4 +1,4 @@
-"""Loads the learned environments and rewards that scripts examine. Imports torch, which scripts of figures do not."""
+"""Load the learned environments and rewards that scripts examine. Imports torch, which figure scripts avoid."""
 
 from control.commands.evaluate import proxy_or_checkpoint
 from models.proxies.files import Proxy

@@ -1,10 +1,10 @@
-"""Hyperparameters of searches for synthetic environments and reward networks: what was found, beside the recipe.
+"""Hyperparameters of searches for synthetic environments and reward networks: the best trial beside the recipe.
 
     python experiments/three_levels.py docs/results/three_levels.json --out exp_dir/three_levels
     python experiments/three_levels.py levels.json --collect cliff=exp_dir/cliff/debug/RN/tune/version_0 --seeds 10
 
-With --collect, the trials of finished searches (--use_tune) are written to the file. The best trial and the recipe then
-search again with --seeds fresh seeds, under the same budget. Without it, the figure of each search is drawn.
+``--collect`` writes the trials of finished searches (--use_tune) to the file. The best trial and the recipe then search
+again with ``--seeds`` fresh seeds, under the same budget. ``--out`` draws a figure of each search in the file.
 """
 
 import argparse
@@ -31,11 +31,14 @@ from control.reports.search import importance_figure  # noqa: E402
 from control.reports.sheets import THEMES, Look, write_numbers  # noqa: E402
 from experiments.comparison import run_script  # noqa: E402
 
-FIRST_SEED = 1000  # of the comparison; searches of trials have lower ones
+FIRST_SEED = 1000  # of the comparison; trials have lower seeds
 
 
 def collected(folder: Path, seeds: int) -> dict[str, Any]:
-    """Trials of the search in ``folder``, its settings, and the scores of its best trial and of the recipe."""
+    """Return the content of the trials file in ``folder``, with the best values and the scores of both arms.
+
+    Scores are lists over fresh seeds, of the best trial (``found``) and of the recipe.
+    """
     settings = for_trials(parse(["--use_tune", "--resume", str(folder)])).replace(search_space=str(folder / SPACE))
     content: dict[str, Any] = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
     scored = [trial for trial in content["trials"] if trial["best"]]
@@ -47,7 +50,7 @@ def collected(folder: Path, seeds: int) -> dict[str, Any]:
 
 
 def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[float]:
-    """Score of one search per fresh seed."""
+    """Return the score of one search per fresh seed."""
     trial, means = trial_settings(settings, values).replace(seed=FIRST_SEED), list[float]()
     with tempfile.TemporaryDirectory() as scratch:
         objective = str(settings.subcommand.tune_objective)

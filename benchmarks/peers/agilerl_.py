@@ -1,7 +1,7 @@
-"""AgileRL's DQN with train_off_policy: checkpoints of the population, DQN.load, and on with what is loaded.
+"""AgileRL's DQN with train_off_policy: checkpoints of the population, DQN.load, training from the loaded agent.
 
 https://docs.agilerl.com/en/latest/api/algorithms/dqn.html#saving-and-loading-agents
-The replay buffer is no part of them; its own save is used where it has one.
+These checkpoints contain no replay buffer, so a resumed run starts with an empty one.
 """
 
 import warnings
@@ -36,7 +36,7 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
     if agent is None:
         done = 0
         agent = DQN(recorded.observation_space, recorded.action_space, batch_size=32, learn_step=1, lr=1e-3)
-    recorded.go_on_from(done + 5 * (done // (steps // 8)))  # and the steps of its tests
+    recorded.go_on_from(done + 5 * (done // (steps // 8)))  # plus the steps of its tests
     say(folder, f"resumed at {done}" if done else "begun")
     train_off_policy(
         DummyVecEnv(recorded),

@@ -1,9 +1,10 @@
-"""What the peers' scripts share: CartPole that writes down its episodes, and what a run leaves for the comparison.
+"""Shared parts of the peers' scripts: a CartPole that records its episodes, and the files of a run.
 
-Each script is run by its library's own interpreter. For every line ``FOLDER ALGORITHM STEPS`` on its input it prints
-the id of a new process and, once that has ended, its exit status. The process trains with seed 1, or goes on where
-FOLDER holds a checkpoint. It writes ``curve.csv`` there, a line ``steps,return`` per training episode; in the end
-``weights``, a digest; and into ``log`` each time a line ``begun``, ``resumed at N`` or ``unreadable NAME``.
+Every script runs under its library's interpreter. For each input line ``FOLDER ALGORITHM STEPS`` it prints the id of a
+new process and, after its end, the exit status. The process trains with seed 1, or resumes from a checkpoint in FOLDER.
+It writes ``curve.csv`` there, a line ``steps,return`` per training episode (ours: rows of metrics.csv); at the end
+``weights``, a digest; and at every start a line ``begun`` or ``resumed ...`` in ``log``, after lines
+``unreadable NAME ...``.
 """
 
 import hashlib
@@ -25,14 +26,14 @@ def say(folder: Path, line: str) -> None:
 
 
 class Recorded(gymnasium.Wrapper):
-    """CartPole-v1 that appends its episodes to the curve of ``folder``, from environment step ``steps`` on."""
+    """CartPole-v1 that appends a line per episode to the curve of ``folder``. ``steps`` counts environment steps."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
         self.curve, self.steps, self.total = folder / "curve.csv", 0, 0.0
 
     def go_on_from(self, steps: int) -> None:
-        """Forget the episodes after a checkpoint."""
+        """Set the step count to a checkpoint's, and delete later episodes from the curve."""
         self.steps = steps
         lines = self.curve.read_text().splitlines() if self.curve.exists() else []
         kept_lines = [line for line in lines if int(line.split(",")[0]) <= steps]
@@ -59,8 +60,8 @@ def finish(folder: Path, tensors: Iterable[torch.Tensor]) -> None:
 
 
 def serve(main: Callable[[Path, str, int], None]) -> None:
-    """Each process is a copy of this one, which has imported everything and nothing else; without seeds of its own it
-    would draw other numbers than the next."""
+    """Fork a process per input line and run ``main(folder, algorithm, steps)`` in it. The fork saves the imports.
+    Global random generators are reseeded, so that only the library's seeds can make runs equal."""
     for line in sys.stdin:
         folder, algorithm, steps = line.split()
         pid = os.fork()

@@ -17,7 +17,7 @@ SETTINGS = {
 
 
 def newest(folder: Path, kind, env):
-    """The newest checkpoint that can be read."""
+    """Load the newest readable checkpoint; None if there is no readable one."""
     for file in sorted(folder.glob("model_*_steps.zip"), key=lambda path: -int(path.stem.split("_")[1])):
         try:
             model = kind.load(file, env=env, device="cpu")

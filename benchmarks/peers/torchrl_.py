@@ -32,7 +32,7 @@ def main(folder: Path, algorithm: str, steps: int) -> None:
         env, TensorDictSequential(value, greedy), frames_per_batch=50, total_frames=-1, init_random_frames=50
     )
     loss = DQNLoss(value, action_space=env.action_spec, delay_value=True)
-    loss.make_value_estimator()  # else it is made while learning, and a fresh loss does not take its state
+    loss.make_value_estimator()  # otherwise it is created while learning, and a fresh loss cannot load its state
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20_000), batch_size=32)
     rotation = CheckpointRotation(folder / "rotation", keep_last=3)
     trainer = DQNTrainer(

@@ -1,7 +1,7 @@
 """DDQN on a synthetic environment as a plain program: one agent, one observation at a time, autograd in the update.
 
-../evolution.py compares with it: what one would write without batching over agents. Same networks, settings and order
-of work as ours; no early stop and no logging. Source: Ferreira et al. 2022, arXiv 2202.02790, and its public code.
+The baseline of ../evolution.py: no batching over agents. Same networks, settings and order of work as ours; no early
+stop and no logging. Source: Ferreira et al. 2022, arXiv 2202.02790, and its public code.
 """
 
 import copy
@@ -21,7 +21,7 @@ EPISODE_STEPS = 200
 
 @dataclass(frozen=True)
 class Settings:
-    """``raw_done``: remember the done network's output as it is, as published; else whether it is over 0.5."""
+    """Hyperparameters. ``raw_done``: store the done network's raw output, as published; else whether it exceeds 0.5."""
 
     hidden: int
     activation: type[nn.Module]
@@ -58,7 +58,7 @@ def take_weights(network: nn.Sequential, layers: Iterable[tuple[Tensor, Tensor]]
 
 
 class SyntheticEnvironment:
-    """Three networks of ``[action, state]``: the next state, the reward, and whether the episode is over."""
+    """Three networks that map ``[action, state]`` to the next state, the reward and the done output."""
 
     def __init__(self, settings: Settings):
         self.raw_done = settings.raw_done
@@ -70,13 +70,13 @@ class SyntheticEnvironment:
         self.state, self.age = torch.zeros(STATE), 0
 
     def reset(self) -> Tensor:
-        """Where CartPole's own episodes start."""
+        """Start an episode in a state from CartPole's initial distribution."""
         self.state, self.age = torch.rand(STATE) * 0.1 - 0.05, 0
         return self.state
 
     @torch.no_grad()
     def step(self, action: int) -> tuple[Tensor, Tensor, Tensor | bool, bool]:
-        """Next state ``[4]``, reward ``[1]``, done as it is remembered, and whether the episode ends here."""
+        """Return the next state ``[4]``, the reward ``[1]``, the done value to store, and whether the episode ends."""
         x = torch.cat((self.one_hot[action], self.state))
         self.state, reward, raw = self.state_net(x), self.reward_net(x), self.done_net(x)
         self.age += 1
@@ -113,7 +113,7 @@ class Replay:
 
 
 class PlainTraining:
-    """A new agent on one synthetic environment. `run` continues where it stopped."""
+    """A new agent on one synthetic environment. Call `run` repeatedly to continue."""
 
     def __init__(self, settings: Settings, seed: int):
         torch.manual_seed(seed)
@@ -164,7 +164,7 @@ def cartpole() -> gym.Env:
 
 @torch.no_grad()
 def test(network: nn.Module, env: gym.Env, seeds: Iterable[int]) -> list[float]:
-    """Returns of greedy episodes on the real environment, one after another."""
+    """Play a greedy episode per seed on the real environment. Return the returns."""
     returns = []
     for seed in seeds:
         obs, _ = env.reset(seed=seed)
@@ -177,7 +177,7 @@ def test(network: nn.Module, env: gym.Env, seeds: Iterable[int]) -> list[float]:
 
 
 def play(env: gym.Env, actions: Iterable[int]) -> None:
-    """Episodes of given actions."""
+    """Play a fixed sequence of actions, with a reset after each episode."""
     env.reset(seed=0)
     for action in actions:
         _, _, terminated, truncated, _ = env.step(action)
@@ -186,9 +186,9 @@ def play(env: gym.Env, actions: Iterable[int]) -> None:
 
 
 def stable_baselines(settings: Settings) -> Any:
-    """stable-baselines3's DQN of the same sizes and updates per step on Gymnasium's CartPole, past its first updates.
+    """Return stable-baselines3's DQN with the same sizes and updates per step on CartPole, past its first updates.
 
-    It is not a double DQN, has a Huber loss and clips gradients. It explores little, as late in a training.
+    It is not a double DQN, has a Huber loss and clips gradients. It explores little, as agents do late in training.
     """
     from stable_baselines3 import DQN
 

@@ -1,7 +1,7 @@
-"""What ../model_generalisation.py compares with: figures of the original (Young et al. 2023, arXiv 2211.02222), its
+"""Baselines of ../model_generalisation.py: the speed of the original (Young et al. 2023, arXiv 2211.02222), its
 experience replay as a plain program, and the arithmetic of an update.
 
-The plain program is what one would write without the member axis: one agent, `nn.Module`, autograd, AdamW.
+The plain program has no member axis: one agent, `nn.Module`, autograd, AdamW.
 """
 
 import copy
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.imagination import Latent, Simple
 
-# Of the original's public code (JAX), measured on two quiet cores: seed-steps a second by agent and number of seeds. Of
-# the categorical model only one seed was measured.
+# Seed-steps per second of the original's public code (JAX) on two idle cores, by agent and number of seeds.
 ORIGINAL: dict[str, dict[int, float]] = {
     "ER": {1: 529, 30: 501},
     "PerfectModel": {1: 299, 30: 329},
@@ -25,13 +24,13 @@ ORIGINAL: dict[str, dict[int, float]] = {
     "GaussianLatent": {1: 123, 30: 152},
 }
 ORIGINAL_CURVE = 40.0  # CPU seconds of the small fixture's 24,000 steps
-ORIGINAL_MEMORY = 1.54  # GB by which 30 seeds with 100,000 transitions of 64 bits grow it
+ORIGINAL_MEMORY = 1.54  # growth in GB with 30 seeds and 100,000 transitions of 64 bits
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"elu": nn.ELU, "relu": nn.ReLU, "silu": nn.SiLU}
 
 
 class PlainReplay:
-    """An agent's action values and what it learns from, by the settings of ours."""
+    """One agent's Q-network, target network and replay buffer, with the settings of our agent."""
 
     def __init__(self, config: Config, obs_size: int, actions: int):
         self.config = config
@@ -52,17 +51,17 @@ class PlainReplay:
         self.rows: tuple[Tensor, ...] = ()
 
     def remember(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> None:
-        """Learn from these transitions: ``[N, O]`` of any kind, ``[N]`` int64, ``[N]``, ``[N, O]``, ``[N]``."""
+        """Replace the buffer. Observations are ``[N, O]`` of any dtype, ``action [N]`` is int64, the rest ``[N]``."""
         self.rows = (obs, action, reward, next_obs, continues)
 
     def step(self) -> None:
-        """One update from a batch of what is remembered."""
+        """Make one update from a random batch of the buffer."""
         indices = torch.randint(len(self.rows[0]), (self.config.batch_size,))
         obs, action, reward, next_obs, continues = (part[indices] for part in self.rows)
         self.update(obs.float(), action, reward, next_obs.float(), continues)
 
     def update(self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor) -> Tensor:
-        """One update from a batch, float32 and as in `remember`; the loss."""
+        """Make one update from a batch (shapes as in `remember`, observations float32). Return the loss."""
         with torch.no_grad():
             td_target = reward + self.config.discount * continues * self.target(next_obs).amax(1)
         value = self.values(obs).gather(1, action.unsqueeze(1)).squeeze(1)
@@ -92,23 +91,22 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
 
 
 def forward(net: Any, rows: int) -> int:
-    """Multiplications and additions of an `MlpNetwork`: one of each for every weight and row."""
+    """Return the multiplications and additions of an `MlpNetwork`'s forward pass: one of each per weight and row."""
     return 2 * rows * sum(layer.inputs * layer.outputs for layer in net.mlp.dense)
 
 
 def backward(net: Any, rows: int, inputs: bool = False) -> int:
-    """As many again for gradients of the weights and of each layer's inputs; of the first layer's inputs only
-    with ``inputs``."""
+    """Return the same count for the gradients of weights and layer inputs; ``inputs``: the first layer's inputs too."""
     first = net.mlp.dense[0]
     return 2 * forward(net, rows) - (0 if inputs else 2 * rows * first.inputs * first.outputs)
 
 
 def update_gflop(agent: Any) -> float:
-    """Multiplications and additions of one update of one seed, in 10^9, in the matrix products of its networks.
+    """Return the multiplications and additions in the matrix products of one seed's update, in 10^9.
 
-    Shipped settings: one network chooses and another values what comes later, rollouts start from the batch. The
-    forward passes by which a rollout chooses its actions are those of the loss; heads of reward and termination see all
-    steps of a rollout once.
+    Assumes the shipped settings: the online network acts, the target network values the next state, rollouts start from
+    the batch. The forward passes that choose a rollout's actions also serve the loss; the heads of reward and
+    termination see every step of a rollout once.
     """
     config, model, batch = agent.config, agent.model, agent.config.batch_size
     steps = batch if config.model == "none" else agent.starts * config.rollout_length
@@ -117,9 +115,9 @@ def update_gflop(agent: Any) -> float:
     if isinstance(model, Simple | Latent):
         latent = isinstance(model, Latent)
         nets: list[Any] = [model.following, model.reward, model.termination]
-        work += sum(forward(net, steps) for net in nets)  # the rollout
+        work += sum(forward(net, steps) for net in nets)  # rollout
         if latent:
-            work += forward(model.encoder, agent.starts)  # where it starts
+            work += forward(model.encoder, agent.starts)  # first latent states
             work += forward(model.encoder, 2 * batch) + backward(model.encoder, 2 * batch)  # before and after a step
             nets.append(model.decoder)
         work += sum(forward(net, batch) + backward(net, batch, inputs=latent) for net in nets)

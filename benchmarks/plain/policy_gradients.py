@@ -1,7 +1,7 @@
 """Policy gradients as a plain program: one environment, one observation at a time, an update on the whole batch.
 
-../policy_gradients.py compares with it: what a notebook does in one process. Networks, losses and learning rates are
-ours as published; no logging and no parallel environments. stable-baselines3's A2C is here too.
+The baseline of ../policy_gradients.py, like a notebook in one process. Networks, losses and learning rates are ours as
+published; no logging and no parallel environments. stable-baselines3's A2C is here too.
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ def mlp(hidden: tuple[int, ...], outputs: int) -> nn.Sequential:
 
 @dataclass
 class Episode:
-    """T steps, in lists; ``obs`` are arrays ``[8]``."""
+    """T steps, in lists; ``obs`` are tensors ``[8]``."""
 
     obs: list[Any]
     actions: list[int]
     rewards: list[float]
 
     def returns(self, discount: float) -> list[float]:
-        """Reward-to-go of each step."""
+        """Return the reward-to-go of each step."""
         out, running = [], 0.0
         for reward in reversed(self.rewards):
             running = reward + discount * running
@@ -47,7 +47,7 @@ class Episode:
 
 
 class PlainTraining:
-    """A new policy, its value network where the baseline is one, and a lander. `update` continues where it stopped."""
+    """A new policy, a lander, and a value network if ``config.baseline`` is ``value``. Call `update` repeatedly."""
 
     def __init__(self, config: Config, seed: int):
         torch.manual_seed(seed)
@@ -60,7 +60,7 @@ class PlainTraining:
         self.optimizer = torch.optim.Adam(groups, lr=config.lr, eps=config.adam_eps)
 
     def update(self) -> int:
-        """Play a batch and learn from it; returns environment steps."""
+        """Play a batch and learn from it. Return the environment steps."""
         episodes = [self.play() for _ in range(self.config.batch_episodes)]
         self.learn(episodes)
         return sum(len(episode.actions) for episode in episodes)
@@ -81,7 +81,7 @@ class PlainTraining:
         return episode
 
     def learn(self, episodes: list[Episode]) -> None:
-        """One step of Adam on the experiences of all of them."""
+        """Make one step of Adam on all steps of the episodes."""
         config = self.config
         obs = torch.stack([row for episode in episodes for row in episode.obs])
         actions = torch.tensor([action for episode in episodes for action in episode.actions])
@@ -106,10 +106,10 @@ class PlainTraining:
 
 
 def stable_baselines(config: Config, envs: int, value_hidden: tuple[int, ...], seed: int) -> Any:
-    """stable-baselines3's A2C at its defaults (5 steps of each environment per update), newly made.
+    """Return a new A2C of stable-baselines3 with default settings (5 steps of each environment per update).
 
-    The policy's hidden layers are those of ``config``, with ReLU; it has a value network always, of ``value_hidden``
-    (of none it is linear). Neither its monitor nor its logger is on.
+    The policy has the hidden layers of ``config``, with ReLU. The value network has ``value_hidden`` layers; it is
+    linear if they are empty. Monitor and logger are off.
     """
     from stable_baselines3 import A2C
     from stable_baselines3.common.logger import Logger
@@ -123,5 +123,5 @@ def stable_baselines(config: Config, envs: int, value_hidden: tuple[int, ...], s
         seed=seed,
         policy_kwargs={"net_arch": layers, "activation_fn": nn.ReLU},
     )
-    model.set_logger(Logger(None, []))  # else it makes a folder
+    model.set_logger(Logger(None, []))  # the default creates a folder
     return model

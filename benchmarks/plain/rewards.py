@@ -1,7 +1,7 @@
-"""Training on reward networks as plain programs: one agent, one step at a time. ../rewards.py compares with them.
+"""Training on reward networks as plain programs: one agent, one step at a time. Baselines of ../rewards.py.
 
 Same networks, settings and order of work as ours. Source: Ferreira et al. 2022, arXiv 2202.02790, and its public code,
-which steps and tests so.
+which has the same order of steps and tests.
 """
 
 import random
@@ -18,7 +18,7 @@ LIMIT = 50
 
 
 def walk(cell: int, action: int) -> tuple[int, float, bool]:
-    """The next cell of Cliff, the reward, and whether the episode ends."""
+    """Return the next cell of Cliff, the reward, and whether the episode ends."""
     row, column = divmod(cell, COLUMNS)
     row_step, column_step = MOVES[action]
     row, column = min(max(row + row_step, 0), ROWS - 1), min(max(column + column_step, 0), COLUMNS - 1)
@@ -46,7 +46,7 @@ class QLearning:
         return row.index(max(row))
 
     def train(self, episodes: int, solved: float, window: int) -> int:
-        """Steps until the mean of the latest ``window`` tests reaches ``solved``, or of all ``episodes``."""
+        """Train until ``window`` latest tests reach ``solved`` on average, or for ``episodes``. Return the steps."""
         steps, tests = 0, []
         for _ in range(episodes):
             cell, done, age = START, False, 0
@@ -75,7 +75,7 @@ class QLearning:
 
 
 class Rewarded:
-    """Gymnasium's CartPole with an exclusive potential, as `plain.ddqn.SyntheticEnvironment` is stepped."""
+    """Gymnasium's CartPole with an exclusive potential and the interface of `plain.ddqn.SyntheticEnvironment`."""
 
     def __init__(self, network: Callable[[Tensor], Tensor], discount: float):
         self.network, self.discount, self.env = network, discount, ddqn.cartpole()
@@ -93,7 +93,7 @@ class Rewarded:
 
 
 def cartpole_training(network: nn.Module, seed: int, steps: int, test_every: int, tests: int) -> ddqn.PlainTraining:
-    """A fresh plain DDQN on CartPole's potential ``network``, tested greedily every so many steps."""
+    """Train a plain DDQN on CartPole with the potential ``network``, with greedy tests every ``test_every`` steps."""
     settings = ddqn.PRESETS["recipe"]
     training = ddqn.PlainTraining(settings, seed)
     training.environment = Rewarded(network, settings.discount)  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Upside-Down RL as a plain program: one environment, one observation at a time, samples fetched one by one.
 
-../udrl.py compares with it: what one would write without batching anything, and how the first public implementation
-works. Same network, settings and commands as ours; no logging and no validation.
+The baseline of ../udrl.py: no batching, like the first public implementation. Same network, settings and commands as
+ours; no logging and no validation.
 """
 
 from collections.abc import Mapping
@@ -44,14 +44,14 @@ class BehaviorPolicy(nn.Module):
         return self.output_fc(self.state_fc(obs) * self.command_fc(command * self.scale))
 
     def take_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over those of `models.layers.Network.named_weights` (member 0)."""
+        """Load the weights of member 0 from `models.layers.Network.named_weights`."""
         self.load_state_dict(
             {name: values[0].T if values.dim() == 3 else values[0] for name, values in weights.items()}
         )
 
 
 class SortedSteps(Dataset):
-    """Steps in arrays, those of the best episodes first; an item is one step as a dict of tensors."""
+    """Replay buffer of steps in arrays, best episodes first. An item is one step as a dict of tensors."""
 
     def __init__(self) -> None:
         self.fields: Episode = {}
@@ -71,14 +71,14 @@ class SortedSteps(Dataset):
             self.fields[name] = np.insert(self.fields[name], place, values, axis=0)[:CAPACITY]
 
     def commands(self) -> tuple[float, float, float]:
-        """Mean and standard deviation of the best returns, mean length of their episodes."""
+        """Return mean and standard deviation of the best returns, and the mean length of their episodes."""
         best, first = np.unique(self.fields["cum_rew"], return_index=True)
         best, first = best[-LAST_FEW:], first[-LAST_FEW:]
         return float(best.mean()), float(best.std()), float(round(self.fields["rollout_length"][first].mean()))
 
 
 class PlainLoop:
-    """`updates`, then `rollouts`, is one epoch."""
+    """Plain training loop. An epoch is `updates`, then `rollouts`."""
 
     def __init__(self) -> None:
         self.policy, self.memory = BehaviorPolicy(), SortedSteps()
@@ -97,7 +97,7 @@ class PlainLoop:
             self.optimizer.step()
 
     def rollouts(self) -> int:
-        """Plays and remembers; returns environment steps."""
+        """Play `ROLLOUTS` episodes and store them. Return the environment steps."""
         commands = self.memory.commands()
         episodes = [self._episode(*commands) for _ in range(ROLLOUTS)]
         for episode in episodes:
@@ -130,7 +130,7 @@ class PlainLoop:
 
 
 def episode_of(obs: np.ndarray, next_obs: np.ndarray, acts: np.ndarray, rewards: np.ndarray) -> Episode:
-    """All that is stored of an episode of T steps, each ``[T, ...]``."""
+    """Return the stored arrays of an episode of T steps, each ``[T, ...]``."""
     steps = len(acts)
     return {
         "obs": obs,

@@ -1,8 +1,8 @@
-"""A configuration file of the original code as YAML with our names.
+"""Print a configuration file of the original code as YAML with our names.
 
     python experiments/model_generalisation/convert.py configs/ER.json > er.yaml
 
-`trainer.py --config` reads such a file as it is. This script shows what it means (`control.cli.originals`).
+`trainer.py --config` reads the original file too. This script shows the translation (`control.cli.originals`).
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""The agents of model generalisation against each other: one panel per environment and amount of data, and the numbers.
+"""Compare the agents of model generalisation: one panel per environment and amount of data, and the numbers.
 
     python experiments/model_generalisation/figure.py exp_dir --out figure.png
 
-Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so that runs under way may be
-drawn too. Runs of other families are passed over. A curve goes as far as its shortest seed. Of the JSON of an earlier
-figure it draws what is in it: means and intervals of the last tenth of the steps and of the whole curve.
+Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so unfinished runs work too.
+Runs of other families are skipped. A curve ends with its shortest seed. If the argument is the JSON of an earlier
+figure, the script draws its numbers: means and intervals of the last tenth of the steps and of the whole curve.
 """
 
 import json
@@ -21,7 +21,15 @@ if str(ROOT) not in sys.path:
 
 import numpy as np  # noqa: E402
 
-from control.reports.curves import LEAST, STEPS_LABEL, Level, draw_curves, draw_levels, scale, share_limits  # noqa: E402
+from control.reports.curves import (  # noqa: E402
+    LEAST,
+    STEPS_LABEL,
+    Level,
+    draw_curves,
+    draw_levels,
+    scale,
+    share_limits,
+)
 from control.reports.runs import LAST, Array, Run  # noqa: E402
 from control.reports.sheets import (  # noqa: E402
     COLOURS,
@@ -45,8 +53,8 @@ from models.settings import SettingError  # noqa: E402
 TITLES = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
 REGIMES = {"high": "high data", "low": "low data"}
 Y_LABELS = {GREEDY: "return (sum of rewards), greedy", REWARD_RATE: "reward per step, greedy"}
-# By game: what the best policy gets in expectation and what uniformly random actions get. Of ProcMaze from shortest
-# paths, teleports included; of PanFlute a script that plays the pipes in turn, longest first.
+# Game -> expected score of the best known policy and of uniformly random actions. ProcMaze: shortest paths, teleports
+# included. PanFlute: a script that plays the pipes in turn, longest first.
 REFERENCES: dict[str, dict[str, float]] = {
     "procmaze": {"optimum": -4.40, "random": -35.36},
     "procmaze,grid_size=3": {"optimum": -3.05, "random": -20.5},
@@ -59,7 +67,7 @@ REFERENCES: dict[str, dict[str, float]] = {
 
 @dataclass
 class Panel:
-    """One environment under one amount of data: ``runs[agent]``, in the family's order."""
+    """Runs on one environment with one amount of data, by agent in the family's order."""
 
     game: str
     tag: str
@@ -67,7 +75,7 @@ class Panel:
 
     @property
     def threshold(self) -> float | None:
-        """Half-way from random actions to the best known; None where one of these is not known."""
+        """Score half-way between random actions and the best known policy; None if one is unknown."""
         levels = REFERENCES.get(self.game, {})
         return sum(levels.values()) / 2 if len(levels) == 2 else None
 
@@ -85,8 +93,8 @@ Place = tuple[str, str]
 
 
 def load(folders: Sequence[Path]) -> dict[Place, Panel]:
-    """The panels that there are runs for. Raises SettingError where there are none, or runs that do not belong in one
-    panel."""
+    """Return the panels of all runs. Raises SettingError if there are no runs, or if runs of one panel differ in
+    settings."""
     panels: dict[Place, Panel] = {}
     for settings, run in runs_of(folders, IMPLEMENTATIONS):
         _add(panels, settings, run)
@@ -114,8 +122,10 @@ def _add(panels: dict[Place, Panel], settings: Any, run: Run) -> None:
 
 
 def curves(runs: Sequence[Run], tag: str, window: int, frequency: int) -> Curves:
-    """Every ``frequency``-th evaluation, then means of ``window`` in a row, each at the last of its steps; at those
-    steps that all seeds have, one moving average at least."""
+    """Take every ``frequency``-th evaluation that all seeds share, then moving averages over ``window`` of them.
+
+    An average has the last of its steps. Raises SettingError if there are fewer than ``window`` evaluations.
+    """
     points = [run.points(tag, "env_steps") for run in runs]
     steps = reduce(np.intersect1d, [x for x, _ in points])[::frequency]
     if len(steps) < window:
@@ -129,9 +139,11 @@ def curves(runs: Sequence[Run], tag: str, window: int, frequency: int) -> Curves
 
 
 def summarise(panels: dict[Place, Panel], window: int, frequency: int) -> dict[str, Any]:
-    """For each panel and agent: mean over the last tenth of the steps, mean height of the curve (the area under it by
-    the steps it covers), both with 95 % intervals over seeds; and the first step at which the mean of the seeds is at
-    the threshold, None where it never is. ``threshold`` is half-way from random to the best known."""
+    """Return the numbers of every panel and agent, as plain data.
+
+    They are the mean over the last tenth of the steps and the mean height of the curve (area divided by steps), both
+    with 95 % intervals over seeds, and the first step at which the seeds' mean reaches `Panel.threshold`, or None.
+    """
     summary: dict[str, Any] = {"window": window, "frequency": frequency, "panels": {}}
     for (regime, environment), panel in panels.items():
         agent_curves = {name: curves(runs, panel.tag, window, frequency) for name, runs in panel.runs.items()}
@@ -166,7 +178,7 @@ def _over_seeds(values: Array) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The summary as text, one row per agent."""
+    """Return the summary as text, one row per agent."""
     lines = [f"evaluations: every {summary['frequency']}., means of {summary['window']} in a row"]
     for name, panel in summary["panels"].items():
         to = "-" if panel["threshold"] is None else f"{panel['threshold']:.3g}"
@@ -191,7 +203,7 @@ LEVELS = "optimum or script: the best known policy; random: uniformly random act
 
 
 def _colours() -> dict[str, str]:
-    """One for each agent; the ink: the agent without a model."""
+    """Return a colour per agent; ink for the agent without a model."""
     other_colours = [colour for colour in COLOURS if colour != INK]
     return dict(zip(IMPLEMENTATIONS, (INK, *other_colours), strict=False))
 
@@ -201,7 +213,7 @@ def _levels(references: dict[str, float]) -> list[Level]:
 
 
 def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, look: Look) -> None:
-    """Write the figure: one column per environment, one row per amount of data. What has no run is left out."""
+    """Write the figure: one column per environment, one row per amount of data. Panels without runs are left out."""
     regimes = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
     columns = [name for name in TITLES if any(place[1] == name for place in panels)]
     columns += sorted({environment for _, environment in panels} - set(columns))
@@ -235,7 +247,7 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
 
 
 def redraw(numbers: Path, out: Path, look: Look) -> None:
-    """The means and intervals in the JSON of an earlier figure. Raises SettingError where it is none."""
+    """Draw the means and intervals in the JSON of an earlier figure. Raises SettingError for another file."""
     try:
         panels = json.loads(numbers.read_text(encoding="utf-8"))["panels"]
         agents = max((list(panel["agents"]) for panel in panels.values()), key=len)
@@ -273,7 +285,7 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
 
 
 def make(folders: Sequence[Path], out: Path, window: int, frequency: int, look: Look) -> None:
-    """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
+    """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
     for name, value in (("window", window), ("frequency", frequency)):
         if value < 1:
             raise SettingError(f"{name} is {value}; allowed: integer, at least 1")

@@ -1,12 +1,12 @@
-"""Our learning curves against those of the paper's own code, on settings small enough to run both.
+"""Compare our learning curves with the original code's, on settings small enough to run both.
 
     python experiments/model_generalisation/parity.py --fixture A --figure parity.png
 
-trains ours as members of one program with everything the original does and should not (`--faithful_to_paper`), and
-prints mean and standard error over seeds of both at a few points. What the original does and the settings of both are
-in parity.json. Random streams cannot be matched: where all is the same, one or two points of ten still differ by more
-than two of the original's standard errors, because ours have errors too. Further flags are trainer.py's:
-`--total_steps 15000` ends earlier, `--resume` goes on with what an earlier call began.
+trains our seeds as members of one program, with the original's mistakes (`--faithful_to_paper`), and prints mean and
+standard error over seeds of both at a few points. The original's curves and the settings of both are in parity.json.
+Random streams cannot be matched, so one or two points of ten differ by more than two of the original's standard errors
+even for identical algorithms: our curves have errors too. Further flags are trainer.py's:
+`--total_steps 15000` ends earlier, `--resume` continues an earlier call.
 """
 
 import argparse
@@ -51,20 +51,20 @@ CLOSE = 2.0  # standard errors of the difference
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and standard error over seeds at ``steps``, all ``[K]``; NaN where an error was not kept."""
+    """Mean and standard error over seeds at ``steps``, all ``[K]``; an unknown error is NaN."""
 
     steps: Array
     mean: Array
     error: Array
 
     def at(self, step: int) -> tuple[float, float] | None:
-        """Mean and error at a step; None where there is nothing."""
+        """Return mean and error at a step; None if the curve lacks it."""
         where = np.flatnonzero(self.steps == step)
         return (float(self.mean[where[0]]), float(self.error[where[0]])) if len(where) else None
 
 
 def original(fixture: str, agent: str) -> Curve:
-    """The curve of the paper's code."""
+    """Return the curve of the original code."""
     entry = FIXTURES[fixture]["agents"][agent]
     mean = np.array(entry["mean"], dtype=np.float64)
     steps = FIXTURES[fixture]["settings"]["steps_per_epoch"] * np.arange(1.0, len(mean) + 1)
@@ -73,8 +73,8 @@ def original(fixture: str, agent: str) -> Curve:
 
 
 def flags_of(fixture: str, agent: str, seed: int, extra_flags: Sequence[str] = ()) -> list[str]:
-    """The command line of ours: the fixture's settings, the agent's own, as many steps as the original's curve has,
-    then ``extra_flags``, of which the last counts."""
+    """Return our command line: the settings of the fixture and of the agent, and the original curve's number of steps.
+    ``extra_flags`` follow and override them."""
     entry, agent_entry = FIXTURES[fixture], FIXTURES[fixture]["agents"][agent]
     settings = {
         "implementation": agent,
@@ -90,7 +90,7 @@ def flags_of(fixture: str, agent: str, seed: int, extra_flags: Sequence[str] = (
 
 
 def train(fixture: str, agent: str, seed: int, extra_flags: Sequence[str]) -> Curve:
-    """Our curve, from a run of its own. Raises SettingError where the flags do not do, RuntimeError where it fails."""
+    """Train our agents and return their curve. Raises SettingError for wrong flags, RuntimeError if the run fails."""
     argv = flags_of(fixture, agent, seed, extra_flags)
     settings = parse(argv)
     code = trainer.main(argv)
@@ -102,7 +102,7 @@ def train(fixture: str, agent: str, seed: int, extra_flags: Sequence[str]) -> Cu
 
 
 def read_curve(folder: Path, tag: str) -> Curve:
-    """The curve of a run folder over its seeds."""
+    """Return the curve of a run folder over its seeds."""
     points = [run.points(tag, "env_steps") for run in read_runs(folder / "metrics.csv")]
     values = np.stack([y for _, y in points])
     error = values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.full(values.shape[1], np.nan)
@@ -110,8 +110,8 @@ def read_curve(folder: Path, tag: str) -> Curve:
 
 
 def compare(fixture: str, agent: str, reference_curve: Curve, project_curve: Curve) -> list[dict[str, Any]]:
-    """A row a point of the fixture that ours came to. ``difference`` is ours less the original's, in standard errors
-    of that difference; where ours is one seed, in those of the original."""
+    """Return a row for every point of the fixture that both curves have. ``difference`` is ours minus the original's,
+    in standard errors of the difference; if ours has one seed, in standard errors of the original."""
     rows = []
     for step in FIXTURES[fixture]["points"]:
         project_point, reference_point = project_curve.at(step), reference_curve.at(step)
@@ -138,7 +138,7 @@ def compare(fixture: str, agent: str, reference_curve: Curve, project_curve: Cur
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as text, a block a fixture; an error that is only typical has a ~."""
+    """Return the rows as text, a block per fixture. A ~ marks a standard error that is only typical for the agent."""
     lines = []
     for fixture in dict.fromkeys(row["fixture"] for row in rows):
         entry = FIXTURES[fixture]
@@ -167,7 +167,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
-    """Ours over the original's: a panel for each agent of a fixture. Single points have no panel."""
+    """Draw our curve over the original's: a panel for each agent of a fixture, except those with a single point."""
     fixtures = list(dict.fromkeys(fixture for fixture, _ in curves))
     lengths = [n for row in fixtures for n in balanced(sum(fixture == row for fixture, _ in curves))]
     note = "greedy evaluation, mean over seeds; band: one standard error"
@@ -186,7 +186,7 @@ def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
 
 
 def make(options: argparse.Namespace, extra_flags: Sequence[str]) -> None:
-    """Train, tabulate, write. Raises SettingError before anything is trained where something cannot be."""
+    """Train, print the table, write the files. Raises SettingError before any training if an option is wrong."""
     selected_agents = [(name, agent) for name in options.fixture for agent in _agents(name, options.agents)]
     if not selected_agents:
         raise SettingError(

@@ -1,10 +1,10 @@
-"""How much less a policy gradient varies with a baseline, and whether a critic fitted to q-values learns v.
+"""Measure how much a baseline reduces the variance of a policy gradient, and whether a critic fitted to q learns v.
 
     python experiments/policy_gradients/baseline.py --game beresheet --batches 100
 
-One policy stays as it was drawn. It plays many batches of episodes, and each batch gives an estimate of the same
-gradient for each weight of an action: the reward-to-go q, q minus the batch's mean, and q minus v(s) of a critic that
-was fitted to q of other episodes. The spread of these estimates is the variance that a step of training has to bear.
+A random policy, which never trains, plays many batches of episodes. Every batch gives one estimate of the policy
+gradient for each of three weights: the reward-to-go q, q minus the batch's mean, and q minus v(s) of a critic that was
+fitted to q of other episodes. The spread of the estimates is the variance of a training step.
 """
 
 import argparse
@@ -30,7 +30,7 @@ CRITIC_STEPS = 500
 
 class Batch(NamedTuple):
     """Experiences of whole episodes: ``states [N, O]``, ``actions [N]``, ``q [N]`` and ``first [N]``, true for the
-    first of each episode."""
+    first step of each episode."""
 
     states: Tensor
     actions: Tensor
@@ -43,7 +43,7 @@ def network(inputs: int, outputs: int) -> nn.Module:
 
 
 def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
-    """Play episodes with drawn actions."""
+    """Play episodes with sampled actions."""
     states, actions, q_values, first = [], [], [], []
     for _ in range(episodes):
         state, done = env.reset()[0], False
@@ -65,14 +65,14 @@ def play(env: gym.Env, policy: nn.Module, episodes: int) -> Batch:
 
 
 def gradient(policy: nn.Module, batch: Batch, weights: Tensor) -> Tensor:
-    """The gradient of ``-mean(weights * log pi(a|s))``, all of its numbers in a row."""
+    """Return the gradient of ``-mean(weights * log pi(a|s))`` as one flat vector."""
     log_pi = torch.distributions.Categorical(logits=policy(batch.states)).log_prob(batch.actions)
     loss = -(weights * log_pi).mean()
     return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(policy.parameters()))])
 
 
 def fitted_critic(batch: Batch) -> nn.Module:
-    """A network fitted to q by least squares, whose best answer is the mean of q in a state: v(s)."""
+    """Fit a network to q by least squares; its optimum is the mean of q in a state, v(s)."""
     critic = network(batch.states.shape[1], 1)
     optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
     for _ in range(CRITIC_STEPS):
@@ -84,7 +84,7 @@ def fitted_critic(batch: Batch) -> nn.Module:
 
 
 def measure(game: str, batches: int, episodes: int, critic_episodes: int, seed: int) -> None:
-    """Print the table."""
+    """Play all batches and print the table."""
     game_spec = resolve(game)
     env: Any = gym.make(
         game_spec.gym_id,

@@ -2,8 +2,9 @@
 
     python experiments/policy_gradients/figure.py exp_dir/beresheet --out figure.png
 
-Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so that runs under way may be
-drawn too. Runs of other families are passed over. Of the JSON of an earlier figure it draws the best running means.
+Takes run folders or any folder above them and reads `metrics.csv` and `config.yaml` only, so unfinished runs work too.
+Runs of other families are skipped. If the argument is the JSON of an earlier figure, the script draws its best running
+means.
 """
 
 import json
@@ -43,7 +44,7 @@ from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noq
 from models.settings import SettingError  # noqa: E402
 
 FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
-# What is drawn, its tag, whose, and the label of the y axis; the first row is of returns.
+# Title, tag, implementations and label of the y axis of each panel; panels of returns are first.
 PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
     ("Mean return of the last {length} episodes", RUNNING_MEAN, FOUR, RETURN_LABEL),
     ("The same of AAC and CPG", RUNNING_MEAN, TWO, RETURN_LABEL),
@@ -52,7 +53,7 @@ PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
     ("Entropy loss", "train/entropy_loss", FOUR, "loss (nats)"),
     ("Entropy of the policy", "train/entropy_share", tuple(IMPLEMENTATIONS), "share of the largest"),
 )
-# Other public runs of one seed each, the notebook's first.
+# Public runs of one seed each.
 PUBLISHED = (
     Level(79.76, "CPG, notebook", "the reference implementation, one seed", "CPG"),
     Level(96.35, "AAC, notebook", "the reference implementation, one seed", "AAC"),
@@ -70,8 +71,8 @@ class Arm:
 
 @dataclass
 class Comparison:
-    """All arms by their names, which show the preset where it is another than the default. ``running_mean`` is the
-    number of episodes that all running means are over."""
+    """All arms by name; a name includes the preset if it is not the default. ``running_mean`` is the number of episodes
+    in a running mean."""
 
     game: str
     running_mean: int
@@ -79,9 +80,9 @@ class Comparison:
 
 
 def load(folders: Sequence[Path]) -> Comparison:
-    """The runs of the family below ``folders``; of a seed in several versions the newest.
+    """Load the family's runs below ``folders``. If a seed has several versions, the newest counts.
 
-    Raises SettingError, one line, where there are none, or such as do not belong in one figure.
+    Raises SettingError if there are no runs, or if they differ in game or length of running means.
     """
     matching_runs = runs_of(folders, IMPLEMENTATIONS)
     arms: dict[str, Arm] = {}
@@ -96,7 +97,7 @@ def load(folders: Sequence[Path]) -> Comparison:
 
 
 def _order(settings: Any) -> tuple[int, bool]:
-    """The family's order, each implementation as published before its other presets."""
+    """Sort key: the family's order, the default preset before others."""
     return list(IMPLEMENTATIONS).index(settings.run.implementation), settings.agent.preset != Config.preset
 
 
@@ -119,8 +120,11 @@ def _single_value(name: str, values: Sequence[Any]) -> Any:
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
-    """For each arm and seed best and last running mean, episodes and environment steps; over the seeds mean, IQM and
-    the IQM's 95 % interval of the former two."""
+    """Return the numbers of every arm as plain data.
+
+    For each seed they are best and final running mean, episodes and environment steps; over seeds, mean, IQM and the
+    IQM's 95 % interval of best and final.
+    """
     arms = {}
     for name, arm in comparison.arms.items():
         seeds = {
@@ -138,7 +142,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The summary as text, one row per seed and three for the aggregates."""
+    """Return the summary as text: one row per seed, then the rows of `AGGREGATES`."""
     lines = [f"{summary['game']}: mean return of the last {summary['running_mean_len']} training episodes"]
     for name, arm in summary["arms"].items():
         rows = [[name, "episodes", "env steps", "best", "final"]]
@@ -152,8 +156,8 @@ def table(summary: dict[str, Any]) -> str:
 
 
 def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
-    """Write the figure: curves, and the best running mean of each seed. An arm has one colour throughout, and a panel
-    that no arm logged is left out."""
+    """Write the figure: curves, and the best running mean of each seed. An arm has the same colour in all panels.
+    Panels without data are left out."""
     colours = _colours(comparison.arms)
     counts = [len(arm.runs) for arm in comparison.arms.values()]
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
@@ -203,7 +207,7 @@ def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: d
 
 
 def redraw(numbers: Path, out: Path, look: Look) -> None:
-    """The best running means of the JSON of an earlier figure. Raises SettingError where it is none."""
+    """Draw the best running means in the JSON of an earlier figure. Raises SettingError for another file."""
     try:
         summary = json.loads(numbers.read_text(encoding="utf-8"))
         task = {name: np.array([n["best"] for n in arm["seeds"].values()]) for name, arm in summary["arms"].items()}
@@ -216,7 +220,7 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
 
 
 def make(folders: Sequence[Path], out: Path, x: str, look: Look) -> None:
-    """Print the table, write the figure and, beside it, the numbers. Raises SettingError for what is wrong."""
+    """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
     out = figure_file(out, "out")
     if folders[0].suffix == ".json":
         redraw(folders[0], out, look)

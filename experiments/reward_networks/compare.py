@@ -1,14 +1,14 @@
-"""What a learned reward is worth: fresh agents learn from it, and from everything else that might do as well.
+"""Compare a learned reward with its alternatives: fresh agents of the same seeds train on each of them.
 
     python experiments/reward_networks/compare.py cliff --reward found=exp_dir/.../proxy.safetensors --json cliff.json
 
-One row for each reward: how many steps until the first test at which an agent has solved the game, and until it stays
-solved, in quartiles over agents; how many agents are solved at every test of the second half; mean returns on the way.
-All rows have agents of the same seeds. The other rewards, beside those that are given:
+Prints one row per reward: training steps until an agent first solves a test, and until it solves all further tests
+(quartiles over agents); the share of agents that solve every test of the second half; mean returns during training.
+Besides the rewards passed with ``--reward``, these have a row:
 
-- native: the task's own; count, icm, rnd: the same with a bonus for what is new
-- optimal: additive potential, the optimal value function (of maps); trained: that of one agent trained on the game
-- shifted: the former plus a constant; by hand: what people who know the game would take
+- native: the task's reward; count, icm, rnd: the same with an exploration bonus
+- optimal (maps only), trained: the optimal value function, or one trained agent's, as additive potential
+- by hand: a potential written by people who know the game; NAME +SHIFT: a potential plus a constant
 - weight: the task's reward times one number, a row for each of five
 """
 
@@ -55,7 +55,7 @@ from models.vocabulary import translate  # noqa: E402
 from understudy.kinds import KINDS, MODES  # noqa: E402
 
 ADDITIVE_POTENTIAL = MODES[2]
-# The agents of a game: their kind, how long they train, steps between tests, and episodes of a test.
+# Game -> kind of the agents, their training steps, steps between tests, episodes of a test.
 GAMES: dict[str, tuple[str, int, int, int]] = {
     "cliff": ("QLearning", 5000, 2, 1),
     "cartpole-200": ("DDQN", 3000, 25, 8),
@@ -65,7 +65,7 @@ GAMES: dict[str, tuple[str, int, int, int]] = {
 }
 WEIGHTS = (0.01, 0.1, 0.3, 3.0, 10.0)
 Potential = Callable[[Tensor], Tensor]
-SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which mean returns stand in the table
+SHOWN = (0.02, 0.1, 0.2, 0.5, 1.0)  # shares of the training at which the table shows mean returns
 
 
 @dataclasses.dataclass
@@ -82,7 +82,7 @@ class Given:
 
 
 class Fixed:
-    """`envs.make.Stages` of one given reward."""
+    """Stand-in for `envs.make.Stages` with one fixed reward: ``weight`` times the task's, shaped by ``potential``."""
 
     def __init__(self, game: str, spaces: Any, potential: Potential | None, weight: float = 1.0):
         self.game, self.spaces, self.potential, self.weight = game, spaces, potential, weight
@@ -94,14 +94,14 @@ class Fixed:
 
 
 def optimal_values(dynamics: CellTable, discount: float) -> Tensor:
-    """The optimal value ``[S]`` of each cell; of cells that end an episode 0."""
+    """Return the optimal value ``[S]`` of each cell; 0 for cells that end an episode."""
     value, _ = dynamics.values(dynamics.reward.view(-1, len(dynamics.actions)), discount)
     value[dynamics.next_cell[dynamics.terminated]] = 0.0
     return value
 
 
 def trained_values(settings: Settings, steps: int) -> Potential:
-    """The value function of an agent that has trained on the game's own reward: of eight, the best at the end."""
+    """Train eight agents on the game's reward and return the value function of the best one."""
     config = dataclasses.replace(settings.proxy, test_every=None, objective="final", inner_steps=steps)
     loop = InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(0, "trained", 8)
@@ -125,7 +125,7 @@ def _shifted(potential: Potential, shift: float, scale: float, obs: Tensor) -> T
 
 
 def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names of rewards, with what `compared` is to do for each."""
+    """Yield the name of every reward except the learned ones, and the arguments of `compared` for it."""
     game, spaces, dynamics = settings.run.gamename, loop.stages.spaces, make_dynamics(settings.run.gamename)
     yield "native", {}
     if isinstance(dynamics, CellTable) and "count_bonus" in kinds(type(settings.agent)):
@@ -139,7 +139,7 @@ def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) ->
         table = optimal_values(dynamics, settings.agent.discount)
         potentials["optimal"] = lambda obs: (obs * table).sum(-1)
     elif options.trained_steps:
-        # An agent trains when its values are first asked for: by then every flag has been looked at.
+        # Training starts at the first use of the values: by then every flag has been checked.
         trained = functools.cache(functools.partial(trained_values, settings, options.trained_steps))
         potentials["trained"] = lambda obs: trained()(obs)
     if (base := game.partition(",")[0]) in HAND:
@@ -157,7 +157,10 @@ def rewards(settings: Settings, options: argparse.Namespace, loop: InnerLoop) ->
 def compared(
     settings: Settings, seeds: list[int], proxy: Any = None, stages: Any = None, changes: Any = None
 ) -> Outcome:
-    """Fresh agents of ``seeds`` on a learned reward, on a given one, or on the game's own."""
+    """Train fresh agents on the learned reward ``proxy``, on the reward of ``stages``, or on the game's reward.
+
+    ``changes`` are settings of the agents.
+    """
     config = (
         settings.proxy
         if proxy is None
@@ -177,7 +180,10 @@ TESTING = ("inner_steps", "test_every", "test_episodes", "test_limit", "solved_r
 
 
 def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
-    """Numbers of one reward; those of the curve are means and quartiles over agents at each test. ``late``: steps."""
+    """Return the numbers of one reward as plain data. Tests count as late after ``late`` steps.
+
+    ``mean``, ``low`` and ``high`` are curves: mean and quartiles over agents at each test (`thinned`).
+    """
     curve, test_every, solved = outcome.curve.double(), config.test_every, config.solved_reward
     last = curve[:, max(0, -(-late // test_every) - 1) :]
     bounds, best = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax())
@@ -206,8 +212,10 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
 
 
 def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Proxy]:
-    """The name of a learned reward and the reward, of ``NAME=FILE``, with other settings. SettingError or ProxyError
-    where there is none for ``game``, or where the settings are none of the same network."""
+    """Load a learned reward from ``NAME=FILE`` and change its settings. Return the name and the reward.
+
+    Raises SettingError or ProxyError if it is no reward of ``game``, or if ``changes`` do not fit its network.
+    """
     name, _, path = word.partition("=")
     if not (name and path):
         raise SettingError(f"reward is {word!r}; allowed: NAME=FILE")
@@ -232,19 +240,21 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
 
 
 def _task(game: str) -> str:
-    """What environments have in common that differ by parameters and time limits alone."""
+    """Return the Gymnasium id without version: equal for games that differ only in parameters and time limits."""
     return resolve(game.partition(",")[0]).gym_id.rpartition("-v")[0]
 
 
 def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, int | None]:
-    """Steps at which the mean over agents ``[T]`` first reaches ``solved``, and from which it is there at every test;
-    None for never."""
+    """Return the steps at which the mean over agents ``[T]`` reaches ``solved``: for the first time, and for good.
+
+    None means never.
+    """
     tests = {"mean_reaches": first(curve[None], solved), "mean_stays": first_stable(curve[None], solved)}
     return {name: None if at == len(curve) else (int(at) + 1) * test_every for name, at in tests.items()}
 
 
 def thinned(curve: Tensor, points: int = 100) -> list[float]:
-    """At most so many of the numbers of a curve, evenly spread, the last among them, with two decimals."""
+    """Return at most ``points`` evenly spaced numbers of a curve, the last included, rounded to two decimals."""
     step = -(-len(curve) // points)
     return [round(float(value), 2) for value in curve.flip(0)[::step].flip(0)]
 
@@ -295,8 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Train agents on all rewards and print their rows. Raises SettingError before anything is trained where something
-    cannot be."""
+    """Train agents on all rewards and print their rows. Raises SettingError before training if an option is wrong."""
     check_given(options, REWARD_ROWS, agents=1, steps=1, every=1, late=0, trained_steps=0)
     check_number("shifts", options.shifts)
     check_number("hand_scales", options.hand_scales)

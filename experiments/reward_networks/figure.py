@@ -1,11 +1,11 @@
-"""The figures of Ferreira et al. 2022 on reward networks, with ours: 5 and 9 are learning curves, 10 is a map.
+"""Figures 5, 9 (learning curves) and 10 (a map) of Ferreira et al. 2022 with our reward networks.
 
     python experiments/reward_networks/figure.py curves docs/results/reward_networks.json --out figure5.png
     python experiments/reward_networks/figure.py curves docs/results/paper_rewards.json --columns 3 --out figure5.png
     python experiments/reward_networks/figure.py map cliff-additive-potential --simplify --out figure10.png
 
-Curves are what compare.py has written: returns at tests on the real reward, mean and quartiles over agents, against
-training steps. The map shows the reward that each move in each cell of Cliff pays, as triangles: red is the lowest,
+Curves are from compare.py: returns at tests on the real reward, mean and quartiles over agents, against training
+steps. The map shows the reward that each move in each cell of Cliff pays, as triangles: red is the lowest,
 blue the highest. ``--simplify`` leaves rewards of -50 and less grey, as the second panel of the paper does.
 """
 
@@ -41,7 +41,7 @@ from models.proxies import files  # noqa: E402
 from models.settings import SettingError  # noqa: E402
 from understudy.rewards import shaped  # noqa: E402
 
-# What the figure shows of a file with more comparisons and rewards than can be told apart.
+# Default selection of comparisons and rewards: a file can hold too many for one figure.
 COMPARISONS = (
     "cliff, QLearning",
     "cliff, QLearning, vary_hp=true",
@@ -67,15 +67,15 @@ REWARDS = (
 )
 MEANT = {"vary_hp=true": "sampled hyperparameters", "lr=0.5": "learning rate 0.5"}
 NOTE = "line: mean over agents; band: quartiles; solved: the return that a search is told to reach"
-FALL = -50.0  # what `--simplify` leaves out: falls, and what pays as badly
+FALL = -50.0  # `--simplify` draws moves grey that pay this or less, such as falls
 SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0, "pendulum": -300.0}
 
 
 def curves(
     source: Path, out: Path, reward_names: Sequence[str], of: Sequence[str], max_steps: int, look: Look, columns: int
 ) -> None:
-    """A panel for each comparison of ``of`` and a line for each reward of ``reward_names``; all of them, where the file
-    has none of these."""
+    """Draw a panel for each comparison in ``of`` and a line for each reward in ``reward_names``. If the file has none
+    of the comparisons (or rewards), draw all of them."""
     comparisons = numbers_in("source", source, REWARD_ROWS, script="compare.py")
     if not comparisons or not all(drawable(row) for rows in comparisons.values() for row in rows.values()):
         raise SettingError(f"source is '{source}', which holds no numbers of compare.py")
@@ -117,14 +117,14 @@ def curves(
 
 
 def drawable(row: dict[str, Any]) -> bool:
-    """Whether a row has curves of one length, and steps above 0."""
+    """Return whether a row has curves of equal length and positive steps."""
     lines, steps = [row[name] for name in ("mean", "low", "high")], [row["every"], row["tests"]]
     well_formed = all(map(are_numbers, [*lines, steps])) and len({*map(len, lines)}) == 1
     return well_formed and min(steps) > 0
 
 
 def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]:
-    """The map of a learned reward, its mode in words, and the reward of each move in each cell ``[S, A]``.
+    """Return the map of a learned reward, its mode in words, and the reward ``[S, A]`` of each move in each cell.
 
     Raises SettingError if ``name`` is no reward of an environment with a map.
     """
@@ -145,7 +145,7 @@ def on_map(names: Sequence[str], out: Path, discount: float, look: Look, simplif
     """Draw the reward of each move on the map, a panel for each learned reward. With ``simplify`` moves that pay -50 or
     less are grey and set no colour.
 
-    Raises SettingError for what is no reward of an environment with a map.
+    Raises SettingError if a name is no reward of an environment with a map.
     """
     maps = [paid_on_map(name, discount) for name in names]
     height = sum(0.58 * len(dynamics.rows) + 0.25 for dynamics, *_ in maps)
@@ -166,7 +166,7 @@ def draw_map(axis: Any, dynamics: CellTable, rewards: np.ndarray, simplify: bool
     coloured = rewards[inner][rewards[inner] > FALL] if simplify else rewards[inner].ravel()
     sizes, colour = np.abs(coloured), matplotlib.colormaps["RdYlBu"]
     least, middle = np.quantile(sizes[sizes > 0], [0.1, 0.5]) if sizes.any() else (1.0, 1.0)
-    # A reward that grows from cell to cell by a factor shows its order on a logarithmic scale alone.
+    # Rewards that grow by a factor from cell to cell need a logarithmic scale.
     wide = sizes.max() > 1000 * middle
     scale = (
         matplotlib.colors.SymLogNorm(least, vmin=-sizes.max(), vmax=sizes.max())

@@ -1,10 +1,10 @@
-"""Q-learning in a dozen lines of NumPy on Gymnasium's own CliffWalking, with a learned reward and without.
+"""Q-learning in a dozen lines of NumPy on Gymnasium's CliffWalking, with a learned reward and without.
 
     python experiments/reward_networks/plain_q_learning.py --agents 400
 
-Only the light package is used. The script prints how many steps agents take until their greedy path is the shortest
-one (-13), tested after every step: the median, the 90th and 99th percentiles, and the share of agents that do not get
-there. The learning rate is 1, the discount 0.8, a tenth of the actions is random, and an episode ends after 50 steps.
+Uses only the package `understudy`. Prints the number of steps until an agent's greedy path is the shortest one (-13),
+tested after every step: the median, the 90th and 99th percentiles, and the share of agents that never find it. The
+learning rate is 1, the discount 0.8, a tenth of the actions is random, and an episode ends after 50 steps.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DISCOUNT, EPSILON, EPISODE = 0.8, 0.1, 50
 
 
 def solves(values: np.ndarray[Any, Any], moves: dict[int, dict[int, Any]]) -> bool:
-    """Whether the greedy way leads from the start to the goal in thirteen steps."""
+    """Return whether the greedy policy reaches the goal from the start within 13 steps."""
     cell = 36
     for _ in range(13):
         ((_, cell, _, terminated),) = moves[cell][int(values[cell].argmax())]
@@ -37,7 +37,7 @@ def solves(values: np.ndarray[Any, Any], moves: dict[int, dict[int, Any]]) -> bo
 
 
 def steps_until_solved(env: Env, seed: int, max_steps: int, random_ties: bool) -> float:
-    """How many steps one agent takes; infinite where it takes more than ``max_steps``."""
+    """Train one agent and return the steps until it solves the task; infinity after ``max_steps``."""
     random, values = np.random.default_rng(seed), np.zeros((48, 4))
     moves: Any = env.unwrapped.P  # type: ignore[attr-defined]
     steps, done, cell = 0, True, 36
@@ -57,9 +57,9 @@ def steps_until_solved(env: Env, seed: int, max_steps: int, random_ties: bool) -
 
 
 def summary(steps: Sequence[float]) -> str:
-    """Median, 90th and 99th percentiles of steps until solved, and the share of agents that never solved the task.
+    """Return median, 90th and 99th percentiles of steps until solved, and the share of unsolved agents, as text.
 
-    Percentiles are steps of one of the agents (no interpolation), so an agent that gave up counts as infinite.
+    Percentiles are not interpolated, so an agent that gave up counts as infinite.
     """
     middle, high, highest = np.quantile(steps, [0.5, 0.9, 0.99], method="higher")
     unsolved = float(np.isinf(steps).mean())
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.reward: understudy.RewardWrapper(learned, options.reward, discount=DISCOUNT),
             "the own reward": native_env,
         }
-    except ValueError as error:  # as errors of the package are
+    except ValueError as error:  # errors of the package are ValueErrors
         print(f"error: {error}", file=sys.stderr)
         return 2
     for random_ties in (False, True):

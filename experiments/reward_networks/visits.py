@@ -1,9 +1,9 @@
-"""Where agents go on the map of Cliff while they learn, on a learned reward and on the task's own.
+"""Map of the cells that agents visit on Cliff while they learn, on a learned reward and on the task's reward.
 
     python experiments/reward_networks/visits.py measure --json exp_dir/visits.json
     python experiments/reward_networks/visits.py draw docs/results/visits.json --out visits.png
 
-As the heat map of visits of Ferreira et al. 2022: SARSA agents, shares of all steps that enter a cell.
+Follows the heat map of Ferreira et al. 2022: SARSA agents, share of all steps that enter each cell.
 """
 
 import argparse
@@ -38,7 +38,7 @@ NOTE = "share of the steps of all agents that enter a cell; falls end an episode
 
 
 class Counter:
-    """An environment that counts how often each cell is entered. ``entered`` [S]."""
+    """Wraps an environment and counts the steps that enter each cell, ``entered [S]``."""
 
     def __init__(self, environment: Environment):
         self.environment = environment
@@ -58,7 +58,7 @@ class CountingLoop(InnerLoop):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.counters: list[Counter] = []  # one list in all copies of this loop
+        self.counters: list[Counter] = []  # copies of this loop share the list
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         loop = super().begin(proxies, seeds)
@@ -68,7 +68,7 @@ class CountingLoop(InnerLoop):
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Train agents on both rewards. Raises SettingError or ProxyError for a reward that is none of Cliff."""
+    """Train agents on both rewards. Raises SettingError or ProxyError if the file is no reward of Cliff."""
     check_given(flags, LAYOUT, agents=1, steps=1)
     proxy = files.load(flags.reward)
     if proxy.game != "cliff" or proxy.config.proxy != "reward":
@@ -104,7 +104,7 @@ def measure(flags: argparse.Namespace) -> None:
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """One map for each reward, on one logarithmic scale of colours."""
+    """Draw a map for each reward, with a common logarithmic colour scale."""
     from matplotlib.colors import LogNorm
 
     scale = LogNorm(1e-4, 0.3)

@@ -4,11 +4,11 @@ hyperparameters, and on others whose search had agents of varied hyperparameters
     python experiments/synthetic_environments/arms.py measure cartpole-200 --searches 5 --json exp_dir/arms.json
     python experiments/synthetic_environments/arms.py draw docs/results/arms.json --game cartpole-200 --out figure3.png
 
-Figures 3 (CartPole) and 7 (Acrobot) of Ferreira et al. 2022. A search ends at the first mean whose 16 agents solve the
-game. Then agents of three kinds, none of them in any search, train on each synthetic environment for as long as it was
-made for. Others train on the real environment until their last ten episodes solve it, or for ``--real_steps`` steps.
-All draw learning rate, batch size, width and depth, and are tested in ten episodes of the real environment. With
-``--no_vary_hp`` they have the search's hyperparameters: the generalisation gap.
+Figures 3 (CartPole) and 7 (Acrobot) of Ferreira et al. 2022. A search ends at the first mean on which 16 agents
+solve the game. Then new agents of three kinds train on each synthetic environment for its number of steps. Others train
+on the real environment until their last ten episodes solve it, or for ``--real_steps`` steps. All sample learning rate,
+batch size, width and depth, and are tested in ten episodes of the real environment. With ``--no_vary_hp`` they have the
+search's hyperparameters, which shows the generalisation gap.
 """
 
 import argparse
@@ -53,7 +53,7 @@ number: mean return in ten test episodes of each agent; all agents draw their hy
 
 
 def searched(game: str, proxy: str, arm: str, seed: int, folder: Path, extra_flags: Sequence[str]) -> Path:
-    """The folder of a finished search, which goes on if it was stopped."""
+    """Run a search, or resume it if it was stopped. Return its folder."""
     target = {"cartpole-200": "195", "acrobot": "-100"}[game]
     flags = f"""--implementation SE --gamename {game} --proxy {proxy} --exp_name arms_{proxy}_{arm} --seed {seed}
         --target_return {target} --eval_every 2 --keep_best 1 --retest_agents 1 --report_agents 1
@@ -72,19 +72,19 @@ def searched(game: str, proxy: str, arm: str, seed: int, folder: Path, extra_fla
 
 
 def columns(outcome: Outcome) -> dict[str, Any]:
-    """Returns of every test episode, and steps and episodes of every training. Agents that diverged are left out."""
+    """Return returns of all test episodes, and steps and episodes of all trainings. Omits agents that diverged."""
     finite = outcome.scores.isfinite()
     returns = outcome.returns[finite].flatten().tolist()
     return {"returns": returns, "steps": outcome.steps[finite].tolist(), "episodes": outcome.episodes[finite].tolist()}
 
 
 def cell_name(flags: argparse.Namespace) -> str:
-    """The part of the file for a game, a kind of proxy, and agents of drawn hyperparameters or of fixed ones."""
+    """Return the key in the file for a game, a kind of proxy, and sampled or fixed hyperparameters."""
     return f"{flags.game}, {flags.proxy}" + (", fixed agents" if flags.no_vary_hp else "")
 
 
 def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) -> dict[str, Any]:
-    """New agents on the winner of a search."""
+    """Train and test new agents on the winner of a search."""
     proxy = files.load(str(folder))
     config = dataclasses.replace(proxy.config, test_episodes=10, inner_steps=proxy.config.steps_in_use)
     loop = InnerLoop(config, kind, agent_settings(proxy, kind, {"vary_hp": vary_hp}), proxy.game)
@@ -93,7 +93,7 @@ def on_synthetic(folder: Path, kind: str, count: int, seed: int, vary_hp: bool) 
 
 
 def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> dict[str, Any]:
-    """New agents on the real environment, with the settings of agents on the winner of a search."""
+    """Train and test new agents on the real environment, with settings from the winner of a search."""
     proxy = files.load(str(folder))
     agent = agent_settings(proxy, kind, {"vary_hp": vary_hp})
     setting_kinds = kinds(type(agent))
@@ -105,7 +105,7 @@ def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> d
 
 
 def measure(flags: argparse.Namespace, extra_flags: Sequence[str]) -> None:
-    """Search and train what the file lacks. Raises SettingError for a file of another script."""
+    """Run the searches and trainings that the file lacks. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, searches=1, agents=1, real_agents=1, real_steps=1)
     torch.set_num_threads(1)
     results, vary_hp = numbers_in("json", flags.json, LAYOUT, new=True), not flags.no_vary_hp
@@ -144,7 +144,7 @@ def measure(flags: argparse.Namespace, extra_flags: Sequence[str]) -> None:
 
 
 def violins(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
-    """One panel for each arm, a violin of the returns of DDQN's tests for each synthetic environment."""
+    """Draw a panel for each arm, with a violin of DDQN's test returns for each synthetic environment."""
     for axis, arm in zip(axes, SEARCH, strict=True):
         returns = numbers[game][arm]["DDQN"]["returns"]
         parts = axis.violinplot(returns, range(len(returns)), widths=0.8, showmeans=True)
@@ -154,7 +154,7 @@ def violins(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
 
 
 def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]]:
-    """Arm, label and flat numbers of each density of a kind of agents; of synthetic environments also the best half."""
+    """Return arm, label and flat numbers of each density. The varied arm has a second one, for its best half."""
     samples = []
     for arm in ARMS:
         if arm not in cells:
@@ -178,7 +178,7 @@ def groups(cells: dict[str, Any]) -> list[tuple[str, str, dict[str, np.ndarray]]
 
 
 def densities(game: str, axes: list[Any], numbers: dict[str, Any]) -> None:
-    """Two rows: densities of returns, and bars of steps and episodes, of each kind of agents."""
+    """Draw densities of returns (first row) and bars of steps and episodes (second row) for each kind of agents."""
     of_game = numbers[game]
     kinds_present = [kind for kind in AGENTS if any(kind in cells for cells in of_game.values())]
     low, high = (0, 200) if game.startswith("cartpole") else (-500, -60)

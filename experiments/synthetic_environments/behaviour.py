@@ -1,12 +1,12 @@
-"""What a synthetic environment shows the agents that train on it, beside the real one, as histograms.
+"""Histograms of states and rewards: agents in training on a synthetic environment, beside the real one.
 
     python experiments/synthetic_environments/behaviour.py cartpole-mdp --out docs/images/behaviour_mdp.png
 
     python experiments/synthetic_environments/behaviour.py cartpole-mdp --numbers docs/results/behaviour.json
 
-Figures 4 (CartPole) and 8 (Acrobot) of Ferreira et al. 2022. ``--dark`` names a second file, for a dark page, of the
-same ten agents, and ``--paid`` one for what a bandit pays for. ``--json`` adds the histograms to a file, from which
-``--numbers`` draws them again.
+Figures 4 (CartPole) and 8 (Acrobot) of Ferreira et al. 2022. ``--dark`` writes a second file for a dark page, and
+``--paid`` a figure of a bandit's reward over states and actions. ``--json`` adds the histograms to a file, and
+``--numbers`` draws them again from this file.
 """
 
 import argparse
@@ -45,7 +45,7 @@ NOTE = (
 
 
 def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path | None) -> None:
-    """Write the figure for each page, theme -> file."""
+    """Write the figure for each page. ``figures``: theme -> file."""
     for theme, path in figures.items():
         draw_histograms(path, panels, LABELS, Look(theme), NOTE, numbers)
         print(f"Figure:  {path}")
@@ -60,13 +60,13 @@ def draw_again(flags: argparse.Namespace) -> None:
 
 
 def pages(flags: argparse.Namespace) -> dict[str, Path]:
-    """The figures to write, theme -> file."""
+    """Return the figures to write, theme -> file."""
     dark = {"dark": figure_to_write("dark", flags.dark)} if flags.dark else {}
     return {"light": figure_to_write("out", flags.out)} | dark
 
 
 def make(flags: argparse.Namespace) -> None:
-    """Train ten agents and draw. Raises SettingError for what is no synthetic environment."""
+    """Train ten agents and draw. Raises SettingError if the proxy is no synthetic environment."""
     if flags.numbers:
         return draw_again(flags)
     name, agent, reward_path = flags.proxy, flags.agent, flags.paid

@@ -1,9 +1,9 @@
-"""Settings of agents ranked on synthetic environments, against their worth on the real one, as a figure of tuning.py.
+"""Figure of tuning.py: scores of settings on synthetic environments against their return on the real one.
 
     python experiments/synthetic_environments/choices.py docs/results/choosing.json --out choices.png
 
-As the figure of Ferreira et al. 2022 on the correlation of hyperparameter rankings: one point for each setting, with
-Spearman's correlation of ranks, Kendall's, and Pearson's of the returns themselves.
+Follows the figure of Ferreira et al. 2022 on hyperparameter rankings: a point for each setting, with the rank
+correlations of Spearman and Kendall, and Pearson's correlation of the returns.
 """
 
 import argparse
@@ -33,20 +33,22 @@ NOTE = (
 
 
 def kendall(x: Array, y: Array) -> float:
-    """Kendall's tau-b of pairs ``[N]``; 0 if all of one side are equal."""
+    """Return Kendall's tau-b of pairs ``[N]``; 0 if all values of one side are equal."""
     signs = [np.sign(side[:, None] - side[None])[np.triu_indices(len(side), 1)] for side in (x, y)]
     scale = float(np.sqrt((signs[0] ** 2).sum() * (signs[1] ** 2).sum()))
     return float(signs[0] @ signs[1]) / scale if scale else 0.0
 
 
 def pearson(x: Array, y: Array) -> float:
-    """Pearson's correlation of pairs ``[N]``; 0 if all of one side are equal."""
+    """Return Pearson's correlation of pairs ``[N]``; 0 if all values of one side are equal."""
     return float(np.corrcoef(x, y)[0, 1]) if x.std() and y.std() else 0.0
 
 
 def panels_of(results: dict[str, Any]) -> list[tuple[str, str, Array, Array]]:
-    """Synthetic environment, order, scores and true worth ``[N]`` of the settings, all of one order after another.
-    Synthetic environments measured with other settings than the real one are left out."""
+    """Return synthetic environment, order, scores ``[N]`` and true returns ``[N]`` of every panel, sorted by order.
+
+    Omits synthetic environments with another number of settings than the real one.
+    """
     panels = []
     for order in ORDERS:
         for name, row in results.items():
@@ -57,7 +59,7 @@ def panels_of(results: dict[str, Any]) -> list[tuple[str, str, Array, Array]]:
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """A column for each synthetic environment, a row for each order."""
+    """Draw a column for each synthetic environment, a row for each order."""
     for axis, (name, order, scores, truth) in zip(axes, panels_of(numbers["results"]), strict=True):
         axis.plot(scores, truth, "o", color=COLOURS[ORDERS.index(order)], markersize=3, markeredgewidth=0, alpha=0.8)
         axis.set(title=name, xlabel=order)

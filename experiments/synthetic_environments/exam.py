@@ -1,14 +1,14 @@
-"""What synthetic environments are worth: fresh agents of several kinds train on each and are tested on the real one.
+"""Test synthetic environments: fresh agents of several kinds train on each and are tested on the real one.
 
     python experiments/synthetic_environments/exam.py PROXY... --json results.json
     python experiments/synthetic_environments/exam.py cartpole-bandit --real --exams DDQN PPO TD3Discrete --agents 32
 
-``--exams supervised`` is for bandits of pairs (`--pairs`): policies with first weights of their own, each trained on
-the pairs alone by supervised learning.
+``--exams supervised`` is for bandits of pairs (`--pairs`): policies with different initial weights train on the pairs
+by supervised learning.
 
-Every agent trains for as many steps as the synthetic environment was made for (`deploy_steps`); with ``--real`` others
-with the defaults of their family train as long on the real one. CartPole's returns
-under the limit of 200 steps are those under 500 cut at 200, because its reward is 1 per step.
+Every agent trains for the number of steps that the synthetic environment is meant for (`deploy_steps`). With
+``--real``, other agents with default settings train on the real environment for the same number of steps. CartPole's
+returns under the limit of 200 steps are the returns under 500, clipped at 200, because its reward is 1 per step.
 """
 
 import argparse
@@ -53,12 +53,12 @@ EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 USUAL = list(EXAMS)[:3]
 SUPERVISED = "supervised"
-EXAMS[SUPERVISED] = ("DDQN", 32, {})  # none of which plays
+EXAMS[SUPERVISED] = ("DDQN", 32, {})  # a placeholder: no agent plays
 LAYOUT = Layout(("agents", "iqm", "worst", "cpu_seconds"), 2)  # synthetic environment -> exam -> its numbers
 
 
 def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
-    """The synthetic environment at ``path``. SettingError where it is none, or has not what an exam needs."""
+    """Load a synthetic environment. Raises SettingError for another file, or if one of the ``exams`` does not fit."""
     proxy = load_proxy(path, "synthetic environments")
     if (kind := KINDS[proxy.config.proxy]).used_by:
         raise SettingError(f"proxies is {path!r}, which is a {kind.called}; allowed: synthetic environments")
@@ -74,7 +74,7 @@ def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
 
 
 def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool = False) -> dict:
-    """One exam of one synthetic environment as plain numbers, or of its ``real`` one for as many steps."""
+    """Run one exam and return its numbers as plain data. ``real``: agents train on the real environment instead."""
     kind, count, changed = EXAMS[name]
     count = agents or count
     config = dataclasses.replace(proxy.config, test_episodes=10, test_limit=None)
@@ -94,7 +94,7 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
 
 
 def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
-    """The exam of policies that are trained on the pairs of ``proxy``, from first weights of ``seeds``."""
+    """Test policies that supervised learning trains on the pairs of ``proxy``; ``seeds`` set their initial weights."""
     stages, started = Stages(config, proxy.game), time.process_time()
     pairs = stages.searched_part(proxy.parameters).expand(len(seeds), -1)
     policies = stages.trained_on_pairs(pairs, proxy.parameters, Streams(seeds))
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make(options: argparse.Namespace) -> None:
-    """All exams of all that is given. Raises SettingError or ProxyError before the first where one cannot be."""
+    """Run all exams. Raises SettingError or ProxyError before the first training if an option is wrong."""
     check_given(options, LAYOUT, agents=1)
     if options.real and {*options.exams} == {SUPERVISED}:
         raise SettingError(f"--real has no effect with --exams {SUPERVISED}: no agent trains on an environment")

@@ -1,10 +1,10 @@
-"""The searches, what new agents make of the winners, and the transfer to stable-baselines3 in one figure.
+"""Draw the searches, new agents on their winners, and the transfer to stable-baselines3 in one figure.
 
     python experiments/synthetic_environments/figure.py --runs exp_dir --transfer transfer.json --out figure.png
     python experiments/synthetic_environments/figure.py --numbers docs/results/synthetic_environments.json
 
-``--runs`` is the folder of `cartpole/mdp`, `cartpole/bandit` and `acrobot/bandit`, as the README's commands make them.
-``--numbers`` is a JSON of what was measured, which has no curves of the searches.
+``--runs`` is the folder of `cartpole/mdp`, `cartpole/bandit` and `acrobot/bandit`, from the README's commands.
+``--numbers`` is a JSON of earlier results, without curves of the searches.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from experiments.comparison import Layout, add_look, figure_to_write, look_of, n
 from models.settings import SettingError  # noqa: E402
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
-# What agents train on has one colour in every panel.
+# A training environment has the same colour in all panels.
 COLOUR = {"bandit": COLOURS[0], "real": COLOURS[1], "mdp": COLOURS[2], "broad": COLOURS[3]}
 WORDS = {"bandit": "synthetic bandit", "mdp": "synthetic MDP", "broad": "broad MDP", "real": "real"}
 STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)))
@@ -41,7 +41,7 @@ def _level(game: str) -> list[Level]:
 
 
 def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
-    """The return of the mean's fresh agents over synthetic steps, one line per seed of the search."""
+    """Draw the return of fresh agents on the mean over synthetic steps, one line per seed of the search."""
     game, kind = where.split("/")
     files = sorted(folder.glob("SE/seed_*/version_0/metrics.csv"))
     for seed, (style, metrics) in enumerate(zip(STYLES, files, strict=False)):
@@ -55,7 +55,7 @@ def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
 
 
 def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> None:
-    """One row for the winner of each search: what its 64 held-out agents get on the real environment."""
+    """Draw a row for the winner of each search: the real return of its 64 held-out agents."""
     game_reports = {name: report for name, report in reports.items() if name.startswith(f"{game}/")}
     for at, (name, report) in enumerate(game_reports.items()):
         colour = COLOUR[name.partition("/")[2].partition(",")[0]]
@@ -71,7 +71,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
 
 
 def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
-    """stable-baselines3's agents: one row for what they trained on, one point per seed."""
+    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed."""
     for at, (name, row) in enumerate(results.items()):
         colour = COLOUR[name.split(" on ")[1]]
         axis.plot(
@@ -87,7 +87,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
 
 
 def make(options: argparse.Namespace) -> None:
-    """Write the figure. Raises SettingError where there is nothing to draw."""
+    """Write the figure. Raises SettingError if there is nothing to draw."""
     numbers = numbers_in("numbers", options.numbers, Layout()) if options.numbers else {}
     search_folders = {
         title: where for title, where in SEARCHES.items() if options.runs and (options.runs / where).is_dir()

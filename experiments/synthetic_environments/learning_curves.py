@@ -1,12 +1,11 @@
-"""The published search beside ours: the return of new agents on the mean, generation by generation.
+"""The published search beside ours: the return of new agents on the mean in each generation.
 
     python experiments/synthetic_environments/learning_curves.py measure cartpole --seeds 10 --json exp_dir/curves.json
     python experiments/synthetic_environments/learning_curves.py draw docs/results/learning_curves.json --out 2.png
 
-Figure 2 of Ferreira et al. 2022: NES of the published sizes (``--preset paper``: 16 mirrored pairs, 16 agents on the
-mean, agents that stop once their returns no longer change, 200 generations), thin lines for the seeds and their mean.
-Ours is the search of ``--preset recipe``. The next call resumes a seed that was stopped. ``--generations`` ends all
-seeds sooner.
+Figure 2 of Ferreira et al. 2022: NES with the published settings (``--preset paper``: 16 mirrored pairs, 16 agents on
+the mean, agents that stop once their returns no longer change, 200 generations). Thin lines are seeds, thick lines
+their mean. Our search is ``--preset recipe``. The next call resumes a stopped seed. ``--generations`` ends all sooner.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
 from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
 from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
 
-# Each game's search: the published one ends no search early, and episodes of CartPole have 200 steps.
+# Game -> title, return at which it is solved.
 GAMES = {"cartpole": ("CartPole, 200 steps", 195.0), "acrobot": ("Acrobot", -100.0)}
 SEARCHES = {
     "paper": ["--preset", "paper"],
@@ -43,13 +42,13 @@ NOTE = "thin lines: seeds, mean of 16 new agents trained on the mean of the sear
 
 
 def flags_of(game: str, search: str) -> list[str]:
-    """The flags of one of `SEARCHES`, which on CartPole is tested in episodes of 200 steps."""
+    """Return the flags of one of `SEARCHES`. Tests on CartPole have 200 steps, which the recipe must be set to."""
     limit = ["--test_limit", "200", "--solved_reward", "195"] if game == "cartpole" and search == "recipe" else []
     return [*SEARCHES[search], *limit]
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Run the searches of one game, or go on with them. Raises SettingError for a file of another script."""
+    """Run or resume the searches of one game. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, seeds=1, generations=1)
     for seed in range(flags.seeds):
         for search in flags.searches:
@@ -70,7 +69,7 @@ def measure(flags: argparse.Namespace) -> None:
 
 
 def collect(flags: argparse.Namespace, search: str, seed: int) -> None:
-    """Put the curve of a run into the file."""
+    """Add the curve of a run to the file."""
     folder = flags.logdir / flags.game / f"curves_{search}" / "SE" / f"seed_{seed}" / "version_0"
     (run,) = read_runs(folder / "metrics.csv")
     steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
@@ -86,13 +85,13 @@ def collect(flags: argparse.Namespace, search: str, seed: int) -> None:
 
 
 def mean_of(curves: Sequence[Sequence[float]]) -> np.ndarray:
-    """The mean over seeds as far as the shortest of them goes."""
+    """Return the mean over seeds, cut to the shortest curve."""
     shortest = min(map(len, curves))
     return np.mean([curve[:shortest] for curve in curves], 0)
 
 
 def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None:
-    """One panel for each game."""
+    """Draw a panel for each game."""
     for axis, game in zip(axes, games, strict=True):
         title, solved = GAMES[game]
         for search, seeds in numbers[game].items():
@@ -108,7 +107,7 @@ def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None
 
 
 def draw(flags: argparse.Namespace) -> None:
-    """Write the figure of all games of the file. Raises SettingError for a file of another script."""
+    """Write the figure of all games in the file. Raises SettingError for a file of another script."""
     numbers = numbers_in("source", flags.source, LAYOUT)
     games = [game for game in GAMES if game in numbers]
     cells = (rows(len(games)), (WIDTH, 2.4))

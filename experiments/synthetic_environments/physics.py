@@ -1,12 +1,12 @@
-"""Fresh agents under physics that nobody trained for: what they learned from synthetic environments, from the real
-CartPole, and from one whose gravity, masses and length are drawn anew in each episode (domain randomisation).
+"""Test fresh agents under physics that they did not train for. They train on synthetic environments, on the real
+CartPole, or on a CartPole with new gravity, masses and length in each episode (domain randomisation).
 
     python experiments/synthetic_environments/physics.py --proxies fixed=cartpole-bandit varied=RUN --json physics.json
     python experiments/synthetic_environments/physics.py --numbers docs/results/physics.json --out physics.png
 
-On synthetic environments DDQN trains as these were made for; on the real ones as ``--algo DDQN`` does, for as many
-steps and for ``--real_steps``. A test multiplies one property of CartPole by a factor, or all of them by factors of its
-episode's own.
+On synthetic environments DDQN trains with the settings and steps of the first of them; on the real ones with the
+settings of ``--algo DDQN``, for the same number of steps and for ``--real_steps``. A test multiplies one property of
+CartPole by a factor, or all of them by random factors per episode.
 """
 
 import argparse
@@ -58,7 +58,7 @@ LAYOUT = Layout(("agents", "episodes", "spread", "regimes"))
 
 
 def variants() -> dict[str, str]:
-    """What a test is called -> the environment that it is on."""
+    """Return the tests: name -> environment."""
     property_variants = {
         f"{name} x {factor:g}": f"cartpole,{name}={MIDDLE[name] * factor}"
         for name in PROPERTIES
@@ -70,7 +70,7 @@ def variants() -> dict[str, str]:
 
 
 class Abroad(InnerLoop):
-    """Trains where it is told, and tests agents in all variants, one after another."""
+    """Trains like `InnerLoop`, and tests agents in all `variants`, one after another."""
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
         episodes = []
@@ -82,7 +82,7 @@ class Abroad(InnerLoop):
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Regime -> variant -> `describe`'s numbers."""
+    """Train and test agents in all regimes. Return regime -> variant -> numbers of `describe`, and the options."""
     proxies: dict[str, Any] = {}
     for word in options.proxies:
         name, equals, path = word.partition("=")
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def drawable(numbers: dict[str, Any]) -> bool:
-    """Whether all numbers are there that a figure shows."""
+    """Return whether ``numbers`` has everything that the figure shows."""
     regimes = numbers["regimes"]
     if not (regimes and holds(regimes, Layout(tuple(variants()), 1)) and holds(regimes, Layout(SHOWN, 2))):
         return False
@@ -130,7 +130,7 @@ def drawable(numbers: dict[str, Any]) -> bool:
 
 
 def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
-    """A panel for each property: return over its factor, a line for each regime."""
+    """Draw a panel for each property: return over its factor, a line for each regime."""
     note = (
         f"{numbers['agents']} fresh agents (DDQN, drawn hyperparameters), {numbers['episodes']} greedy episodes each; "
         "lines: interquartile mean, bands: its 95 % bootstrap interval; drawn physics: factors up to "
@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_given(options, LAYOUT, agents=1, episodes=1, real_steps=1)
         check_number("spread", options.spread, **BOUNDS)
         options.out = options.out and figure_to_write("out", options.out)
-        look_of(options)  # a wrong format is refused before anything is measured
+        look_of(options)  # raise for a wrong format before measuring
         torch.set_num_threads(1)
         numbers = numbers_in("numbers", options.numbers, LAYOUT) if options.numbers else measure(options)
         if options.numbers and not drawable(numbers):

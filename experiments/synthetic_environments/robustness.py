@@ -3,9 +3,9 @@
     python experiments/synthetic_environments/robustness.py measure cartpole-mdp --json exp_dir/robustness.json
     python experiments/synthetic_environments/robustness.py draw docs/results/robustness.json --out robustness.png
 
-As the figure of Ferreira et al. 2022: Gaussian noise on the reward or on one number of the observations, of so many
-times the standard deviation that this number has while agents train; then these agents' return on the real environment.
-The noise is on what agents see; the states of the synthetic environment itself have none.
+Follows the figure of Ferreira et al. 2022. Agents train with Gaussian noise on the reward or on one component of the
+observations, and are tested on the real environment. The noise is in units of the component's standard deviation during
+training without noise. It affects the agents' observations, not the states of the synthetic environment.
 """
 
 import argparse
@@ -40,12 +40,12 @@ NOTE = "mean and quartiles over agents; noise in standard deviations that the nu
 
 
 class Noisy:
-    """An environment with noise on column ``column`` of [observation, reward], of the standard deviation ``noise``."""
+    """Wraps an environment and adds noise of standard deviation ``noise`` to one column of [observation, reward]."""
 
     def __init__(self, environment: Environment, column: int, noise: float):
         self.environment, self.column, self.noise = environment, column, noise
         self.generator = torch.Generator().manual_seed(column)
-        self.answers: list[Tensor] = []  # [N, S + 1], as the environment gave them
+        self.answers: list[Tensor] = []  # [N, S + 1], before noise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.environment, name)
@@ -64,13 +64,13 @@ class Noisy:
 
 
 class NoisyLoop(InnerLoop):
-    """Trains agents on a synthetic environment whose answers are noisy."""
+    """Trains agents on a synthetic environment with noisy observations or rewards."""
 
     column, noise = 0, 0.0
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.stages_seen: list[Noisy] = []  # one list in all copies of this loop
+        self.stages_seen: list[Noisy] = []  # copies of this loop share the list
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         loop = super().begin(proxies, seeds)
@@ -80,7 +80,8 @@ class NoisyLoop(InnerLoop):
 
 
 def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[list[float], Tensor]:
-    """The mean real return of each agent, and the standard deviations ``[S + 1]`` of what the environment answered."""
+    """Return the mean real return of each agent (0 if it diverged), and the standard deviations ``[S + 1]`` of
+    observations and reward before noise."""
     config = replace(
         proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False, test_episodes=10, test_limit=200
     )
@@ -92,7 +93,7 @@ def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Train what the file lacks. Raises SettingError or ProxyError for what is no synthetic environment."""
+    """Train the agents that the file lacks. Raises SettingError or ProxyError if the proxy does not fit."""
     check_given(flags, LAYOUT, agents=1)
     check_number("scales", flags.scales, above=0)
     torch.set_num_threads(1)
@@ -119,7 +120,7 @@ def measure(flags: argparse.Namespace) -> None:
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """One line for each noisy number."""
+    """Draw a line for each noisy component."""
     (axis,) = axes
     names = [*names_of(numbers["game"], len(numbers["spread"]) - 1), "reward"]
     for column, colour in zip(numbers["returns"], COLOURS, strict=False):

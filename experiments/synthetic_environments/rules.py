@@ -1,10 +1,10 @@
-"""Controllers by hand: functions of observations ``[N, S]`` from which bandits are made (``--start_from``).
+"""Hand-written controllers: functions of observations ``[N, S]``. Searches for bandits can start from them.
 
     python trainer.py --algo SE --env cartpole --proxy bandit --preset clone \\
         --start_from experiments.synthetic_environments.rules:balance
 
-Run as a script, it says what each of them makes of the real environment in 100 ``--episodes``. With ``--search``
-it says how many steps a search takes that draws linear controllers of CartPole at random until one solves it.
+Run as a script, the file prints the return of each controller in 100 ``--episodes`` of the real environment. With
+``--search`` it prints the number of steps until a random search finds a linear controller that solves CartPole.
 """
 
 import argparse
@@ -17,27 +17,27 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_DRAWS = 20  # random controllers of which `crude` is the best
+_DRAWS = 20  # random controllers; `crude` is the best
 
 
 def linear(weights: Array, obs: Array) -> Array:
-    """Push right where the weighted sum of an observation is positive."""
+    """Push right if the weighted sum of an observation is positive."""
     return (obs @ weights > 0).astype(int)
 
 
 def balance(obs: Array) -> Array:
-    """CartPole: a linear controller that holds the pole for as long as anyone looks."""
+    """CartPole: a linear controller that balances the pole indefinitely."""
     return linear(np.array([0.5, 1.0, 10.0, 2.0]), obs)
 
 
 def lqr(obs: Array) -> Array:
-    """CartPole: the linear-quadratic regulator of the pole near upright, unit weights, pushed fully either way."""
+    """CartPole: the sign of the linear-quadratic regulator near upright, with unit costs."""
     return (-obs @ _gain() > 0).astype(int)
 
 
 @functools.cache
 def _gain() -> Array:
-    """The gain ``[4]`` of `lqr`, from the Riccati equation of CartPole as it is near upright, where it is linear."""
+    """Return the gain ``[4]`` of `lqr`, from the Riccati equation of CartPole linearised near upright."""
     import gymnasium
 
     with gymnasium.make("CartPole-v1") as env:
@@ -59,13 +59,13 @@ def _gain() -> Array:
 
 
 def crude(obs: Array) -> Array:
-    """CartPole: of 20 random linear controllers the one with the longest single episode."""
+    """CartPole: the linear controller with the longest episode among 20 random ones."""
     return linear(_best_drawn(), obs)
 
 
 @functools.cache
 def _best_drawn() -> Array:
-    """The weights ``[4]`` of `crude`."""
+    """Return the weights ``[4]`` of `crude`."""
     import gymnasium
 
     weights = np.random.default_rng(0).normal(size=(_DRAWS, 4))
@@ -75,17 +75,17 @@ def _best_drawn() -> Array:
 
 
 def swing(obs: Array) -> Array:
-    """Acrobot: turn the second link faster, whichever way it turns."""
+    """Acrobot: accelerate the second link in its direction of rotation."""
     return np.where(obs[:, 5] > 0, 2, 0)
 
 
 def rock(obs: Array) -> Array:
-    """MountainCarContinuous: push the way the car rolls."""
+    """MountainCarContinuous: push in the direction of the velocity."""
     return np.sign(obs[:, 1:]) * np.ones((1, 1))
 
 
 def hold(obs: Array) -> Array:
-    """Pendulum: give it the energy of standing upright, and hold it there."""
+    """Pendulum: pump energy until the pendulum is near upright, then balance it."""
     angle, speed = np.arctan2(obs[:, 1], obs[:, 0]), obs[:, 2]
     missing = 5 * (1 - obs[:, 0]) - speed**2 / 6
     pumped = 3 * np.sign(speed + 1e-9) * missing
@@ -113,8 +113,10 @@ def _episode_return(env: Any, rule: Any, seed: int) -> float:
 
 
 def random_search(seed: int) -> tuple[int, int, Callable[[Array], Array]]:
-    """Draw linear controllers of CartPole until one holds the pole for an episode and then for 475 steps in the mean of
-    20 more. Return how many were drawn, the real steps of all, and the controller."""
+    """Sample linear controllers of CartPole until one survives a full episode, then 475 steps on average in 20 more.
+
+    Return the number of samples, the real steps of all episodes, and the controller.
+    """
     import gymnasium
 
     generator, num_draws, steps = np.random.default_rng(seed), 0, 0

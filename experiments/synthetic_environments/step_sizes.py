@@ -1,11 +1,12 @@
-"""Step size and score transformation of NES: how soon is a room of a few cells solved by agents of its search?
+"""Step size and score transformation of NES: after how many generations do agents solve a room of a few cells?
 
     python experiments/synthetic_environments/step_sizes.py measure --json exp_dir/step_sizes.json --searches 40
     python experiments/synthetic_environments/step_sizes.py draw docs/results/step_sizes.json --out figure11.png
 
-Figure 11 of Ferreira et al. 2022: random search over the step size, the eight transformations, mirrored perturbations
-and a step that is divided by their number. A search has 16 perturbations, 16 agents on the mean, and 50 generations; it
-ends at the first mean whose agents, Q-learning, reach 0.8 on the real room. ``--room`` chooses a larger one.
+Figure 11 of Ferreira et al. 2022: random search over the step size, the eight transformations, mirrored perturbations,
+and division of the step by the number of perturbations. A search has 16 perturbations, 16 Q-learning agents on the
+mean, and 50 generations. It ends once the agents on the mean exceed 0.8 on the real room. ``--room`` selects a larger
+room.
 """
 
 import argparse
@@ -52,7 +53,7 @@ NOTE = "point: a search; above the dots: not solved within 50 generations; line:
 
 
 def random_settings(number: int) -> dict[str, Any]:
-    """The settings of the search of that ``number``."""
+    """Sample the settings of search ``number``."""
     generator = np.random.default_rng(derive_seed(number, "step sizes"))
     return {
         "step_size": float(10 ** generator.uniform(-2, 2)),
@@ -63,8 +64,10 @@ def random_settings(number: int) -> dict[str, Any]:
 
 
 def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> list[int]:
-    """Generations until the agents on the mean of each search solve the room; one more than ``generations`` if they do
-    not. The searches run side by side: the agents of a generation are one program."""
+    """Run searches side by side: all agents of a generation train in one program.
+
+    Return the generations until the agents on each mean solve the room; ``generations + 1`` if they do not.
+    """
     searches = {}
     for number in numbers:
         changes = random_settings(number)
@@ -98,7 +101,7 @@ def solved_after(loop: InnerLoop, numbers: Sequence[int], generations: int) -> l
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Run the searches that the file lacks, a batch after another. Raises SettingError for a file of another script."""
+    """Run the searches that the file lacks, in batches. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, searches=1, generations=1)
     torch.set_num_threads(1)
     results = numbers_in("json", flags.json, LAYOUT, new=True) or {
@@ -127,7 +130,7 @@ def measure(flags: argparse.Namespace) -> None:
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """One panel for each transformation: generations over the step size, four kinds of searches."""
+    """Draw a panel for each transformation: generations over the step size, four kinds of searches."""
     columns = {name: np.array(numbers[name]) for name in COLUMNS}
     kinds = [(mirrored, divided) for mirrored in (True, False) for divided in (False, True)]
     for transform, axis in enumerate(axes):

@@ -1,10 +1,10 @@
-"""The time of a step of synthetic environments and of the real ones, in Gymnasium, with random actions.
+"""Time per step of synthetic and real environments in Gymnasium, with random actions.
 
     python experiments/synthetic_environments/step_times.py measure cartpole-mdp --json exp_dir/step_times.json
     python experiments/synthetic_environments/step_times.py draw docs/results/step_times.json --out step_times.png
 
-As the table of Ferreira et al. 2022. CPU time of this process alone, so that other programs hardly matter; 50 episodes,
-and at least 5,000 steps where episodes are short.
+Follows the table of Ferreira et al. 2022. Times are CPU time of this process, so other programs hardly matter. Each
+measurement has at least 50 episodes and 5,000 steps.
 """
 
 import argparse
@@ -33,7 +33,7 @@ NOTE = "CPU time of a step with a random action, resets included; one environmen
 
 
 def timed(env: Any, episodes: int) -> dict[str, Any]:
-    """Microseconds of a step, steps and episodes."""
+    """Play at least ``episodes`` episodes. Return microseconds per step, steps and episodes."""
     env.action_space.seed(0)
     env.reset(seed=0)
     steps, episode_count, started = 0, 0, time.process_time()
@@ -49,7 +49,7 @@ def timed(env: Any, episodes: int) -> dict[str, Any]:
 
 
 def measure(flags: argparse.Namespace) -> None:
-    """Time the synthetic environments and the real ones. Raises SettingError or ProxyError for what is none."""
+    """Time the synthetic environments and the real ones. Raises SettingError or ProxyError for other files."""
     check_given(flags, LAYOUT, episodes=1)
     proxies = {name: understudy.load(name) for name in flags.proxies}
     for name, proxy in proxies.items():
@@ -69,7 +69,7 @@ def measure(flags: argparse.Namespace) -> None:
 
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
-    """One bar for each environment."""
+    """Draw a bar for each environment."""
     (axis,) = axes
     colours = {"real": COLOURS[1], "mdp": COLOURS[2], "bandit": COLOURS[0]}
     for place, row in enumerate(numbers.values()):

@@ -1,12 +1,12 @@
-"""The supervised baseline: what is a synthetic environment worth that is fitted to transitions of the real one?
+"""The supervised baseline: train agents on models that are fitted to transitions of the real environment.
 
     python experiments/synthetic_environments/supervised.py --json supervised.json --out supervised.png
     python experiments/synthetic_environments/supervised.py --json supervised.json --out supervised.png --draw
 
 Five models each are fitted to 2,000 transitions, 20,000, a million and ten million (``--preset supervised``). Fresh
 agents train on them, on evolved synthetic environments and on the real one for the same number of steps, with learning
-rates drawn within a factor of three, and are tested on the real one. What the JSON has is not done again; a folder of
-its name holds the models.
+rates sampled within a factor of three, and are tested on the real one. A new call measures only the numbers that the
+JSON lacks; a folder with the JSON's name holds the models.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from models.proxies.files import Proxy  # noqa: E402
 from models.registry import default_config  # noqa: E402
 from models.streams import derive_seed  # noqa: E402
 
-# Agents by what they change of CartPole's defaults: the widest networks and batches would take most of the time.
+# Agent -> changes to its defaults on CartPole: the widest networks and batches would take most of the time.
 AGENTS: dict[str, dict[str, Any]] = {
     "DDQN": {},
     "DuelingDDQN": {"feature_dim": 64},
@@ -59,7 +59,7 @@ FITTED: dict[str, dict[str, Any]] = {
     "2,000 transitions": {"transitions": 2_000},
     "20,000 transitions": {"transitions": 20_000},
     "1,000,000 transitions": {"transitions": 1_000_000},
-    "10,000,000 transitions": {"transitions": 10_000_000},  # as many as a search uses
+    "10,000,000 transitions": {"transitions": 10_000_000},  # the number that a search uses
     WIDE: {"transitions": 20_000, "learned_reset": True, "max_steps": 50},
 }
 EVOLVED = {
@@ -68,11 +68,11 @@ EVOLVED = {
 }
 REAL = "real environment"
 TITLES = {"cartpole": "CartPole", "acrobot": "Acrobot"}
-LAYOUT = Layout(("models",), 2)  # game -> what agents train on -> its models
+LAYOUT = Layout(("models",), 2)  # game -> training environment -> its models
 
 
 def fitted(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[str, Any]:
-    """Fit a model of ``game``, write it to ``path``, and say what is known of it."""
+    """Fit a model of ``game`` and write it to ``path``. Return its row of the JSON, without results of agents."""
     started = time.process_time()
     values = {"implementation": "SE", "gamename": game, "preset": "supervised", "seed": seed, "no_checkpoint": True}
     module: Any = build_module(from_dict(values | {"logger": "none"} | changes))
@@ -86,7 +86,10 @@ def fitted(game: str, changes: dict[str, Any], seed: int, path: Path) -> dict[st
 
 
 def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: int) -> dict[str, Any]:
-    """Returns ``[N]`` of fresh agents, means of ten episodes, and the episodes that each trained for."""
+    """Train fresh agents on ``proxy``, or on the ``real`` environment, and test them in ten episodes.
+
+    Return mean returns and lengths of training as lists over agents. ``returns`` omits agents that diverged.
+    """
     agent = dataclasses.replace(default_config(kind, "cartpole"), vary_hp=True, vary=("lr",), **AGENTS[kind])
     loop = InnerLoop(dataclasses.replace(proxy.config, test_episodes=10, test_limit=None), kind, agent, proxy.game)
     seeds = [derive_seed(seed, f"{kind}, agent {i}") for i in range(count)]
@@ -104,7 +107,7 @@ def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: i
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All numbers, those in the JSON as they are; it is written after each model and each exam of one."""
+    """Measure the numbers that the JSON lacks, and return all. Writes the file after each model and kind of agent."""
     results = numbers_in("json", options.json, LAYOUT, new=True)
     prepare(RunConfig())
 
@@ -136,13 +139,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def gathered(row: dict[str, Any], kind: str, number: str = "returns") -> np.ndarray:
-    """One number of all agents of a kind, those of all models together; NaN where there is none."""
+    """Return one number per agent of a kind, over all models; a single NaN if there are no agents."""
     model_values = [model["agents"][kind][number] for model in row["models"] if kind in model["agents"]]
     return np.concatenate(model_values) if model_values else np.full(1, np.nan)
 
 
 def table(results: dict[str, Any]) -> None:
-    """Print what agents are worth, one line for what they trained on; and how good the models are."""
+    """Print a line with the agents' returns for each training environment, and the errors of its models."""
     for game, row_of in results.items():
         for name, row in row_of.items():
             cells = []
@@ -166,7 +169,7 @@ def table(results: dict[str, Any]) -> None:
 
 
 def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
-    """The density of returns and the episodes of training, a row of panels for each environment."""
+    """Draw the density of returns and the episodes of training, a row of panels for each game."""
     kinds = [
         k for k in AGENTS if any(np.isfinite(gathered(row, k)).all() for r in results.values() for row in r.values())
     ]
@@ -188,7 +191,7 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
             for i, name in enumerate(row_names):
                 places = np.arange(len(kinds)) - 0.42 + share * (i + 0.5)
                 returns = [gathered(row_of[name], kind) for kind in kinds]
-                varied = [r + np.linspace(0, 1e-3, len(r)) for r in returns]  # of equal ones there is no density
+                varied = [r + np.linspace(0, 1e-3, len(r)) for r in returns]  # equal returns have no density
                 parts = left_axis.violinplot(varied, places, widths=0.95 * share, showextrema=False)
                 for body in parts["bodies"]:
                     body.set(facecolor=colours[name], alpha=0.45, linewidth=0)
@@ -217,10 +220,10 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
 
 
 def make(options: argparse.Namespace) -> None:
-    """Measure what is missing, print the table and draw the figure."""
+    """Measure missing numbers (unless ``--draw``), print the table and draw the figure."""
     check_given(options, LAYOUT, agents=1, models=1, steps=1)
     figure_to_write("out", options.out)
-    look_of(options)  # a wrong format is refused before anything is measured
+    look_of(options)  # raise for a wrong format before measuring
     results = numbers_in("json", options.json, LAYOUT) if options.draw else measure(options)
     table(results)
     draw(options, results)

@@ -1,5 +1,5 @@
 """Agents of stable-baselines3 on our synthetic environments: DQN, A2C and PPO train on the Gymnasium form of each and,
-for as many steps, on the real CartPole (or ``--real_id``). All are tested on the real one.
+for the same number of steps, on the real CartPole (or ``--real_id``). All are tested on the real one.
 
     python experiments/synthetic_environments/transfer.py --json results.json
 
@@ -29,7 +29,7 @@ from understudy.kinds import KINDS  # noqa: E402
 from understudy.program import IDS  # noqa: E402
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
-# Everything not named here is stable-baselines3's default.
+# All other settings are stable-baselines3's defaults.
 SETTINGS: dict[str, dict[str, Any]] = {
     "DQN": {
         "learning_rate": 1e-3,
@@ -50,12 +50,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learning_rate": lambda progress_remaining: 2.5e-4 * progress_remaining,
     },
 }
-SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; one, where nothing is said
+SIDE_BY_SIDE = {"PPO as in CleanRL": 4}  # environments; 1 by default
 
 
 def checked(name: str, proxies: dict[str, str]) -> None:
-    """SettingError or ProxyError where no environment ``name`` of discrete actions can be made, and where one of the
-    ``proxies``, flag -> file, is no synthetic environment of it."""
+    """Check the options. ``name`` is the id of the real environment, ``proxies`` maps flags to files.
+
+    Raises SettingError or ProxyError if the environment cannot be built or has no discrete actions, or if a file is no
+    synthetic environment of it.
+    """
     try:
         with gymnasium.make(name) as env:
             actions, shape = env.action_space, env.observation_space.shape
@@ -75,7 +78,7 @@ def checked(name: str, proxies: dict[str, str]) -> None:
 
 
 def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, real: str) -> Any:
-    """An agent of stable-baselines3 after ``steps`` steps."""
+    """Train an agent of stable-baselines3 for ``steps`` steps, on ``proxy`` or on the real environment."""
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -86,7 +89,7 @@ def trained(kind: str, where: str, steps: int, seed: int, proxy: str | None, rea
 
 
 def tested(agent: Any, episodes: int, name: str) -> float:
-    """Mean return of greedy episodes on the real environment."""
+    """Return the mean return of greedy episodes on the real environment."""
     real, total = gymnasium.make(name), 0.0
     for episode in range(episodes):
         obs, _ = real.reset(seed=10_000 + episode)
@@ -113,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make(options: argparse.Namespace) -> None:
-    """Train and test all agents. Raises SettingError or ProxyError before the first where something cannot be."""
+    """Train and test all agents. Raises SettingError or ProxyError before the first if an option is wrong."""
     check_given(options, Layout(("steps", "returns"), 1), steps=1, seeds=1, episodes=1)
     checked(options.real_id, {where: getattr(options, where) for where in PROXIES if where in options.on})
     torch.set_num_threads(1)

@@ -1,12 +1,12 @@
-"""Hyperparameters chosen on a synthetic environment: how well does their order there agree with that on the real one,
-and what does it cost?
+"""Hyperparameters chosen on a synthetic environment: does their order agree with the order on the real one, and at
+which cost?
 
     python experiments/synthetic_environments/tuning.py cartpole-bandit cartpole-mdp --json tuning.json
     python experiments/synthetic_environments/tuning.py cartpole-bandit --searched exp_dir/.../tune/version_0/best.yaml
 
-Settings of DDQN are drawn at random. Agents of each train on the synthetic environment, where two things order the
-settings: what these agents earn on it, for which no real step is needed, and what they earn in a few episodes of the
-real environment. The truth is what agents with these settings earn that train on the real environment.
+The script samples settings of DDQN and trains agents with each of them on the synthetic environment. Two numbers rank
+the settings: the agents' return on the synthetic environment, which needs no real step, and their return in a few
+episodes of the real one. The true ranking is by the return of agents that train on the real environment.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SPACE = Path(__file__).with_name("search_choosing.yaml")
 
 
 def draw_settings(count: int, seed: int) -> list[dict[str, Any]]:
-    """``count`` settings of DDQN from `SPACE`, as Ray Tune would draw them at random."""
+    """Sample ``count`` settings of DDQN from `SPACE`, like a random search of Ray Tune."""
     parsed = parse(["--use_tune", "--implementation", "DDQN", "--gamename", "cartpole", "--search_space", str(SPACE)])
     dimensions, generator = search_space(parsed).dimensions.values(), np.random.default_rng(seed)
     samples = []
@@ -60,7 +60,7 @@ def draw_settings(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _draw(dimension: Dimension, generator: np.random.Generator) -> Any:
-    """A choice, or a number whose logarithm is uniform."""
+    """Sample a choice, or a number from a log-uniform distribution."""
     if dimension.kind == "choice":
         return dimension.values[generator.integers(len(dimension.values))]
     low, high = dimension.values
@@ -70,7 +70,7 @@ def _draw(dimension: Dimension, generator: np.random.Generator) -> Any:
 
 
 class OnBoth(InnerLoop):
-    """Tests agents on the real environment, and on the proxies on which they trained."""
+    """Tests agents on the real environment, then on the proxies that they trained on (if any)."""
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
         self.trained_on = proxies
@@ -90,13 +90,17 @@ class OnBoth(InnerLoop):
 
 
 def correlations(pairs: Any, axis: int) -> np.ndarray:
-    """Rank correlations of resampled pairs ``[R, N, 2]``, ``[R]``, as `interval` asks for them."""
+    """Return rank correlations ``[R]`` of resampled pairs ``[R, N, 2]``: a statistic for `interval`."""
     assert axis == 1
     return np.array([rank_correlation(*sample.T) for sample in pairs])
 
 
 def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents: int, steps: int, seed: int) -> Any:
-    """``[N, K]`` returns after training with each of the settings: real ones, and synthetic ones; CPU seconds."""
+    """Train ``agents`` with each of N settings.
+
+    Return mean real returns ``[N, agents]``, mean synthetic returns (NaN without proxies), and CPU seconds. Agents that
+    diverged get the lowest return.
+    """
     started, all_returns = time.process_time(), []
     seeds = fresh_seeds(seed, "tuning", agents)
     for config in settings:
@@ -111,7 +115,7 @@ def scores(loop: OnBoth, settings: Sequence[Any], proxies: Tensor | None, agents
 
 
 def found_by(path: str, games: Sequence[str]) -> Settings:
-    """The settings of DDQN on one of the ``games`` in a search's best.yaml. SettingError for others."""
+    """Load the settings in a search's best.yaml. Raises SettingError unless they are for DDQN on one of ``games``."""
     settings = parse(["--config", path])
     if settings.run.implementation != "DDQN" or settings.run.gamename not in games:
         line = f"searched is {path!r}, of {settings.run.implementation} on {settings.run.gamename}"
@@ -120,8 +124,10 @@ def found_by(path: str, games: Sequence[str]) -> Settings:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Proxy -> correlation of each order with the truth, what the first choice is worth, and what each cost. Raises
-    SettingError or ProxyError before the first training where something given cannot be."""
+    """Measure all proxies. Return for each the rank correlations, the true return of its first choice, and the costs.
+
+    Raises SettingError or ProxyError before the first training if an option is wrong.
+    """
     check_given(options, LAYOUT, settings=1, agents=1, episodes=1, real_steps=1, seed=0)
     proxies = {path: opened(path, ["DDQN"]) for path in options.proxies}
     searched = {path: found_by(path, [proxy.game for proxy in proxies.values()]) for path in options.searched}
