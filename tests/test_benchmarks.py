@@ -241,7 +241,7 @@ def test_the_plain_replay_learns_like_ours() -> None:
     online = agent.values.q_network
     for member, plain in enumerate(agents):
         take(plain.values, online.flat[member])
-        take(plain.target, agent.values.target[member])
+        take(plain.target, agent.values.target_parameters[member])
     old_weights = online.flat.detach().clone()
     for _ in range(3):
         uniform = torch.rand(2, 4)

@@ -130,22 +130,22 @@ def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
     for step in range(4):
         _, action, next_obs = rows = batch("three", step, scale=4.0**step)
         next_obs[1] *= 50
-        target = curiosity.target.flat.clone()
+        target = curiosity.target_network.flat.clone()
         reference = []
         for m in range(2):
             obs_history[m] = np.concatenate((obs_history[m], next_obs[m].double().numpy()))
             x = (next_obs[m].double().numpy() - obs_history[m].mean(0)) / obs_history[m].std(0)
             cut += (np.abs(x) > 2).sum()
             x = x.clip(-2, 2)
-            error = ((through(curiosity.network, m, x) - through(curiosity.target, m, x)) ** 2).mean(1)
+            error = ((through(curiosity.network, m, x) - through(curiosity.target_network, m, x)) ** 2).mean(1)
             errors[m] = np.concatenate((errors[m], error))
             reference.append(0.5 * error / errors[m].std())
         old_weights = curiosity.network.flat.detach().clone()
         rewards = curiosity.rewards(*rows)
         torch.testing.assert_close(rewards, torch.tensor(np.stack(reference)).float(), rtol=1e-4, atol=1e-5)
-        assert torch.equal(curiosity.target.flat, target)
+        assert torch.equal(curiosity.target_network.flat, target)
         assert ((curiosity.network.flat - old_weights).abs() > 0).float().mean() > 0.5
-    assert cut > 0 and not curiosity.target.flat.requires_grad
+    assert cut > 0 and not curiosity.target_network.flat.requires_grad
 
 
 def test_what_is_seen_often_pays_less_than_what_is_new() -> None:

@@ -141,7 +141,7 @@ UNFIT: list[tuple[Callable[..., Any], str]] = [
     (lambda tensor: squared_error(torch.zeros(2, 5, 3), tensor), "fit"),
     (lambda tensor: policy_gradient(SCORES, ACTIONS, tensor), "weights .* do not fit"),
     (lambda tensor: value_loss(tensor, NUMBERS, 1.0), "values .* do not fit"),
-    (lambda tensor: value_loss(NUMBERS, NUMBERS, 1.0, tensor), "share"),
+    (lambda tensor: value_loss(NUMBERS, NUMBERS, 1.0, tensor), "mean_weight"),
 ]
 
 

@@ -353,7 +353,7 @@ def lived(case: str) -> Iterator[tuple[Agent, Oracle, list[Rows], Tensor]]:
 
 def nets(agent: Agent) -> dict[str, MlpNetwork]:
     """All networks by name, the model's as its attributes."""
-    return {"values": agent.values.flat_parameters} | dict(agent.model.named_children() if agent.model else ())
+    return {"values": agent.values.q_network} | dict(agent.model.named_children() if agent.model else ())
 
 
 def flat(net: MlpNetwork, layers: list[list[Tensor]]) -> Tensor:
@@ -363,7 +363,7 @@ def flat(net: MlpNetwork, layers: list[list[Tensor]]) -> Tensor:
 
 
 def means(agent: Agent, net: MlpNetwork) -> Tensor:
-    optimizer = agent.values.optimizer if net is agent.values.flat_parameters else agent.model.optimizer
+    optimizer = agent.values.optimizer if net is agent.values.q_network else agent.model.optimizer
     (place,) = (i for i, param in enumerate(optimizer.params) if param is net.flat)
     return optimizer.means[place][ME]
 
@@ -372,7 +372,7 @@ def means(agent: Agent, net: MlpNetwork) -> Tensor:
 def test_updates_are_those_of_the_oracle(case: str) -> None:
     """All that was learned, after every step: actions, losses, weights, the target network, and the means of gradients
     (the steps of Adam hardly tell a gradient from its double)."""
-    start = make_agent(case)[0].values.flat_parameters.flat[ME].detach()
+    start = make_agent(case)[0].values.q_network.flat[ME].detach()
     learned = 0
     for agent, oracle, oracle_losses, loss in lived(case):
         learned += len(oracle_losses)
@@ -382,7 +382,7 @@ def test_updates_are_those_of_the_oracle(case: str) -> None:
             close(means(agent, net), flat(net, oracle.means[name]), 1e-5)
         if oracle_losses:
             close(loss[ME], oracle_losses[-1]["loss"], 1e-5)
-            close(agent.values.target[ME], flat(agent.values.flat_parameters, oracle.target), 1e-5)
+            close(agent.values.target_parameters[ME], flat(agent.values.q_network, oracle.target), 1e-5)
             logged = agent.metrics()
             assert logged["train/explained_variance"][ME].item() == pytest.approx(oracle.explained, rel=1e-3, abs=1e-4)
             of_model = {tag: value for tag, value in logged.items() if tag.startswith("model/")}
@@ -393,7 +393,7 @@ def test_updates_are_those_of_the_oracle(case: str) -> None:
                 ).mean()
                 close(value[ME], mean, 1e-5)
     assert learned == (TICKS - FIRST) * agent.config.updates_per_step
-    assert (agent.values.flat_parameters.flat[ME] - start).abs().max() > 4e-3
+    assert (agent.values.q_network.flat[ME] - start).abs().max() > 4e-3
 
 
 def close(actual: Tensor, expected: Tensor, atol: float) -> None:
