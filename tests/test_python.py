@@ -13,7 +13,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer
@@ -284,21 +284,70 @@ SMALL_SEARCH_RUN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*SMALL, "QLearning", "SE"])
-def test_global_step_counts_epochs_for_lightnings_callbacks(name: str, tmp_path: Path) -> None:
-    table = {"implementation": "QLearning", "gamename": "cliff"} | {"steps_per_epoch": 50, "eval_every": 1}
-    settings = SMALL_SEARCH_RUN if name == "SE" else table if name == "QLearning" else SMALL[name]
-    module, rates = trainer.module(**settings), LearningRateMonitor()
-    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_epochs=1, save_top_k=-1)
-    extra = [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name == "SE" else []
-    fitting = lightning(tmp_path, 2, rates, saved, *extra, logger=CSVLogger(tmp_path), max_time="00:00:10:00")
+SMALL_STEPS = {"steps_per_epoch": 50, "eval_every": 1, "eval_episodes": 1}
+ONE_OF_EACH_FAMILY = SMALL | {
+    "QLearning": {"implementation": "QLearning", "gamename": "cliff"} | SMALL_STEPS,
+    "TD3": {"implementation": "TD3", "gamename": "probe-truncated-continuous", "hidden_sizes": (8,)} | SMALL_STEPS,
+    "TD3Discrete": {"implementation": "TD3Discrete", "gamename": "cartpole", "hidden_sizes": (8,)} | SMALL_STEPS,
+    "SAC": {"implementation": "SAC", "gamename": "probe-truncated-continuous", "hidden_sizes": (8,)} | SMALL_STEPS,
+    "PPO": {"implementation": "PPO", "gamename": "cartpole", "hidden_sizes": (8,), "rollout_steps": 25} | SMALL_STEPS,
+    "ER": {"implementation": "ER", "gamename": "buttongrid", "hidden_sizes": (8, 8)} | SMALL_STEPS,
+    "SE": SMALL_SEARCH_RUN,
+    "RN": SMALL_SEARCH_RUN | {"implementation": "RN", "proxy": "reward"},
+}
+
+
+def test_lightning_tests_cover_every_family() -> None:
+    packages = {family(name).package for name in implementations()}
+    assert {family(name).package for name in ONE_OF_EACH_FAMILY} == packages
+
+
+def run_with_callbacks(name: str, folder: Path, *loggers: Logger) -> pl.Trainer:
+    """Train two epochs with Lightning's usual callbacks, and check what they recorded."""
+    module, rates = trainer.module(**ONE_OF_EACH_FAMILY[name]), LearningRateMonitor()
+    saved = ModelCheckpoint(folder, filename="{step}", every_n_epochs=1, save_top_k=-1)
+    score = "search/center_return" if name in ("SE", "RN") else "eval/return_greedy"
+    stop = EarlyStopping(monitor=score, mode="max", patience=5, check_on_train_epoch_end=True)
+    search = [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name in ("SE", "RN") else []
+    fitting = lightning(folder, 2, rates, saved, stop, *search, logger=list(loggers), max_time="00:00:10:00")
     fitting.fit(module)
     assert fitting.global_step == module.epoch == 2
-    assert {path.name for path in tmp_path.glob("*.ckpt")} == {"step=1.ckpt", "step=2.ckpt"}
-    assert rates.lrs
-    if name == "SE":
-        (search,) = (callback for callback in fitting.callbacks if isinstance(callback, EvolutionStrategy))
-        assert search is extra[0] and len(module.population) == 4 and search.generation == 2 and search.archive.entries
+    assert {path.name for path in folder.glob("*.ckpt")} == {"step=1.ckpt", "step=2.ckpt"}
+    assert rates.lrs and stop.best_score >= fitting.callback_metrics[score]
+    if search:
+        (callback,) = (callback for callback in fitting.callbacks if isinstance(callback, EvolutionStrategy))
+        assert callback is search[0] and len(module.population) == 4
+        assert callback.generation == 2 and callback.archive.entries
+    module.close()
+    return fitting
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+def test_lightnings_callbacks_and_csv_logger_work_with_every_family(name: str, tmp_path: Path) -> None:
+    fitting = run_with_callbacks(name, tmp_path, CSVLogger(tmp_path))
+    (log_dir,) = (logger.log_dir for logger in fitting.loggers)
+    assert len(Path(log_dir, "metrics.csv").read_text().splitlines()) >= 3
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+def test_wandb_records_every_family_offline(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs the extra `loggers`")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = WandbLogger(save_dir=tmp_path, offline=True)
+    fitting = run_with_callbacks(name, tmp_path, logger)
+    logger.experiment.finish()
+    (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    content = record.read_bytes()
+    assert all(tag.encode() in content for tag in fitting.logged_metrics)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+def test_max_time_ends_the_training_of_every_family(name: str, tmp_path: Path) -> None:
+    module = trainer.module(**ONE_OF_EACH_FAMILY[name])
+    search = [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name in ("SE", "RN") else []
+    fitting = lightning(tmp_path, 10**6, *search, max_time={"seconds": 1})
+    fitting.fit(module)
+    assert fitting.should_stop and fitting.global_step == module.epoch < 10**6
     module.close()
 
 
