@@ -1,4 +1,4 @@
-"""Noise on actions that drifts: against a plain loop, in agents, from episode to episode."""
+"""Ornstein-Uhlenbeck action noise: against a plain loop, and in agents."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,7 @@ LEVEL = gamma(4 / 0.0015) * 8
 
 
 def by_hand(normal: np.ndarray, done: np.ndarray, sigma: float) -> np.ndarray:
-    """The noise of ``normal [T]`` as stable-baselines3 computes it, anew after each ``done [T]``."""
+    """The noise of ``normal [T]`` as stable-baselines3 computes it, reset after each ``done [T]``."""
     levels, level = [], 0.0
     for number, end in zip(normal, done, strict=True):
         level = level + 0.15 * (0.0 - level) * 0.01 + sigma * np.sqrt(0.01) * number
@@ -39,7 +39,7 @@ def by_hand(normal: np.ndarray, done: np.ndarray, sigma: float) -> np.ndarray:
     return np.array(levels)
 
 
-def test_the_process_is_that_of_a_plain_loop_and_begins_anew_with_an_episode() -> None:
+def test_process_equals_plain_loop() -> None:
     g = torch.Generator().manual_seed(0)
     normal, done = torch.randn(300, 3, 2, 4, generator=g), torch.rand(300, 3, 2, generator=g) < 0.02
     process, noises = OrnsteinUhlenbeck(3, 2, 4), []
@@ -53,15 +53,15 @@ def test_the_process_is_that_of_a_plain_loop_and_begins_anew_with_an_episode() -
     assert done.any(0).all()
 
 
-def test_its_deviation_is_what_its_text_says() -> None:
+def test_process_deviation() -> None:
     process, normal = OrnsteinUhlenbeck(1, 4000, 1), torch.Generator().manual_seed(1)
     deviations = [process.next(torch.randn(1, 4000, 1, generator=normal)).std().item() for _ in range(2000)]
     assert [deviations[0], deviations[99], deviations[-1]] == pytest.approx([0.1, 0.93, 1.83], rel=0.04)
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_agents_explore_by_the_white_numbers_drifting(name: str) -> None:
-    """With weights of 0 TD3's action is the noise itself and SAC's tanh of it, at a deviation of 1."""
+def test_agents_explore_with_noise(name: str) -> None:
+    """With weights of 0 TD3's action is the noise and SAC's is tanh of it."""
     drifting, white = AGENTS[name](), AGENTS[name](noise_type="normal")
     drifting.flat_parameters.data.zero_()
     raw_actions, normal, ends = [], [], []

@@ -1,4 +1,4 @@
-"""What every agent in models/agents/ must keep to (`models.contract`). It gets these tests by being there."""
+"""The contract of `models.contract`, for every agent in models/agents/."""
 
 import copy
 from pathlib import Path
@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.loops.rollout import rollout
 from control.reports.tags import TAGS
-from envs.make import make_environment
 from envs.probes import PROBES
-from helpers import (  # fmt: skip
+from helpers import (
     ALL,
     CASES,
     CELLS,
@@ -48,22 +46,22 @@ FULL = [case for case in CASES if case not in ("VPG", "EPG", "BPG")]  # these ar
 
 
 def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
-    """Every case with those of ``games`` that it can play."""
+    """Pairs of case and game, as far as the agent can play the game."""
     return [(case, game) for case in cases for game in games if can_play(case, game)]
 
 
 def quick(pairs: list[tuple[str, str]]) -> list[Any]:
-    """The pairs. An agent's less usual settings are slow, apart from those with which members stop by themselves."""
+    """Marks variants as slow, except one whose members stop separately."""
     slow = VARIANTS.keys() - {"PPO-target-kl"}
     return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in slow)) for pair in pairs]
 
 
 def steps_of(case: str) -> int:
-    """Of an epoch: as few as have all learn in three, and what learns early in each."""
+    """Steps per epoch: as few as let every agent learn within three epochs."""
     if by_rollouts(case):
-        return 40  # of two environments: a rollout is 19 steps of each
+        return 40  # two environments with rollouts of 19 steps
     if getattr(tiny(case), "fill", 0):
-        return 52  # of 100 that come first
+        return 52  # learning starts after 100
     return 20 if case in MODELS else 30
 
 
@@ -72,10 +70,8 @@ def takes(case: str, spaces: Spaces) -> bool:
     return isinstance(spaces.actions, kind.action_kinds) and (kind.takes_images or not spaces.is_image)
 
 
-# -- each member by itself -------------------------------------------------------------------------------------------
-
-# A probe with one input and one step, episodes of unequal length, once continuous actions;
-# an environment that is no tensor program; models in mazes of their own, every variant in one of them.
+# A probe with one input and one step, episodes of unequal length, continuous actions, an environment that is not a
+# tensor program, and mazes for agents with models.
 ALONE = [
     *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), ("RCP-A", "pendulum"),
     *((case, default_game(case)) for case in STEP_CASES if case not in MODELS),
@@ -86,10 +82,9 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("case", "game"), quick(ALONE))
-def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
-    """Three epochs of acting and learning, and an evaluation, though in company other episodes end elsewhere, and in
-    the last epoch a neighbour's weights and memory are no numbers. Members with hyperparameters of their own are so
-    many that some share a program."""
+def test_member_alone_equals_member_in_company(case: str, game: str) -> None:
+    """Bit equality over three epochs and an evaluation. In the last epoch another member's weights and memory are NaN.
+    With varied hyperparameters there are enough members for some to share a program."""
     count, steps = 8 if "own" in case else 3, steps_of(case)
     joint_loop = loop_of(case, game, 25, count, steps_per_epoch=steps)
     groups = getattr(joint_loop, "groups", None)
@@ -97,7 +92,7 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
     alone = loop_of(case, game, 25 + m, 1, steps_per_epoch=steps)
     history = []
     for epoch in (1, 2, 3):
-        if epoch == 3 and game != "pendulum":  # which takes no action that is no number
+        if epoch == 3 and game != "pendulum":  # it refuses NaN actions
             spoil(*place(joint_loop, broken))
         row, alone_row = joint_loop.epoch(), alone.epoch()
         history.append(numbers(joint_loop, row, m))
@@ -114,12 +109,12 @@ def test_a_member_alone_is_the_same_to_the_bit(case: str, game: str) -> None:
                 assert torch.equal(returns[0][0], returns[1][m]), way
     assert row[joint_loop.loss_tag][m].isfinite()
     weights = [name for name in other if name.startswith("weights")]
-    for first, second in ((history[0], history[2]), (history[1], other)):  # it has learned, and it is not the other
+    for first, second in ((history[0], history[2]), (history[1], other)):  # it learns, and members differ
         assert any(not torch.equal(first[name], second[name]) for name in weights)
     assert game == "pendulum" or any(value.isnan().any() for value in numbers(joint_loop, row, broken).values())
 
 
-# In the midst of episodes: of a tensor program and, once, of another environment.
+# Within episodes of tensor programs and of another environment.
 RESUMED = [
     *playable("probe-truncated", cases=FULL), ("RCP-A", "probe-truncated-continuous"),
     *((case, default_game(case)) for case in STEP_CASES if case not in MODELS),
@@ -130,19 +125,19 @@ RESUMED = [
 
 
 def parts(loop: Any) -> list[Any]:
-    """All that a checkpoint holds."""
+    """Everything that a checkpoint contains."""
     return [*loop.agents, *(optimizer for agent in loop.agents for optimizer in agent.optimizers), loop]
 
 
 @pytest.mark.parametrize(("case", "game"), quick(RESUMED))
-def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp_path: Path) -> None:
+def test_resumed_equals_uninterrupted(case: str, game: str, tmp_path: Path) -> None:
     source_loop, other = (loop_of(case, game, 1, 2, steps_per_epoch=22) for _ in range(2))
     for _ in range(2 if case in CASES else 4):
         source_loop.epoch()
     torch.save([part.state_dict() for part in parts(source_loop)], tmp_path / "state")
     for part, state in zip(parts(other), torch.load(tmp_path / "state", weights_only=True), strict=True):
         part.load_state_dict(state)
-    for _ in range(2):  # beyond the end of a block of 128 random numbers
+    for _ in range(2):  # longer than a block of 128 random numbers
         rows = source_loop.epoch(), other.epoch()
         for m in range(2):
             same_numbers(*(numbers(loop, row, m) for loop, row in zip((source_loop, other), rows, strict=True)))
@@ -150,8 +145,8 @@ def test_goes_on_from_its_state_as_if_nothing_had_been(case: str, game: str, tmp
 
 
 @pytest.mark.parametrize("case", [case for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)])
-def test_members_that_stay_go_on_as_if_nobody_had_left(case: str) -> None:
-    """From the state of another agent, in the midst of episodes and of what is collected for an update."""
+def test_select_does_not_change_remaining_members(case: str) -> None:
+    """From the restored state of another agent, within episodes and rollouts."""
     config = tiny(case, default_game(case), fill=20)
     full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=43) for _ in range(2))
     full_loop.epoch()
@@ -171,19 +166,16 @@ def test_members_that_stay_go_on_as_if_nobody_had_left(case: str) -> None:
         assert torch.equal(part.agent.state_dict()[name], values[members]), name
 
 
-def test_an_agent_that_lacks_something_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_agent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(agent_class("DDQN"), "learn")
     with pytest.raises(TypeError, match="ddqn.agent.Agent has no learn; every InnerAgent must have .*, select"):
         agent_class("DDQN")
 
 
-# -- what agents of whole episodes give ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("case", "kind"), [(case, kind) for case in CASES for kind, spaces in SPACES.items() if takes(case, spaces)]
 )
-def test_actions_have_the_shape_and_range_of_the_space(case: str, kind: str) -> None:
+def test_actions_fit_space(case: str, kind: str) -> None:
     spaces = SPACES[kind]
     obs = torch.randint(256, (3, 5, *spaces.obs_shape)).to(spaces.obs_dtype)
     agent = build(case, spaces, [1, 2, 3])
@@ -199,14 +191,12 @@ def test_actions_have_the_shape_and_range_of_the_space(case: str, kind: str) -> 
             assert (action >= low).all() and (action <= high).all()
 
 
-# -- the probes ------------------------------------------------------------------------------------------------------
-
 LEARNING: dict[str, Any] = {
     "lr": 5e-3, "batch_size": 64, "num_grad_steps": 30, "last_few": 30, "random_action_epochs": 0, "buffer_size": 600,
     "training_rollouts_per_worker": 30, "num_rand_action_rollouts": 60, "value_hidden_sizes": (16, 16),
     "value_lr": 1e-2, "val_func_update_interval": 1,
 }  # fmt: skip
-# One gradient step an epoch, from these episodes alone.
+# One gradient step per epoch.
 LEARNING_ON_POLICY = {
     "lr": 3e-2, "value_lr": 3e-2, "batch_episodes": 30, "max_episodes": 6000, "value_hidden_sizes": (16, 16),
     "num_grad_steps": 1,
@@ -216,79 +206,69 @@ LEARNING_BY_STEPS = {
     "training_start_time": 0, "target_update_frequency": 20, "rollout_length": 1, "num_features": 2,
 }  # fmt: skip
 LEARNING_BY_ROLLOUTS = LEARNING_BY_STEPS | {
-    "num_envs": 16,
-    "rollout_steps": 16,
-    "batch_size": 64,
-    "ppo_epochs": 4,
-    "action_std": 0.5,
-}
+    "num_envs": 16, "rollout_steps": 16, "batch_size": 64, "ppo_epochs": 4, "action_std": 0.5,
+}  # fmt: skip
 
 
 def by_rollouts(case: str) -> bool:
     return family(ALL[case][0]).package.endswith(".ppo")
 
 
-def valued(case: str) -> bool:
-    """Whether an agent of whole episodes has values."""
-    return ALL[case][0] in ("RCP-A", "AAC")
+def has_values(case: str) -> bool:
+    return ALL[case][0] in ("RCP-A", "AAC") if case in CASES else hasattr(agent_class(ALL[case][0]), "values")
 
 
-def probed(case: str) -> list[str]:
-    """The probes of a case: 5 for actions, 2 and 3 for values that states tell apart and that come later. A learned
-    model dreams of what is seen next with noise, so that only values of last steps are the true ones, and only where it
-    learns from no further ones; a draw of a latent state is another every time."""
-    # A probe shows a number and no cell; values that count novelty are not those of the probe.
+def probes_of(case: str) -> list[str]:
+    """Probe 5 tests actions, 2 and 3 values that depend on states and on later rewards. Models predict observations
+    with noise, and latent states are random, so only SimpleModel has exact values, of last steps."""
     if default_game(case) == CELLS or getattr(config_of(case), "intrinsic", "none") != "none":
-        return []
+        return []  # probes have no cells, and novelty changes values
     if by_rollouts(case):
         truncated = ["probe-truncated", "probe-truncated-continuous"]
         extra_probes = {"PPO": ["probe-2", "probe-3", *truncated, "probe-5-continuous"], "PPO-normalised": ["probe-3"],
                         "PPO-test-noise": ["probe-5-continuous"], "A2C": ["probe-truncated"]}  # fmt: skip
         return ["probe-5", *extra_probes.get(case, [])]
-    action_probes = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"]
-    if case in VARIANTS:
-        return (
-            []
-            if case in MODELS
-            else [game for game in action_probes[:2] if can_play(case, game)] + ["probe-3"] * valued(case)
-        )
     if case in MODELS[1:]:
         return ["probe-2", "probe-5"] if case == "SimpleModel" else []
-    if case in STEP_CASES:
-        return [game for game in action_probes if can_play(case, game)] + ["probe-2", "probe-3"] * hasattr(
-            agent_class(ALL[case][0]), "values"
-        )
-    action_probes = action_probes[:3] if case in FULL else ["probe-5"]
-    return [game for game in action_probes if can_play(case, game)] + ["probe-2", "probe-3"] * valued(case)
+    if case in VARIANTS and case in MODELS:
+        return []
+    names, values = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"], []
+    if case in VARIANTS:
+        names, values = names[:2], ["probe-3"] * (case in CASES and has_values(case))
+    else:
+        values = ["probe-2", "probe-3"] * has_values(case)
+        if case in CASES:
+            names = names[:3] if case in FULL else names[:1]
+    return [game for game in names if can_play(case, game)] + values
 
 
 def trained(case: str, game: str) -> Any:
     if case in STEP_CASES:
-        # a value that never ends comes back by as much a step as the discount leaves: less of it, sooner there
+        # A value without an end converges faster with a smaller discount.
         discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 600 if PROBES[game].continuous else 350)
         learning = LEARNING_BY_STEPS
         if by_rollouts(case):
             learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps
-        elif hasattr(agent_class(ALL[case][0]), "values") and steps == 350:
-            steps = 250  # values of actions come sooner than an actor
+        elif has_values(case) and steps == 350:
+            steps = 250  # action values converge faster than an actor
         depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))
         config = config_of(case, game, discount=discount, hidden_sizes=(16,) * depth, steps_per_epoch=steps, **learning)
         loop = loop_of(case, game, 1, 2, config, steps_per_epoch=steps, epochs=3)
         loop.epoch()
         return loop
     hidden = {"hidden_sizes": (16,) * len(getattr(tiny(case), "hidden_sizes", ()))}
-    learning, epochs = LEARNING, 5 if valued(case) else 8
+    learning, epochs = LEARNING, 5 if has_values(case) else 8
     if on_policy(ALL[case][0]):
-        learning, epochs = LEARNING_ON_POLICY, 80 if valued(case) else 40  # values take longer than actions
+        learning, epochs = LEARNING_ON_POLICY, 80 if has_values(case) else 40
     loop = loop_of(case, game, 1, 2, config_of(case, game, **(learning | hidden)), eval_episodes=30)
     for _ in range(epochs):
         loop.epoch()
     return loop
 
 
-@pytest.mark.parametrize(("case", "game"), quick([(case, game) for case in ALL for game in probed(case)]))
-def test_learns_the_probe(case: str, game: str) -> None:
-    """The best actions where actions matter, and the true values where there are values."""
+@pytest.mark.parametrize(("case", "game"), quick([(case, game) for case in ALL for game in probes_of(case)]))
+def test_agent_learns_probe(case: str, game: str) -> None:
+    """Best actions if actions matter, and true values if the agent has values."""
     loop, probe = trained(case, game), PROBES[game]
     if probe.best_return - probe.random_return > 0.1:
         greedy = loop.evaluate(40).returns
@@ -298,7 +278,7 @@ def test_learns_the_probe(case: str, game: str) -> None:
         assert (greedy.mean(1) > min_return).all(), f"greedy {greedy.mean(1).tolist()}, needed {min_return:.2f}"
     if not (hasattr(loop.agents[0], "values") if case in STEP_CASES else game in ("probe-2", "probe-3")):
         return
-    if probe.continuous and by_rollouts(case):  # whose values are those of a policy that still explores
+    if probe.continuous and by_rollouts(case):  # values of a policy that still explores
         return
     states = {"sign": [-1.0, 1.0], "age": [0.0, 1.0][: probe.length], "zero": [0.0]}[probe.shows]
     for agent in loop.agents:
@@ -315,13 +295,3 @@ def best_values(agent: Any, obs: Tensor) -> Tensor:
     if hasattr(agent, "_value_scale"):
         return agent._value(obs) * agent._value_scale().unsqueeze(1)
     return agent.values(obs).amax(2)
-
-
-def test_a_rollout_goes_by_the_agents_own_actions() -> None:
-    """The probe pays what the greedy action is worth, so that evaluation and acting cannot disagree."""
-    loop = loop_of("UDRL", "probe-5", 1, 2)
-    loop.epoch()
-    policy = loop.agent.begin(30, Streams([1, 2]), sample=False, evaluate=True)
-    trajectory = rollout(policy, make_environment("probe-5", 2, 30), torch.arange(60).view(2, 30))
-    right = (trajectory.action[0] == (trajectory.obs[0, ..., 0] > 0)).float()
-    assert torch.equal(trajectory.returns, right)

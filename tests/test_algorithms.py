@@ -1,4 +1,4 @@
-"""The table of docs/algorithms.md against the agents themselves."""
+"""The table of docs/algorithms.md equals the properties of the agents."""
 
 import importlib.util
 import re
@@ -25,13 +25,13 @@ def searches(name: str) -> bool:
     return family(name).learns_from == "evolution"
 
 
-def test_the_page_has_every_implementation() -> None:
+def test_page_has_every_implementation() -> None:
     assert set(table("`--implementation` | observations")) == {name for name in implementations() if not searches(name)}
     assert set(table("`--implementation` | learns")) == {name for name in implementations() if searches(name)}
 
 
 @pytest.mark.parametrize("name", [name for name in implementations() if not searches(name)])
-def test_a_row(name: str) -> None:
+def test_row_of_table(name: str) -> None:
     observations, actions, policy, proxies, code, gpu = table("`--implementation` | observations")[name]
     implementation_family, agent = family(name), agent_class(name)
     observation_kinds = (

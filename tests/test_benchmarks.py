@@ -1,4 +1,4 @@
-"""Each benchmark runs, scaled down, and reports in the agreed form. Speeds are not tested: machines differ."""
+"""Benchmarks run at small scale, and their plain loops compute the same updates as the product."""
 
 import dataclasses
 import json
@@ -30,13 +30,14 @@ from models.registry import default_config, default_configs
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
+from test_policy_gradients import make_trajectory
 
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("__init__", "common"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_benchmark_runs_and_prints_one_object_of_named_numbers(name: str, tmp_path: Path) -> None:
+def test_benchmark_prints_json(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -50,8 +51,8 @@ def test_a_benchmark_runs_and_prints_one_object_of_named_numbers(name: str, tmp_
         assert result["against"] is None or isinstance(result["against"], str), key
 
 
-def test_contenders_take_turns_and_their_median_ratio_is_held_against_the_target() -> None:
-    """After a round that does not count."""
+def test_interleave_and_verdicts() -> None:
+    """The first round is a warm-up."""
     calls: list[str] = []
     contenders = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
     assert interleave(contenders, 2) == {"a": [3, 6], "b": [4, 5]} and "".join(calls) == "baabba"
@@ -60,27 +61,24 @@ def test_contenders_take_turns_and_their_median_ratio_is_held_against_the_target
     assert verdicts == ["met: >= 5", "not met: < 5", ""]
 
 
-# -- the plain loops learn what ours learns ------------------------------------------------------------------------
-
-
-def take(network: nn.Module, flat: torch.Tensor) -> None:
-    """Weights from one vector ``[D]``: each layer's, ``[inputs, outputs]``, and behind it its biases."""
+@torch.no_grad()
+def load_flat(network: nn.Module, flat: torch.Tensor) -> None:
+    """Loads weights from one vector ``[D]``: each layer's weights, ``[inputs, outputs]``, then its biases."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear):
-            weight, bias, flat = flat.detach().split(
-                (layer.weight.numel(), layer.out_features, len(flat) - layer.weight.numel() - layer.out_features)
-            )
-            layer.weight.data.copy_(weight.view(layer.in_features, layer.out_features).T)
-            layer.bias.data.copy_(bias)
+            count, outputs = layer.weight.numel(), layer.out_features
+            layer.weight.data.copy_(flat[:count].view(layer.in_features, outputs).T)
+            layer.bias.data.copy_(flat[count : count + outputs])
+            flat = flat[count + outputs :]
 
 
 def flat_of(network: nn.Module) -> torch.Tensor:
-    """The inverse of `take`."""
+    """The inverse of `load_flat`."""
     linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
     return torch.cat([part.detach().flatten() for layer in linear for part in (layer.weight.T, layer.bias)])
 
 
-def test_the_plain_policy_is_the_network_we_compare_it_with() -> None:
+def test_plain_behavior_policy() -> None:
     network, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1]), "relu"), BehaviorPolicy()
     plain.take_weights(network.named_weights())
     obs, command = torch.randn(5, 8), torch.rand(5, 2) * 100
@@ -90,7 +88,7 @@ def test_the_plain_policy_is_the_network_we_compare_it_with() -> None:
 
 
 def settings_of(preset: str) -> tuple[Any, Any]:
-    """Settings of the agent and of the synthetic environment, for CartPole."""
+    """Agent and synthetic environment for CartPole."""
     return default_configs("SE", "cartpole", {"preset": preset}, "DDQN")
 
 
@@ -107,7 +105,7 @@ both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])
 
 
 @both_presets
-def test_the_plain_ddqn_has_the_settings_of_ours(preset: str) -> None:
+def test_plain_ddqn_settings(preset: str) -> None:
     plain, (agent, config) = plain_ddqn.PRESETS[preset], settings_of(preset)
     assert plain.activation.__name__ == {"tanh": "Tanh", "relu": "ReLU"}[agent.activation]
     agent_settings = (agent.hidden_sizes[0], agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init,
@@ -119,14 +117,11 @@ def test_the_plain_ddqn_has_the_settings_of_ours(preset: str) -> None:
 
 
 @both_presets
-def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
+def test_plain_ddqn_update(preset: str) -> None:
     torch.manual_seed(0)
     our_agent, _ = ddqn_and_proxies(preset)
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)
-    with torch.no_grad():
-        our_agent.target_parameters.add_(
-            0.3 * torch.randn_like(our_agent.target_parameters)
-        )  # apart, so that it matters which network does what
+    our_agent.target_parameters.data += 0.3 * torch.randn_like(our_agent.target_parameters)
     plain_ddqn.take_weights(plain.online, our_agent.network.layers(our_agent.flat_parameters), 0)
     plain_ddqn.take_weights(plain.target, our_agent.network.layers(our_agent.target_parameters), 0)
     old_weights = flat_of(plain.online)
@@ -148,7 +143,7 @@ def test_the_plain_ddqn_computes_our_update(preset: str) -> None:
 
 
 @both_presets
-def test_the_plain_synthetic_environment_steps_like_ours(preset: str) -> None:
+def test_plain_synthetic_environment(preset: str) -> None:
     _, program = ddqn_and_proxies(preset)
     stage = plain_ddqn.SyntheticEnvironment(plain_ddqn.PRESETS[preset])
     for name in ("state", "reward", "done"):
@@ -160,14 +155,12 @@ def test_the_plain_synthetic_environment_steps_like_ours(preset: str) -> None:
         next_obs, reward, done, _ = stage.step(action)
         torch.testing.assert_close(next_obs, expected.next_state[1, 0])
         torch.testing.assert_close(reward, expected.reward[1])
-        torch.testing.assert_close(
-            torch.as_tensor(done).float().view(1),
-            expected.done[1] if stage.raw_done else (expected.done[1] > 0.5).float(),
-        )
+        expected_done = expected.done[1] if stage.raw_done else (expected.done[1] > 0.5).float()
+        torch.testing.assert_close(torch.as_tensor(done).float().view(1), expected_done)
 
 
 @pytest.mark.parametrize("implementation", ["CPG", "AAC"])
-def test_the_plain_policy_gradient_learns_like_ours(implementation: str) -> None:
+def test_plain_policy_gradient(implementation: str) -> None:
     config = dataclasses.replace(default_config(implementation, ""), hidden_sizes=(16, 12), value_hidden_sizes=(10,))
     our_agent = PolicyGradientAgent(config, Spaces((8,), Discrete(4)), [1])
     plain = plain_pg.PlainTraining(config, 0)
@@ -177,24 +170,15 @@ def test_the_plain_policy_gradient_learns_like_ours(implementation: str) -> None
         pairs.append((plain.critic, our_agent.network.critic))
     old_weights = [network.flat.detach().clone() for _, network in pairs]
     for (plain_network, _), flat in zip(pairs, old_weights, strict=True):
-        take(plain_network, flat[0])
-    for _ in range(3):
-        trajectory = episodes_of(3, 7)
+        load_flat(plain_network, flat[0])
+    for seed in range(3):
+        trajectory = make_trajectory([[3, 7]], seed=seed)
         plain.learn([plain_episode(trajectory, 0), plain_episode(trajectory, 1)])
         our_agent.observe(trajectory)
         our_agent.learn()
     for (plain_network, network), first in zip(pairs, old_weights, strict=True):
         torch.testing.assert_close(flat_of(plain_network), network.flat[0].detach(), atol=1e-5, rtol=0)
         assert (network.flat - first).abs().max() > 2 * config.lr
-
-
-def episodes_of(*lengths: int) -> Trajectory:
-    """Random episodes of one member side by side; all but the first end at the time limit."""
-    shape, steps = (max(lengths), 1, len(lengths)), torch.arange(max(lengths)).view(-1, 1, 1)
-    valid, last = steps < torch.tensor(lengths), steps == torch.tensor(lengths) - 1
-    obs, action, reward = torch.randn(*shape, 8), torch.randint(4, shape), torch.randn(shape) * valid
-    first = torch.arange(len(lengths)) == 0
-    return Trajectory(obs, action, reward, last & first, last & ~first, valid, obs[-1], reward.sum(0))
 
 
 def plain_episode(trajectory: Trajectory, env: int) -> plain_pg.Episode:
@@ -205,7 +189,7 @@ def plain_episode(trajectory: Trajectory, env: int) -> plain_pg.Episode:
 
 
 def model_agent(name: str, **changes: Any) -> Any:
-    """Two seeds on mazes of 4 x 4 after thirty steps, so that memory holds ends too."""
+    """Two seeds on mazes after thirty steps."""
     values = {
         "implementation": name, "gamename": "procmaze", "num_seeds": 2, "seed": 3, "buffer_size": 50,
         "hidden_sizes": (16, 16), "batch_size": 4,
@@ -222,34 +206,13 @@ def model_update(agent: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
-def test_the_work_of_an_update_is_what_torch_counts(name: str) -> None:
+def test_flops_of_update(name: str) -> None:
     latent = {"num_features": 3, "feature_width": 5} if name == "CategoricalLatent" else {}
     agent = model_agent(name, rollout_length=5, **latent)
     model_update(agent)
     with FlopCounterMode(display=False) as counter:
         model_update(agent)
-    # Ours makes no matrix products of the last layers of heads, 16 units to one number: for both, a pass over the 20
-    # steps of rollouts and three over a batch of 4.
+    # The last layers of heads, 16 units to one number, are no matrix products: for both, a pass over the 20 steps of
+    # rollouts and three over a batch of 4.
     heads = 0 if name in ("ER", "PerfectModel") else 2 * 2 * 16 * (20 + 3 * 4)
     assert counter.get_total_flops() == agent.members * (round(1e9 * plain_mg.update_gflop(agent)) - heads)
-
-
-def test_the_plain_replay_learns_like_ours() -> None:
-    agent = model_agent("ER")
-    agents = plain_mg.plain_agents(agent)
-    assert [len(plain.rows[0]) for plain in agents] == [30, 30]
-    online = agent.values.q_network
-    for member, plain in enumerate(agents):
-        take(plain.values, online.flat[member])
-        take(plain.target, agent.values.target_parameters[member])
-    old_weights = online.flat.detach().clone()
-    for _ in range(3):
-        uniform = torch.rand(2, 4)
-        agent.update({"rows": uniform})
-        for member, plain in enumerate(agents):
-            obs, action, reward, next_obs, going_on = (part[(uniform[member] * 30).long()] for part in plain.rows)
-            plain.update(obs.float(), action, reward, next_obs.float(), going_on)
-    for member, plain in enumerate(agents):
-        plain_weights = flat_of(plain.values)  # ours has a tail that fills up a vector block
-        torch.testing.assert_close(plain_weights, online.flat[member, : len(plain_weights)].detach(), atol=1e-6, rtol=0)
-    assert (online.flat - old_weights).abs().max() > 2 * agent.config.lr

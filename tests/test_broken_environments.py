@@ -1,4 +1,4 @@
-"""However a Gymnasium environment breaks its word, one line says where, what it gave and what is expected."""
+"""Faulty Gymnasium environments end with one line that names the place, the value and the expectation."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence
 
 import trainer
 from control.loops import rollout
@@ -36,20 +36,6 @@ def endless() -> Any:
         time.sleep(0.02)
 
 
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise ValueError
-
-
-class Panic(BaseException):
-    """As of libraries in Rust."""
-
-
-class Unconvertible:
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise OSError
-
-
 def changed(**spaces: Any) -> Any:
     return lambda env: (vars(env).update(spaces), (ZEROS, {}))[1]
 
@@ -59,66 +45,38 @@ def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
     return {"observation_space": space, "reset": lambda env: (good, {}), "obs": bad}
 
 
-# What an environment does otherwise -> what is said of it. `step` and `reset` are called; other names of a step's parts
-# replace these; names of spaces replace those.
+# Changes to a correct environment, and the message. Functions replace `step` and `reset`, other values a part of a step
+# or a space.
 STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "one number": ({"obs": 0.5}, "observation is 0.5; expected an array of float32 [2]"),
-    "longer": ({"obs": np.ones(3, np.float32)}, "is an array of float32 [3]; expected an array of float32 [2]"),
     "ragged": ({"obs": [[1.0], 2.0]}, "observation is of type list; expected an array of float32 [2]"),
-    "complex": ({"obs": np.ones(2, np.complex64)}, "observation is an array of complex64 [2]; expected"),
-    "text": ({"obs": ["0.5", "1"]}, "observation is an array of <U3 [2]; expected"),
-    "objects": ({"obs": np.array([0.5, None])}, "observation is an array of object [2]; expected"),
     "a mapping": ({"obs": {"a": 1}}, "observation is of type dict; expected an array of float32 [2]"),
-    "unconvertible": ({"obs": Unconvertible()}, "observation is of type Unconvertible; expected"),
     "NaN": ({"obs": np.float32([0, np.nan])}, "observation is nan; it must be finite"),
-    "too large": ({"obs": np.array([0, 1e39])}, "observation is inf; it must be finite"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "observation lacks 'a'; expected 'a', 'b'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "observation is of type tuple; expected Dict("),
     "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}),
                         "observation['a'] is 3; expected Discrete(3)"),
-    "below the first": (gives(Discrete(3), 0, -1), "observation is -1; expected Discrete(3)"),
     "half": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 0, "b": [0, 0.5]}),
              "observation['b'] holds 0.5; expected numbers of int32"),
-    "another choice": (gives(MultiDiscrete([2, 3]), np.array([0, 0]), np.array([0, 3])), "ed MultiDiscrete([2 3])"),
-    "not binary": (gives(MultiBinary(2), np.array([0, 1]), np.array([0, 2])), "expected MultiBinary(2)"),
-    "too few": (gives(Tuple([Discrete(2), Discrete(2)]), (0, 0), (0,)), "observation is of type tuple; expected Tu"),
     "reshaped": (gives(Box(-1, 1, (2, 2)), np.zeros((2, 2)), np.zeros(4)),
                  "is an array of float64 [4]; expected an array of float32 [2, 2]"),
-    "bright image": (gives(IMAGE, BLACK, BLACK + 300.0), "observation holds 300.0; expected numbers of uint8"),
     "dark image": (gives(IMAGE, BLACK, BLACK.astype(int) - 1), "observation holds -1; expected numbers of uint8"),
-    "small image": (gives(IMAGE, BLACK, BLACK[1:]),
-                    "is an array of uint8 [7, 8, 3]; expected an array of uint8 [8, 8, 3]"),
-    "no screen": (gives(Dict(screen=IMAGE), {"screen": BLACK}, {}), "observation lacks 'screen'; expected 'screen'"),
     "reward as text": ({"reward": "1.5"}, "reward is '1.5'; expected a number"),
-    "reward of NumPy's text": ({"reward": np.str_("2")}, "reward is '2'; expected a number"),
-    "no reward": ({"reward": None}, "reward is None; expected a number"),
     "rewards": ({"reward": np.ones(2)}, "reward is an array of float64 [2]; expected a number"),
-    "complex reward": ({"reward": 1 + 2j}, "reward is (1+2j); expected a number"),
     "reward of NaN": ({"reward": np.nan}, "reward is nan; it must be finite"),
-    "too large a reward": ({"reward": 1e39}, "reward is inf; it must be finite"),
     "reward of 400 digits": ({"reward": 10**400}, "OverflowError: int too large to convert to float"),
-    "not terminated": ({"terminated": None}, "terminated is None; expected True or False"),
     "terminated twice": ({"terminated": np.ones(2, bool)}, "terminated is an array of bool [2]; expected True"),
-    "half truncated": ({"truncated": 0.5}, "truncated is 0.5; expected True or False"),
-    "empty truncation": ({"truncated": []}, "truncated is of type list; expected True or False"),
     "info is a list": ({"info": []}, "info is of type list; expected a mapping"),
     "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},
                     "step did not give observation, reward, terminated, truncated and info (ValueError: not enough"),
-    "nothing": ({"step": lambda env: None}, "step did not give observation, reward, terminated, truncated and info ("),
     "its own mistake": ({"step": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, "ValueError: too many values"),
     "exits": ({"step": lambda env: sys.exit(0)}, "SystemExit: 0"),
-    "closes a generator": ({"step": lambda env: raising(GeneratorExit())}, "GeneratorExit: GeneratorExit"),
-    "panics": ({"step": lambda env: raising(Panic("oh"))}, "Panic: oh"),
     "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),
-    "unprintable": ({"step": lambda env: raising(Unprintable())}, "Unprintable: Unprintable"),
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
     "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is inf; it must be finite"),
-    "three": ({"reset": lambda env: (ZEROS, {}, 0)}, "reset did not give observation and info (ValueError: too many"),
-    "nothing at all": ({"reset": lambda env: None}, "reset did not give observation and info (TypeError: cannot"),
     "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
-    "exits at reset": ({"reset": lambda env: sys.exit("bye")}, "SystemExit: bye"),
     "more actions": ({"reset": changed(action_space=Discrete(3))},
                      "its action space is Discrete(3); expected Discrete(2)"),
     "other observations": ({"reset": changed(observation_space=Box(-1, 1, (3,)))},
@@ -126,33 +84,15 @@ RESETS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def mutated(space: Any, **values: Any) -> Any:
-    vars(space).update(values)
-    return space
-
-
 OTHER = "allowed: Discrete, or Box of floats with finite bounds, each low below its high"
 SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "no observations": ({"observation_space": Box(-1, 1, (0,))}, "(0,), float32) holds 0 numbers; allowed: 1 to"),
-    "empty images": ({"observation_space": Box(0, 255, (0, 8, 3), np.uint8)}, "(0, 8, 3), uint8) holds 0 numbers"),
-    "huge": ({"observation_space": Discrete(10**12)}, "Discrete(1000000000000) holds 1000000000000 numbers; allowed"),
     "no space": ({"observation_space": "Box"}, "its observation space Box cannot be flattened to numbers"),
-    "no space at all": ({"observation_space": None}, "its observation space None cannot be flattened to numbers"),
-    "no action space": ({"action_space": None}, f"its action space None is not supported; {OTHER}"),
-    "no actions": ({"action_space": mutated(Discrete(2), n=0)}, f"Discrete(0) is not supported; {OTHER}"),
-    "one point": ({"action_space": Box(np.float32([-1, 2]), np.float32([1, 2]))}, OTHER),
-    "one float32": ({"action_space": Box(1.0, 1.0 + 1e-12, (1,), np.float64)}, OTHER),
-    "low above high": ({"action_space": mutated(Box(-1, 1, (1,)), low=np.float32([2]))}, OTHER),
     "too wide": ({"action_space": Box(-3e38, 3e38, (1,))}, OTHER),
-    "whole numbers": ({"action_space": Box(0, 5, (1,), np.int32)}, OTHER),
-    "too many": ({"action_space": Discrete(10**12)}, OTHER),
-    "bits as actions": ({"action_space": MultiBinary(4)}, f"its action space MultiBinary(4) is not supported; {OTHER}"),
     "unbounded": ({"action_space": Box(-np.inf, np.inf, (2,))}, OTHER),
-    "several choices": ({"action_space": MultiDiscrete([2, 3])}, OTHER),
-    "a tuple as actions": ({"action_space": Tuple([Discrete(2)])}, OTHER),
+    "whole numbers": ({"action_space": Box(0, 5, (1,), np.int32)}, OTHER),
+    "bits as actions": ({"action_space": MultiBinary(4)}, f"its action space MultiBinary(4) is not supported; {OTHER}"),
     "a sequence": ({"observation_space": Sequence(Discrete(2))}, "cannot be flattened to numbers"),
-    "exits when made": ({"made": lambda env: sys.exit(3)}, "it cannot be made (SystemExit: 3)"),
-    "fails when made": ({"made": lambda env: raising(Unprintable())}, "it cannot be made (Unprintable: Unprintable)"),
 }  # fmt: skip
 FAULTS = STEPS | RESETS | SPACES | {
     "honest": ({}, ""),
@@ -164,13 +104,12 @@ FAULTS = STEPS | RESETS | SPACES | {
     "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is nan; it must be finite"),
     "cannot close": ({"close": lambda env: sys.exit(1)}, ""),
     "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: SystemExit: 1"),
-    "draws floats": ({"render": lambda env: np.zeros((4, 4, 3))}, "broken drew no picture"),
     "draws nothing": ({"render": lambda env: np.zeros((1, 0, 3), np.uint8)}, "broken drew no picture"),
 }  # fmt: skip
 
 
 class Broken(gym.Env):
-    """Breaks its word as the table says; with an odd seed only, where there is one. Episodes have one step."""
+    """Faults as the table says, in episodes with an odd seed. Episodes have one step."""
 
     metadata = {"render_modes": ["rgb_array"]}
 
@@ -218,34 +157,25 @@ def one_step(environment: Any, envs: int = 1) -> Step:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-@pytest.mark.parametrize("fault", [*STEPS, "lacks a number", "tells text", "tells NaN"])
-def test_faults_of_a_step(fault: str) -> None:
-    environment = start_environment(fault, *(("a", "b") if fault not in STEPS else ()))
+@pytest.mark.parametrize("fault", [*STEPS, *RESETS, "lacks a number", "tells text", "tells NaN"])
+def test_faults_of_steps_and_resets(fault: str) -> None:
     with pytest.raises(EnvironmentFault) as caught:
-        one_step(environment)
-    line = str(caught.value)
-    assert line.startswith("environment broken, step 1 of the episode with seed 7: ") and "\n" not in line
+        one_step(start_environment(fault, *(() if fault in STEPS | RESETS else ("a", "b"))))
+    line, step = str(caught.value), 0 if fault in RESETS else 1
+    assert line.startswith(f"environment broken, step {step} of the episode with seed 7: ") and "\n" not in line
     assert FAULTS[fault][1] in line
 
 
-@pytest.mark.parametrize("fault", RESETS)
-def test_faults_of_a_reset(fault: str) -> None:
-    with pytest.raises(EnvironmentFault) as caught:
-        start_environment(fault)
-    line = str(caught.value)
-    assert line.startswith("environment broken, step 0 of the episode with seed 7: ") and FAULTS[fault][1] in line
-
-
 @pytest.mark.parametrize("fault", SPACES)
-def test_spaces_that_nothing_can_be_learned_with_are_refused_when_it_is_made(fault: str) -> None:
+def test_unsupported_spaces(fault: str) -> None:
     with pytest.raises(SettingError) as caught:
         GymnasiumEnvironment(game(fault), 1, 1)
     line = str(caught.value)
     assert line.startswith("gamename is 'broken': ") and FAULTS[fault][1] in line and "\n" not in line
 
 
-def test_faults_of_pictures_and_of_closing(capsys: Shown) -> None:
-    for fault in ("cannot draw", "draws floats", "draws nothing"):
+def test_render_and_close_faults(capsys: Shown) -> None:
+    for fault in ("cannot draw", "draws nothing"):
         environment = GymnasiumEnvironment(game(fault), 1, 1, render=True)
         environment.reset(torch.tensor([[0]]))
         with pytest.raises(EnvironmentFault, match=FAULTS[fault][1]):
@@ -254,7 +184,7 @@ def test_faults_of_pictures_and_of_closing(capsys: Shown) -> None:
     assert capsys.readouterr().err == "warning: environment broken could not be closed: SystemExit: 1\n"
 
 
-def test_ctrl_c_is_no_fault() -> None:
+def test_keyboard_interrupt_is_no_fault() -> None:
     with pytest.raises(KeyboardInterrupt):
         one_step(start_environment("interrupts"))
 
@@ -267,7 +197,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_what_means_the_same_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equivalent_types_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in HONEST[name]:
         monkeypatch.setitem(FAULTS, "honest", ({name: value}, ""))
         step = one_step(start_environment("honest"))
@@ -275,15 +205,15 @@ def test_what_means_the_same_is_taken(name: str, monkeypatch: pytest.MonkeyPatch
         assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
 
 
-def test_spaces_that_are_made_anew_at_each_reset_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_spaces_after_reset_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     changed_reset = changed(observation_space=Box(-1, 1, (2,)), action_space=Discrete(2))
     monkeypatch.setitem(FAULTS, "honest", ({"reset": changed_reset}, ""))
     assert one_step(start_environment("honest")).terminated.item()
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_worker_is_its_fault() -> None:
-    """What else goes wrong in a worker is in test_workers.py."""
+def test_keyboard_interrupt_in_worker() -> None:
+    """test_workers.py has other faults of workers."""
     environment = ParallelEnvironment(game("interrupts"), 1, 2, 2)
     environment.reset(torch.tensor([[0, 1]]))
     with pytest.raises(EnvironmentFault, match=re.escape(FAULTS["interrupts"][1])):
@@ -292,8 +222,7 @@ def test_ctrl_c_in_a_worker_is_its_fault() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_does_not_answer(capfd: Shown) -> None:
-    """It is killed, and the fault names the flag."""
+def test_worker_timeout(capfd: Shown) -> None:
     environment = ParallelEnvironment(game("hangs"), 1, 2, 2, step_timeout=60.0)
     environment.reset(torch.tensor([[0, 1]]))
     environment._timeout = 1.0
@@ -302,7 +231,7 @@ def test_a_worker_that_does_not_answer(capfd: Shown) -> None:
     assert environment._workers == []
 
 
-def test_an_episode_without_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     monkeypatch.setattr(rollout, "LONG", 5)
     rollout._note_length.cache_clear()
     environment, calls = start_environment("never ends"), []
@@ -321,7 +250,7 @@ def test_an_episode_without_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.parametrize("extra_flags", [[], ["--step_timeout", "60"]], ids=["here", "worker"])
-def test_a_run_ends_with_the_line(extra_flags: list[str], logdir: Any, capsys: Shown) -> None:
+def test_run_ends_with_message(extra_flags: list[str], logdir: Any, capsys: Shown) -> None:
     argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *extra_flags]
     line = refused(trainer.main, argv, "SystemExit: 0", capsys, run_started=True)
     assert re.fullmatch(r"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0\n", line)

@@ -1,4 +1,4 @@
-"""ButtonGrid: its rules by hand, its arrangements and reward rates, and a plain Python version beside it."""
+"""ButtonGrid: steps by hand, distributions, and parity with plain Python."""
 
 from itertools import combinations
 from typing import Any
@@ -11,9 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from envs.buttongrid import ButtonGrid
-from envs.seeded import uniform_at
 from envs.tensor import TensorEnvironment
-from hashed import plain_uniform_at, random_actions, reward_rate, seeds_with_event
+from hashed import plain_uniform_at, random_actions, reward_rate
 
 STAY, UP, LEFT, DOWN, RIGHT = range(5)
 QUIET = {"spontaneous_reset": False}
@@ -27,20 +26,13 @@ def at(row: int, col: int, on: list[int], seed: int = 0, **settings: bool) -> Te
 
 
 def play_actions(environment: TensorEnvironment, *actions: int) -> tuple[list[int], list[float]]:
-    """Row, column, cells, states (the seed and the count left out), and the rewards of the steps."""
+    """Row, column, cells and states, without seed and step count, and the rewards."""
     rewards = [environment.step(torch.tensor([[action]])).reward.item() for action in actions]
     return environment.state[0, 0, 2:].tolist(), rewards
 
 
-def seed_with_event(step: int = 1) -> int:
-    """One whose events of the grid of `at` come in that step and in none of the others up to the fourth."""
-    seeds = seeds_with_event(5 * step + 1, 1 / 160)
-    no_other_events = [uniform_at(seeds, 5 * t + 1) >= 1 / 160 for t in range(1, 5) if t != step]
-    return int(seeds[torch.stack(no_other_events).all(0)][0])
-
-
 def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int]:
-    """Row, column, cells and states as the numbers of a step say."""
+    """Row, column, cells and states from the random numbers of a step."""
     draws = [plain_uniform_at(seed, step * (3 + buttons) + 2 + i) for i in range(2 + buttons)]
     cells: list[int] = []
     for draw, n in zip(draws[2:], range(size**2 - buttons + 1, size**2 + 1), strict=True):
@@ -49,20 +41,15 @@ def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int
     return [int(draws[0] * size), int(draws[1] * size), *cells, *[0] * buttons]
 
 
-def fresh(seed: int, step: int) -> list[int]:
-    """The new arrangement of the grid of `at` that comes after that step."""
-    return plain_arrangement(4, 2, seed, step)
-
-
-# where the player is, what is on, the moves, the place and states after them, and the rewards
+# Player, states of buttons, actions, final state, and rewards.
 BY_HAND: list[tuple[tuple[int, int], list[int], list[int], list[int], list[int]]] = [
     ((1, 1), [0, 0], [RIGHT], [1, 2, 0, 6, 0, 1], [0]),
     ((1, 1), [0, 1], [RIGHT], [1, 2, 0, 6, 0, 0], [0]),
     ((1, 1), [0, 0], [RIGHT, RIGHT, LEFT], [1, 2, 0, 6, 0, 0], [0, 0, 0]),
     ((1, 0), [0, 0], [UP], [0, 0, 0, 6, 1, 0], [0]),
-    # Without a move nothing toggles: on the button in the corner the edge stops two of these.
+    # Without a move nothing toggles, also at the edge.
     *(((0, 0), on, [action], [0, 0, 0, 6, *on], [0]) for action in (STAY, UP, LEFT) for on in ([0, 1], [1, 0])),
-    # The step after all are on pays and starts anew, also where its move would switch one off.
+    # The step after all are on pays and creates a new arrangement.
     ((1, 0), [0, 1], [UP], [0, 0, 0, 6, 1, 1], [0]),
     ((1, 0), [0, 1], [UP, DOWN], plain_arrangement(4, 2, 3, 2), [0, 1]),
     ((1, 0), [0, 1], [UP, DOWN, STAY], plain_arrangement(4, 2, 3, 2), [0, 1, 0]),
@@ -75,37 +62,18 @@ def test_steps_by_hand(place: Any, on: list[int], actions: list[int], where: lis
     assert play_actions(at(*place, on, seed=3, **QUIET), *actions) == (where, rewards)
 
 
-def test_an_event_switches_all_on_after_the_toggle() -> None:
-    seed = seed_with_event()
-    assert play_actions(at(1, 1, [0, 1], seed), RIGHT) == ([1, 2, 0, 6, 1, 1], [0])
-    assert play_actions(at(3, 3, [0, 0], seed), STAY, STAY) == (fresh(seed, 2), [0, 1])
-    assert play_actions(at(1, 1, [0, 1], seed, **QUIET), RIGHT) == ([1, 2, 0, 6, 0, 0], [0])
-    # In the step that pays it is lost.
-    assert play_actions(at(3, 3, [1, 1], seed), STAY, STAY) == (fresh(seed, 1), [1, 0])
-
-
-def test_an_event_may_start_anew_instead() -> None:
-    seed = seed_with_event(2)
-    environment = at(3, 3, [0, 1], seed, activate_on_reset=False)
-    assert play_actions(environment, UP) == ([2, 3, 0, 6, 0, 1], [0])
-    assert play_actions(environment, UP, STAY) == (fresh(seed, 2), [0, 0])
-    assert play_actions(at(3, 3, [1, 1], seed, activate_on_reset=False), UP) == (fresh(seed, 1), [1])
-    event_seed = seed_with_event()
-    assert play_actions(at(3, 3, [1, 1], event_seed, activate_on_reset=False), UP) == (fresh(event_seed, 1), [1])
-
-
 PUBLISHED = [(4, 0.01085, 0.00013), (5, 0.00626, 0.00010), (10, 0.00107, 0.00005)]
 
 
 @pytest.mark.parametrize(("size", "published", "their_error"), PUBLISHED)
-def test_reward_rate_of_random_play(size: int, published: float, their_error: float) -> None:
+def test_random_reward_rate_matches_published(size: int, published: float, their_error: float) -> None:
     dynamics = ButtonGrid(size)
     rate, error = reward_rate(dynamics, random_actions(dynamics, 100, 5_000))
     assert abs(rate - published) < 3 * (error**2 + their_error**2) ** 0.5
 
 
 def arranged(dynamics: ButtonGrid, within: bool, number: int) -> Tensor:
-    """``[number, K']`` arrangements that start episodes, or that follow upon a success at their third step."""
+    """Arrangements ``[number, K']`` of initial states, or after a success in the third step."""
     seeds = torch.arange(number)[None]
     state = dynamics.initial(seeds)
     if within:
@@ -119,7 +87,7 @@ def arranged(dynamics: ButtonGrid, within: bool, number: int) -> Tensor:
 
 @pytest.mark.parametrize("within", [False, True])
 def test_arrangements_are_uniform(within: bool) -> None:
-    """Player's cell and set of button cells together: 9 x 36 equally likely ones on a grid of 3 x 3."""
+    """9 x 36 combinations of player and buttons on a grid of 3 x 3."""
     row, col, first_cell, second_cell, *on = arranged(ButtonGrid(3, 2), within, 50_000).unbind(-1)
     assert not torch.stack(on).any() and (first_cell != second_cell).all()
     low, high = torch.minimum(first_cell, second_cell), torch.maximum(first_cell, second_cell)
@@ -166,7 +134,7 @@ DYNAMICS = st.tuples(st.integers(2, 5), st.integers(1, 4), st.booleans(), st.boo
 
 @settings(max_examples=100, deadline=None)
 @given(DYNAMICS, st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 4), max_size=50))
-def test_every_step_equals_plain_pythons(dynamics: tuple[int, int, bool, bool], seed: int, actions: list[int]) -> None:
+def test_steps_equal_plain_python(dynamics: tuple[int, int, bool, bool], seed: int, actions: list[int]) -> None:
     environment = TensorEnvironment(ButtonGrid(*dynamics), 1, 1)
     place = plain_arrangement(*dynamics[:2], seed, 0)
     assert environment.reset(torch.tensor([[seed]]))[0, 0].tolist() == plain_observation(dynamics[0], place)

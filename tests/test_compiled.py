@@ -1,4 +1,4 @@
-"""Compiled inner loops against torch's, for every option; members by themselves; tests; what has no machine code."""
+"""Compiled training loops against torch, for every option."""
 
 import dataclasses
 import types
@@ -26,7 +26,7 @@ from control.loops import compiled  # noqa: E402
 from models.agents.tabular.compiled import _first  # noqa: E402
 from models.compiled import better  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("compiled")  # which compiles once
+pytestmark = pytest.mark.xdist_group("compiled")  # one process compiles
 
 SMALL = "--hidden_sizes 7 --batch_size 5 --lr 0.01"
 DDQNS = {
@@ -35,7 +35,6 @@ DDQNS = {
     "tanh, three layers": "SE --gamename acrobot --activation tanh --hidden_sizes 7,7,7 --proxy_hidden_layer 2",
     "prelu": "SE --gamename cartpole --activation prelu --proxy_activation_fn prelu",
     "identity": "SE --gamename acrobot --activation identity --proxy_activation_fn tanh --proxy_hidden_size 9",
-    "wide, large batch": "RN --gamename cartpole-200 --mode 1 --hidden_sizes 33 --batch_size 40",
     "dueling": "SE --gamename acrobot --agent DuelingDDQN --feature_dim 6",
     "dueling, two layers": "RN --gamename cartpole-200 --mode 2 --agent DuelingDDQN --feature_dim 5 --hidden_sizes 7,7",
     "mean over the batch": "SE --gamename cartpole --agent DuelingDDQN --feature_dim 6 --dueling_mean batch",
@@ -49,14 +48,12 @@ DDQNS = {
     "late start": "RN --gamename mountaincar --mode 2 --init_episodes 0 --fill 40 --tau 0.3 --discount 0.7",
     "repeated": "RN --gamename mountaincar --action_repeat 3 --mode 2 --agent DDQN --time_limit 40",
     "potential 0 at the end": "RN --gamename cartpole-200 --mode 2 --rn_terminal zero --rn_output_scale 3",
-    "no potential": "RN --gamename cartpole-200 --mode 0",
     "one-hot": "SE --gamename cliff --agent DDQN",
     "linear networks": "SE --gamename cartpole --proxy_hidden_layer 0",
     "a linear reward": "RN --gamename cartpole-200 --mode 2 --proxy_hidden_layer 0",
-    "a map": "RN --gamename cliff --agent DDQN --mode 2 --no_vary_hp",
     "several environments": "RN --gamename cartpole-200 --mode 1 --num_envs 3",
 }
-# Not from energy by hand, to which a network would be fitted for a second.
+# The default initialization would fit a network to the energy for a second.
 CAR = (
     "RN --gamename mountaincar-continuous --mode 2 --rn_init torch --agent TD3 "
     "--fill 20 --batch_size 5 --hidden_sizes 7"
@@ -71,11 +68,7 @@ TD3S = {
     **{
         f"a bandit with a target, {form}": f"SE --gamename {game} --agent TD3 --proxy bandit --preset two_stage "
         f"--fill 20 --hidden_sizes 7 --batch_size 5 --reward_form {form} --first_states {states} --buffer_size 50"
-        for form, game, states in (
-            ("absolute", "pendulum", "table"),
-            ("squared", "mountaincar-continuous", "latent"),
-            ("exponential", "pendulum", "latent"),
-        )
+        for form, game, states in (("absolute", "pendulum", "table"), ("squared", "mountaincar-continuous", "latent"))
     },
     "one critic": f"{CAR.replace('TD3', 'DDPG')} --action_repeat 2",
     "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_sizes 7,7 --batch_size 5 "
@@ -124,10 +117,10 @@ def loop_of(argv: str, **changes: Any) -> InnerLoop:
 
 
 def begin_loop(loop: InnerLoop, seeds: list[int], rows: list[int] | None = None) -> StepLoop:
-    """Agents on random proxies whose episodes end soon now and then."""
+    """Agents on random proxies with short and long episodes."""
     parameters = loop.stages.parameters
     proxies = 2 * loop.stages.initial(Streams(range(3)))
-    if getattr(parameters, "has_target", False):  # which says 0 at first
+    if getattr(parameters, "has_target", False):  # initially 0
         proxies[:, : parameters.searched] += Streams(range(3)).normal(parameters.searched)
     return loop.begin(proxies[rows or range(len(seeds))], seeds)
 
@@ -166,42 +159,34 @@ def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: floa
 
 
 @pytest.mark.parametrize("case", DDQNS)
-def test_ddqn_is_torch_s_but_for_rounding(case: str) -> None:
-    argv = DDQNS[case]
-    outcomes = train_both(argv, 150, train_episodes=None, inner_rule="budget")
-    agree(*outcomes, 2e-4)
+def test_ddqn_equals_torch(case: str) -> None:
+    agree(*train_both(DDQNS[case], 150, train_episodes=None, inner_rule="budget"), 2e-4)
 
 
 @pytest.mark.parametrize("case", TD3S)
-def test_td3_is_torch_s_but_for_rounding(case: str) -> None:
+def test_td3_equals_torch(case: str) -> None:
     agree(*train_both(TD3S[case], 90), 2e-4)
 
 
 @pytest.mark.parametrize("case", PPOS)
-def test_ppo_is_torch_s_but_for_rounding(case: str) -> None:
+def test_ppo_equals_torch(case: str) -> None:
     old, new, first, second = train_both(PPOS[case], 130, train_episodes=None, inner_rule="budget")
     agree(old, new, first, second, 5e-4)
-    old_agent, other = (loop.agent for loop in (old, new))
-    assert (
-        old_agent.optimizer.count == other.optimizer.count > 5 and old_agent.rollout.position == other.rollout.position
-    )
+    assert old.agent.optimizer.count == new.agent.optimizer.count > 5
+    assert old.agent.rollout.position == new.agent.rollout.position
     torch.testing.assert_close(new.loss, old.loss, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("case", TABLES)
-def test_tables_are_torch_s_to_the_bit_unless_a_network_computes_the_steps(case: str) -> None:
+def test_tabular_equals_torch(case: str) -> None:
     agree(*train_both(TABLES[case], 700), 2e-5 if "learned" in case else 0.0)
 
 
-@pytest.mark.parametrize(
-    ("rule", "changes"),
-    [
-        ("plateau", {"early_out_num": 2, "early_out_virtual_diff": 0.2}),
-        ("tests", {"solved_reward": 10.0, "test_limit": 10, "early_out_num": 1}),
-        ("budget", {"train_episodes": 4}),
-    ],
-)
-def test_a_training_ends_at_the_same_step(rule: str, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("rule", "changes"), [
+    ("plateau", {"early_out_num": 2, "early_out_virtual_diff": 0.2}),
+    ("tests", {"solved_reward": 10.0, "test_limit": 10, "early_out_num": 1}), ("budget", {"train_episodes": 4}),
+])  # fmt: skip
+def test_training_stops_at_same_step(rule: str, changes: dict[str, Any]) -> None:
     argv = "SE --gamename cartpole --max_steps 25"
     old, new, first, second = train_both(argv, 400, inner_rule=rule, **changes)
     assert first.steps.unique().numel() > 1 or int(first.steps[0]) < 400
@@ -210,37 +195,25 @@ def test_a_training_ends_at_the_same_step(rule: str, changes: dict[str, Any]) ->
     torch.testing.assert_close(second.policy.flat_parameters, first.policy.flat_parameters, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        DDQNS["dueling"],
-        DDQNS["bandit, ten environments"],
-        PPOS["several environments"],
-        PPOS["continuous"],
-        TD3S["relu"],
-        TABLES["SARSA"],
-    ],
-)
-def test_alone_as_in_company_to_the_bit(argv: str) -> None:
-    inner, seeds = loop_of(argv, train_episodes=None, inner_rule="budget"), [3, 1, 4]
-    inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
-    company = begin_loop(inner, seeds)
-    train(company, 140, advance=compiled.Advance())
-    for row in range(3):
-        alone = begin_loop(inner, [seeds[row]], [row])
-        train(alone, 140, advance=compiled.Advance())
-        for company_weights, other in zip(weights(company), weights(alone), strict=True):
-            assert torch.equal(company_weights[row : row + 1], other)
+THREADED = [
+    DDQNS["dueling"],
+    DDQNS["bandit, ten environments"],
+    PPOS["A2C"],
+    PPOS["continuous"],
+    TD3S["relu"],
+    TABLES["SARSA"],
+]
 
 
-@pytest.mark.parametrize("argv", [DDQNS["tanh, three layers"], PPOS["A2C"], TD3S["relu"], TABLES["SARSA"]])
+@pytest.mark.parametrize("argv", [*THREADED, TABLES["SARSA"]])
 @pytest.mark.parametrize("rule", ["budget", "train_episodes"])
-def test_threads_change_no_bit(argv: str, rule: str) -> None:
+def test_threads_do_not_change_results(argv: str, rule: str) -> None:
+    """With seven threads each member trains alone."""
     leave = 6 if rule == "train_episodes" else None
     inner, seeds = loop_of(argv, inner_steps=200, inner_rule="budget", train_episodes=leave), list(range(7))
     inner.agent_config = dataclasses.replace(inner.agent_config, vary_hp=False)
     results: list[list[Tensor]] = []
-    for threads in (1, 2, 3):
+    for threads in (1, 3, 7):
         inner.threads = threads
         training = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
         policy: Any = training.policy
@@ -252,7 +225,7 @@ def test_threads_change_no_bit(argv: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], PPOS["several environments"], TD3S["relu"]])
-def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
+def test_block_boundaries_do_not_change_results(argv: str) -> None:
     inner = loop_of(argv, train_episodes=None, inner_rule="budget")
     first_loop, other = begin_loop(inner, [1, 2]), begin_loop(inner, [1, 2])
     running = torch.ones(2, dtype=torch.bool)
@@ -260,26 +233,19 @@ def test_it_does_not_matter_where_blocks_end(argv: str) -> None:
     for steps in (1, 60, 69, 40):
         list(compiled.Advance()(other, steps, running, True))
     assert torch.equal(weights(first_loop)[0], weights(other)[0]) and torch.equal(first_loop.obs, other.obs)  # type: ignore[arg-type]
-    # And torch goes on from there.
+    # Torch continues from there.
     first_loop.step(), other.step()
     assert torch.equal(weights(first_loop)[0], weights(other)[0])
 
 
 BY_VALUES = {"cliff": "QLearning", "pendulum": "TD3", "mountaincar-continuous": "TD3"}
-GAMES = (
-    "cartpole",
-    "cartpole,half_length=0.9",
-    "cartpole,physics_spread=2",
-    "acrobot",
-    "mountaincar",
-    "mountaincar,action_repeat=3",
-    "cliff",
-)
+GAMES = ["cartpole", "cartpole,half_length=0.9", "cartpole,physics_spread=2", "acrobot", "mountaincar",
+         "mountaincar,action_repeat=3", "cliff"]  # fmt: skip
 
 
 @pytest.mark.parametrize("game", [*GAMES, "pendulum", "mountaincar-continuous,action_repeat=2"])
 @pytest.mark.parametrize("kind", ["by values", "PPO"])
-def test_plays_the_same_episodes(game: str, kind: str) -> None:
+def test_play_equals_rollout(game: str, kind: str) -> None:
     kind, size = ("PPO", 1) if kind == "PPO" else (BY_VALUES.get(game.partition(",")[0], "DDQN"), 3)
     argv = f"--implementation RN --gamename {game.partition(',')[0]} --mode 1 --rn_init torch --agent {kind}"
     settings = parse.parse(argv.split())
@@ -296,8 +262,8 @@ def test_plays_the_same_episodes(game: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("argv", [DDQNS["bandit, ten environments"], TD3S["relu"], TABLES["count bonus, drawn"]])
-def test_tests_on_the_way_are_those_between_the_steps(argv: str) -> None:
-    """Within the steps' machine code, and as `play` between them, of the same weights; how many there are too."""
+def test_tests_during_training(argv: str) -> None:
+    """Inside the compiled loop, and by `play` between its blocks."""
     inner = loop_of(argv, inner_steps=310, test_every=40, test_episodes=2, test_limit=30, inner_rule="budget")
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
     outcomes = []
@@ -313,82 +279,54 @@ def test_tests_on_the_way_are_those_between_the_steps(argv: str) -> None:
     assert steps == count and all(torch.equal(a, b) for a, b in zip(first_weights, other_weights, strict=True))
 
 
-def test_every_setting_is_in_machine_code_or_asks_for_torch() -> None:
-    """A setting that is added to a family must be added here, to its kernel, and to the tables above."""
+def test_every_setting_is_covered() -> None:
+    """A new setting of an algorithm needs a kernel and a case in the tables above, and then a name here."""
     varied_settings, curious = {"vary_hp", "vary"}, {field.name for field in dataclasses.fields(Intrinsic)}
     networks = {"hidden_sizes", "activation"}
     loop = {*"num_envs updates_per_step init_episodes fill buffer_size batch_size lr discount tau".split()}
     targets = {"policy_delay", "policy_std", "policy_std_clip", "twin_critics"}
     epsilon = {"eps_init", "eps_min", "eps_decay", "eps_fraction"}
     tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
+    ppo = """orthogonal action_std num_envs rollout_steps lr anneal_lr adam_eps ppo_epochs batch_size discount
+        gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise normalize_obs
+        normalize_reward target_kl"""  # torch trains with the last three
     setting_names = {
         DDQN: networks | loop | epsilon | {"head", "feature_dim", "dueling_mean"} | varied_settings | curious,
         TD3: networks | loop | varied_settings | curious | targets | {"action_std", "noise_type", "test_noise"},
-        PPO: networks
-        | varied_settings
-        | curious
-        | set(
-            "orthogonal action_std num_envs rollout_steps lr anneal_lr adam_eps ppo_epochs batch_size discount "
-            "gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise "
-            "normalize_obs normalize_reward target_kl".split()  # these three may ask for torch
-        ),
+        PPO: networks | varied_settings | curious | {*ppo.split()},
         Tables: tables | epsilon | varied_settings | curious,
     }
     for config, names in setting_names.items():
         assert {field.name for field in dataclasses.fields(config)} == names  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        "RN --gamename cartpole-200 --mode 1 --intrinsic rnd",
-        f"{CAR} --noise_type ornstein-uhlenbeck",
-        "RN --gamename pendulum --mode 2 --agent SAC",
-        *(
-            f"SE --gamename cartpole {SMALL_PPO} --{flag}"
-            for flag in ("normalize_obs", "normalize_reward", "target_kl 0.1")
-        ),
-    ],
-)
-def test_torch_trains_what_has_no_machine_code(argv: str) -> None:
+UNSUPPORTED = [f"SE --gamename cartpole {SMALL_PPO} --{flag}" for flag in ("normalize_obs", "target_kl 0.1")]
+UNSUPPORTED += ["RN --gamename cartpole-200 --mode 1 --intrinsic rnd", f"{CAR} --noise_type ornstein-uhlenbeck"]
+
+
+@pytest.mark.parametrize("argv", [*UNSUPPORTED, "RN --gamename pendulum --mode 2 --agent SAC"])
+def test_unsupported_settings_use_torch(argv: str) -> None:
     assert not loop_of(argv).runs_compiled()
 
 
 @pytest.mark.parametrize("values", [[1.0, 3, 3], [1, float("nan"), 3, float("nan")], [float("nan"), 1], [-1, -2]])
-def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
+def test_argmax_equals_torch_with_nan(values: list[float]) -> None:
     best = 0
     for k, value in enumerate(values):
         best = k if better(value, values[best]) else best
     assert best == _first(np.array([values], np.float32), 0, 0, len(values)) == int(torch.tensor(values).argmax())
 
 
-@pytest.mark.parametrize("argv", ["SE --gamename cartpole --proxy bandit", "RN --gamename cartpole-200 --mode 2"])
-def test_members_that_share_a_proxy_s_memory_are_no_other_kind(argv: str) -> None:
-    loop = loop_of(argv, inner_steps=120, inner_rule="budget", train_episodes=None)
-    shared = loop.stages.parameters.initial(Streams(range(1))).expand(3, -1)
-    separate_loop, shared_loop = (loop.begin(flat, [3, 1, 4]) for flat in (shared.clone(), shared))
-    loop.finish(separate_loop)
-    kinds = len(compiled._steps.signatures)
-    loop.finish(shared_loop)
-    assert (
-        torch.equal(separate_loop.agent.flat_parameters, shared_loop.agent.flat_parameters)
-        and len(compiled._steps.signatures) == kinds
-    )
-
-
-def test_each_kind_is_compiled_once() -> None:
-    """Another layout of one array would be another minute of compiling."""
+def test_each_kind_compiles_once() -> None:
+    """Another memory layout of an array would compile for another minute."""
     signatures = compiled._steps.signatures
-    kinds = {
-        tuple(signature[at].instance_class for at in (0, 2, 7)) for signature in signatures
-    }  # agents, world, that of tests
-    assert len(signatures) == len(kinds) <= len(compiled.KINDS) + 1, kinds  # tables also on cells that are no map
+    kinds = {tuple(signature[at].instance_class for at in (0, 2, 7)) for signature in signatures}
+    assert len(signatures) == len(kinds) <= len(compiled.KINDS) + 1, kinds
 
 
 @pytest.mark.parametrize("argv", [DDQNS["relu"], TD3S["relu"]])
-def test_a_kernel_has_all_it_calls_to_itself(argv: str) -> None:
-    """Of a function that two of them define, a process takes the one it met first, and each rounds in its own way. So
-    the process that compiled a kernel gave other numbers than those that loaded it."""
+def test_kernels_have_internal_linkage(argv: str) -> None:
+    """A process uses the first definition it loads of a function of two kernels, and each may round differently."""
     train_both(argv, 10)
     kernels = [entry.library for entry in compiled._steps.overloads.values()]  # type: ignore[attr-defined]
     functions = [entry for code in kernels for entry in code._get_module_for_linking().functions]

@@ -1,4 +1,4 @@
-"""Rewards for novelty: ICM against torch's modules, RND against a plain reference, and what goes wrong elsewhere."""
+"""Intrinsic rewards: ICM against torch modules, RND against a NumPy reference, and both in an agent."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
-from models.curiosity import Curiosity, Icm, Rnd, curiosity_of
+from models.curiosity import Curiosity, Icm, curiosity_of
 from models.intrinsic import Intrinsic
 from models.moments import Moments
 from models.spaces import Continuous, Discrete, Spaces
@@ -34,21 +34,18 @@ def make_curiosity(kind: str, spaces: str = "three", seeds: Any = (0, 1)) -> Any
 
 
 def batch(spaces: str, seed: int, members: int = 2, scale: float = 1.0) -> list[Tensor]:
-    """Observations, actions and next observations of each member by itself."""
+    """Observations, actions and next observations, each member from separate random numbers."""
     parts = []
     for m in range(members):
         g = torch.Generator().manual_seed(100 * seed + m)
         obs_pair = scale * torch.randn(2, BATCH, OBS, generator=g)
         actions = SPACES[spaces].actions
         if isinstance(actions, Discrete):
-            action = torch.randint(actions.n, (BATCH,), generator=g).float()  # as a replay buffer keeps it
+            action = torch.randint(actions.n, (BATCH,), generator=g).float()
         else:
             action = torch.rand(BATCH, actions.size, generator=g)
         parts.append((obs_pair[0], action, obs_pair[1]))
     return [torch.stack(values) for values in zip(*parts, strict=True)]
-
-
-# -- ICM ---------------------------------------------------------------------------------------------------------------
 
 
 class Plain(nn.Module):
@@ -60,10 +57,8 @@ class Plain(nn.Module):
         weights = {name: value[m].detach() for name, value in curiosity.network.named_weights().items()}
         for layer in curiosity.network.layers:
             linear = nn.Linear(layer.inputs, layer.outputs)
-            linear.weight.data, linear.bias.data = (
-                weights[f"{layer.name}.weight"].T.clone(),
-                weights[f"{layer.name}.bias"].clone(),
-            )
+            linear.weight.data = weights[f"{layer.name}.weight"].T.clone()
+            linear.bias.data = weights[f"{layer.name}.bias"].clone()
             self.linear_layers[layer.name.replace(".", "_")] = linear
 
     def stack(self, name: str, x: Tensor, activation: Any) -> Tensor:
@@ -89,8 +84,8 @@ class Plain(nn.Module):
 
 
 @pytest.mark.parametrize("spaces", SPACES)
-def test_icm_is_what_torch_s_modules_give(spaces: str) -> None:
-    """The losses, a step of Adam by both through the features, and eta times the error after it; twice."""
+def test_icm_equals_torch(spaces: str) -> None:
+    """Losses, Adam steps through the features, and eta times the prediction error after the step."""
     curiosity = make_curiosity("icm", spaces)
     plain = [Plain(curiosity, m) for m in range(2)]
     optimizers = [torch.optim.Adam(network.parameters(), lr=0.01) for network in plain]
@@ -103,15 +98,11 @@ def test_icm_is_what_torch_s_modules_give(spaces: str) -> None:
             optimizers[m].zero_grad()
             (0.8 * inverse + 0.2 * error.mean()).backward()
             optimizers[m].step()
-            torch.testing.assert_close(
-                rewards[m], 0.5 * plain[m](spaces, *member_rows)[1].detach(), rtol=1e-4, atol=1e-6
-            )
+            expected = 0.5 * plain[m](spaces, *member_rows)[1].detach()
+            torch.testing.assert_close(rewards[m], expected, rtol=1e-4, atol=1e-6)
 
 
-# -- RND ---------------------------------------------------------------------------------------------------------------
-
-
-def through(network: Any, m: int, x: np.ndarray) -> np.ndarray:
+def numpy_network(network: Any, m: int, x: np.ndarray) -> np.ndarray:
     """One member's network in NumPy."""
     weights = [value[m].detach().double().numpy() for value in network.named_weights().values()]
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
@@ -120,9 +111,8 @@ def through(network: Any, m: int, x: np.ndarray) -> np.ndarray:
     return x @ weights[-2] + weights[-1]
 
 
-def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
-    """Batches whose scale grows: what is seen and what is paid is divided by deviations over the rows of all batches
-    of this member, neither over one batch nor over members. Observations are cut off at 2 deviations."""
+def test_rnd_equals_reference() -> None:
+    """Observations and errors are divided by deviations over all batches of a member; observations are clipped at 2."""
     curiosity = make_curiosity("rnd")
     obs_history: list[Any] = [np.zeros((0, OBS)), np.zeros((0, OBS))]
     errors: list[Any] = [np.zeros(0), np.zeros(0)]
@@ -137,7 +127,9 @@ def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
             x = (next_obs[m].double().numpy() - obs_history[m].mean(0)) / obs_history[m].std(0)
             cut += (np.abs(x) > 2).sum()
             x = x.clip(-2, 2)
-            error = ((through(curiosity.network, m, x) - through(curiosity.target_network, m, x)) ** 2).mean(1)
+            error = (
+                (numpy_network(curiosity.network, m, x) - numpy_network(curiosity.target_network, m, x)) ** 2
+            ).mean(1)
             errors[m] = np.concatenate((errors[m], error))
             reference.append(0.5 * error / errors[m].std())
         old_weights = curiosity.network.flat.detach().clone()
@@ -148,8 +140,8 @@ def test_rnd_is_standardised_by_all_that_a_member_has_seen_so_far() -> None:
     assert cut > 0 and not curiosity.target_network.flat.requires_grad
 
 
-def test_what_is_seen_often_pays_less_than_what_is_new() -> None:
-    seeds = range(8)  # a random target may happen to be easy to foretell at one place
+def test_rnd_rewards_novelty() -> None:
+    seeds = range(8)  # one random target may be easy to predict
     curiosity = make_curiosity("rnd", seeds=seeds)
     familiar_obs = torch.randn(1, 20, OBS).expand(len(seeds), -1, -1) * 0.3
     new = torch.tensor([[[3.0, -3, 3]]]).expand(len(seeds), -1, -1)
@@ -161,7 +153,7 @@ def test_what_is_seen_often_pays_less_than_what_is_new() -> None:
     assert rewards[:, 4].mean() > 3 * rewards[:, :4].mean()
 
 
-def test_moments_of_what_never_varies() -> None:
+def test_moments_of_constant() -> None:
     """Rounding of a mean is no deviation."""
     moments = Moments(1, (2,))
     for _ in range(50):
@@ -169,40 +161,8 @@ def test_moments_of_what_never_varies() -> None:
     assert moments.deviation().tolist() == [[1, 1]]
 
 
-# -- both --------------------------------------------------------------------------------------------------------------
-
-
 def weights(curiosity: Curiosity) -> Iterator[Tensor]:
     return chain(curiosity.tensors().values(), curiosity.optimizer.state_dict().values())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_leaks_from_member_to_member(kind: str) -> None:
-    """Alone to the bit what it is beside one that sees much larger numbers, learns nothing, or none at all."""
-    joint_curiosity, alone = make_curiosity(kind, seeds=(0, 1, 2)), make_curiosity(kind, seeds=(1,))
-    for step in range(3):
-        rows = batch("three", step, 3)
-        rows[0][0] *= 1000
-        rows[2][0] *= 1000
-        rows[2][2] = torch.nan
-        learning = torch.tensor([False, True, True])
-        rewards = joint_curiosity.rewards(*rows, learning)[1]
-        assert torch.equal(rewards, alone.rewards(*(part[1:2] for part in rows))[0]) and rewards.isfinite().all()
-    for joint_weights, other in zip(weights(joint_curiosity), weights(alone), strict=True):
-        assert torch.equal(joint_weights[1], other[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_members_that_do_not_learn_stay_as_they_are(kind: str) -> None:
-    curiosity = make_curiosity(kind)
-    curiosity.rewards(*batch("three", 0))
-    old_weights = [value.clone() for value in weights(curiosity)]
-    curiosity.rewards(*batch("three", 1), torch.tensor([True, False]))
-    assert all(torch.equal(now[1], previous[1]) for now, previous in zip(weights(curiosity), old_weights, strict=True))
-    assert not torch.equal(curiosity.network.flat[0], old_weights[0][0])
-
-
-# -- in an agent -------------------------------------------------------------------------------------------------------
 
 
 def agent(**changes: Any) -> Agent:
@@ -220,7 +180,7 @@ def live(learner: Agent, reward: float, discount: float) -> None:
         learner.learn()
 
 
-def test_the_bonus_is_added_to_the_rewards_of_a_batch() -> None:
+def test_bonus_is_added_to_rewards() -> None:
     class Three:
         def rewards(self, *_: Any) -> Tensor:
             return torch.full((2, BATCH), 3.0)
@@ -233,8 +193,8 @@ def test_the_bonus_is_added_to_the_rewards_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_last_step_earns_what_any_other_does(kind: str) -> None:
-    """By the observation that it led to, whether or not the episode ended there."""
+def test_last_step_gets_bonus(kind: str) -> None:
+    """The bonus depends on the next observation, whether or not the episode ends there."""
     ending_agent, going_on = agent(intrinsic=kind, eps_decay=1.0), agent(intrinsic=kind, eps_decay=1.0)
     live(ending_agent, 1.0, 0.0)
     live(going_on, 1.0, 1.0)
@@ -243,11 +203,3 @@ def test_a_last_step_earns_what_any_other_does(kind: str) -> None:
         assert torch.equal(ending_weights, other)
     assert not torch.equal(ending_agent.flat_parameters, going_on.flat_parameters)
     assert not torch.equal(ending_agent.flat_parameters, agent(intrinsic=kind).flat_parameters)
-
-
-def test_a_setting_chooses_the_kind() -> None:
-    assert (
-        isinstance(make_curiosity("icm"), Icm)
-        and isinstance(make_curiosity("rnd"), Rnd)
-        and curiosity_of(SMALL, SPACES["two"], [0]) is None
-    )

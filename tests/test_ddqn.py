@@ -1,4 +1,4 @@
-"""DDQN: an update worked by hand, gradients against autograd, exploration, waiting, and varied members."""
+"""DDQN: an update by hand, gradients against autograd, exploration, waiting for experience, and varied members."""
 
 import dataclasses
 from typing import Any
@@ -16,8 +16,9 @@ from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.varied import sample_config
 from rounding import assert_near, backpropagated, gamma
+from test_td3 import OBS, live
 
-ACTIONS, OBS = 3, 4
+ACTIONS = 3
 SPACES = Spaces((OBS,), Discrete(ACTIONS))
 NOW = Config(hidden_sizes=(9,), batch_size=7, init_episodes=0, feature_dim=6)  # learns from its first step
 
@@ -26,26 +27,7 @@ def make_agent(config: Config = NOW, seeds: Any = (0, 1, 2), spaces: Spaces = SP
     return Agent(config, spaces, list(seeds))
 
 
-def experience(seed: int, steps: int, envs: int = 1) -> list[Tensor]:
-    """What one member sees: ``[steps, envs, ...]`` observations, next ones, rewards, discounts and dones."""
-    g = torch.Generator().manual_seed(seed)
-    obs, next_obs = torch.randn(2, steps, envs, OBS, generator=g)
-    reward, end = torch.randn(steps, envs, generator=g), torch.rand(steps, envs, generator=g)
-    return [obs, next_obs, reward, (end >= 0.05).float(), end < 0.1]  # half of the dones are truncations
-
-
-def live(agent: Agent, steps: int, learns: bool = True) -> None:
-    """So many steps of each member's own experience."""
-    alone = [experience(seed, steps, agent.envs) for seed in agent.seeds]
-    for obs, next_obs, reward, discount, done in zip(
-        *(torch.stack(parts, 1) for parts in zip(*alone, strict=True)), strict=True
-    ):
-        agent.observe(obs, agent.act(obs), next_obs, reward, discount, done)
-        if learns:
-            agent.learn()
-
-
-def learned(agent: Agent) -> dict[str, Tensor]:
+def learner_state(agent: Agent) -> dict[str, Tensor]:
     optimizer = agent.optimizer
     return {
         "online": agent.flat_parameters.data,
@@ -56,33 +38,30 @@ def learned(agent: Agent) -> dict[str, Tensor]:
     }
 
 
-# -- one update --------------------------------------------------------------------------------------------------------
-
-
-def table(agent: Agent, flat: Tensor, values: list[list[list[float]]]) -> None:
-    """Parameters ``flat`` for action values ``[member][state][action]`` of one-hot states."""
+def set_action_values(agent: Agent, flat: Tensor, values: list[list[list[float]]]) -> None:
+    """Sets parameters so that one-hot states have action values ``[member][state][action]``."""
     (first, bias), (last, last_bias) = agent.network.layers(flat)
     first.copy_(torch.eye(2).expand_as(first))
     last.copy_(torch.tensor(values).transpose(1, 2))
     bias.zero_(), last_bias.zero_()
 
 
-def test_an_update_worked_by_hand() -> None:
+def test_update_by_hand() -> None:
     """Two states, two actions, linear networks: hidden = state, Q(s, .) = column s of the last weight.
 
-    Member 0 goes from state 0 by action 1 to state 1 with reward 1 and discount 1. Online Q(s1) = (5, 3), so the best
-    action is 0, of which the target network thinks 10 (of the other 20, its own best). Goal 1 + 0.5 * 10 = 6, value 2,
-    error -4, loss 16. Member 1 does the same with reward -3 and discount 0: goal -3, value -1, error 2, loss 4.
+    Member 0 moves from state 0 by action 1 to state 1 with reward 1 and discount 1. Online Q(s1) = (5, 3), so the best
+    action is 0, with target value 10 (the target's best is 20). Goal 1 + 0.5 * 10 = 6, value 2, error -4, loss 16.
+    Member 1 does the same with reward -3 and discount 0: goal -3, value -1, error 2, loss 4.
     d loss / d Q(s0, a1) is twice the error: -8 and 4. With h = (1, 0) and the last weight's row (2, 3) or (-1, 0.5):
-    d/d last weight[1] = -8 h = (-8, 0); d/d last bias[1] = -8; d/d hidden = -8 (2, 3) = (-16, -24), which is also that
+    d/d last weight[1] = -8 h = (-8, 0); d/d last bias[1] = -8; d/d hidden = -8 (2, 3) = (-16, -24), also the gradient
     of the first bias and of the first weight's column of state 0. For member 1: (4, 0), 4, (-4, 2).
     """
     config = Config(
         hidden_sizes=(2,), activation="identity", batch_size=5, init_episodes=0, discount=0.5, lr=0.125, tau=0.25
     )
     agent = make_agent(config, (0, 1), Spaces((2,), Discrete(2)))
-    table(agent, agent.flat_parameters.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
-    table(agent, agent.target_parameters.data, [[[0, 0], [10, 20]], [[0, 0], [10, 20]]])
+    set_action_values(agent, agent.flat_parameters.data, [[[1, 2], [5, 3]], [[0, -1], [4, 0.5]]])
+    set_action_values(agent, agent.target_parameters.data, [[[0, 0], [10, 20]], [[0, 0], [10, 20]]])
     online, target = agent.flat_parameters.data.clone(), agent.target_parameters.data.clone()
     state = torch.eye(2)[:, None]
     zero, next_state = state[:1].expand(2, 1, 2), state[1:].expand(2, 1, 2)
@@ -97,17 +76,14 @@ def test_an_update_worked_by_hand() -> None:
     last.copy_(torch.tensor([[[0, 0], [-8, 0]], [[0, 0], [4, 0]]]))
     last_bias[..., 0] = torch.tensor([[0.0, -8], [0, 4]])
     torch.testing.assert_close(agent.optimizer.mean, 0.1 * gradient)  # 1 - beta1 = 0.1
-    # Adam's first step is its step size against the gradient's sign; then a quarter of the way for the target.
+    # Adam's first step is its step size against the gradient's sign; tau is a quarter.
     assert_near(agent.flat_parameters.data, online - 0.125 * gradient.sign(), gamma(8) * (online.abs() + 0.125))
-    assert_near(
-        agent.target_parameters.data,
-        target + 0.25 * (agent.flat_parameters.data - target),
-        gamma(3) * (target.abs() + online.abs()),
-    )
+    expected = target + 0.25 * (agent.flat_parameters.data - target)
+    assert_near(agent.target_parameters.data, expected, gamma(3) * (target.abs() + online.abs()))
 
 
 @pytest.mark.parametrize("raw", [-0.5, 0.25, 1.5])
-def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
+def test_fractional_discount(raw: float) -> None:
     agent = make_agent(dataclasses.replace(NOW, discount=0.9), (0,))
     obs = torch.randn(1, 1, OBS)
     action = agent.act(obs)
@@ -117,26 +93,21 @@ def test_a_discount_that_is_neither_0_nor_1_counts_as_it_is(raw: float) -> None:
     assert agent.learn().item() == pytest.approx((old_q[0][action.item()] - td_target).item() ** 2, rel=1e-4)
 
 
-# -- gradients ---------------------------------------------------------------------------------------------------------
-
-
 def torch_values(agent: Agent, flat: Tensor, obs: Tensor) -> Tensor:
-    """Action values ``[B, A]`` of one member, as Wang et al. 2016 or the public code has them."""
+    """Action values ``[B, A]`` of one member (Wang et al. 2016, or the public code's mean over the batch)."""
     network = agent.network
     if not isinstance(network, DuelingQNetwork):
         return torch_mlp(network, flat, obs)
     part_weights = flat.split([part.size for part in network.parts])
     features = torch_mlp(network.features, part_weights[0], obs)
-    value, advantage = (
-        torch_mlp(network.value, part_weights[1], features),
-        torch_mlp(network.advantage, part_weights[2], features),
-    )
+    value = torch_mlp(network.value, part_weights[1], features)
+    advantage = torch_mlp(network.advantage, part_weights[2], features)
     mean = advantage.mean() if agent.config.dueling_mean == "batch" else advantage.mean(1, keepdim=True)
     return value + advantage - mean
 
 
 def torch_loss(agent: Agent, flat: Tensor, m: int) -> Tensor:
-    """The whole loss of member ``m`` over what this step draws from the buffer."""
+    """Loss of member ``m`` for the batch of its next update."""
     batch = agent.replay_buffer.sample(agent.random_numbers["replay"][:, 0])
     obs, next_obs, action, reward, discount = (part[m] for part in batch.values())
     with torch.no_grad():
@@ -153,11 +124,9 @@ HEADS = {
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "prelu", "leakyrelu"])
 @pytest.mark.parametrize("head", HEADS)
-def test_the_gradient_is_that_of_the_whole_loss(head: str, activation: str) -> None:
+def test_gradient_equals_autograd(head: str, activation: str) -> None:
     agent = make_agent(dataclasses.replace(NOW, activation=activation, hidden_sizes=(9, 9), **HEADS[head]))
-    agent.target_parameters.data += 0.3 * torch.randn(
-        agent.target_parameters.shape, generator=torch.Generator().manual_seed(0)
-    )
+    agent.target_parameters.data += 0.3 * torch.randn(agent.target_parameters.shape)
     live(agent, 30, learns=False)
     flats = [agent.flat_parameters.data[m].clone().requires_grad_() for m in range(3)]
     losses = [torch_loss(agent, flats[m], m) for m in range(3)]
@@ -169,10 +138,7 @@ def test_the_gradient_is_that_of_the_whole_loss(head: str, activation: str) -> N
         assert_near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound * flats[m].grad.abs().max())
 
 
-# -- exploration -------------------------------------------------------------------------------------------------------
-
-
-def test_epsilon_falls_from_episode_to_episode_down_to_its_floor() -> None:
+def test_epsilon_decays_by_episodes() -> None:
     agent = make_agent(dataclasses.replace(NOW, eps_init=0.8, eps_decay=0.5, eps_min=0.11))
     expected = [0.8, 0.4, 0.2, 0.11, 0.11]
     for episodes in ([0, 1, 2], [3, 4, 500], [2, 0, 4]):
@@ -180,15 +146,7 @@ def test_epsilon_falls_from_episode_to_episode_down_to_its_floor() -> None:
         assert agent.epsilon().tolist() == pytest.approx([expected[min(k, 4)] for k in episodes])
 
 
-def test_every_environment_s_episodes_count() -> None:
-    agent = make_agent(dataclasses.replace(NOW, num_envs=3), (0, 1))
-    obs = torch.zeros(2, 3, OBS)
-    done = torch.tensor([[True, False, True], [False, False, False]])
-    agent.observe(obs, agent.act(obs), obs, torch.zeros(2, 3), torch.ones(2, 3), done)
-    assert agent.episodes.tolist() == [2, 0]
-
-
-def test_epsilon_over_a_share_of_the_training() -> None:
+def test_epsilon_decays_by_steps() -> None:
     """Linear from 1 to 0.2 over half of 80 steps, two at a time: 20 ticks, then level."""
     agent = make_agent(dataclasses.replace(NOW, num_envs=2, eps_fraction=0.5, eps_min=0.2))
     agent.budget = 80
@@ -200,29 +158,24 @@ def test_epsilon_over_a_share_of_the_training() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_random_actions_are_as_many_as_epsilon_says_and_uniform(epsilon: float) -> None:
-    ticks = 500
-    agent = make_agent(dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4), (0, 1))
-    obs = torch.randn(2, 4, OBS)
-    greedy_actions, sampled_actions = (
-        agent.with_weights(agent.flat_parameters).act(obs),
-        torch.stack([agent.act(obs) for _ in range(ticks)]),
-    )
-    expected = epsilon / ACTIONS * torch.ones(2, 4, ACTIONS, dtype=torch.float64)
-    expected.scatter_add_(2, greedy_actions[..., None], torch.full((2, 4, 1), 1 - epsilon, dtype=torch.float64))
-    counts = torch.stack([(sampled_actions == a).sum(0) for a in range(ACTIONS)], -1)
+def test_epsilon_greedy_frequencies(epsilon: float) -> None:
+    steps, config = 500, dataclasses.replace(NOW, eps_init=epsilon, eps_min=epsilon, num_envs=4)
+    agent, obs = make_agent(config, (0, 1)), torch.randn(2, 4, OBS)
+    greedy = agent.with_weights(agent.flat_parameters).act(obs)
+    actions = torch.stack([agent.act(obs) for _ in range(steps)])
     if epsilon == 0:
-        assert torch.equal(sampled_actions, greedy_actions.expand(ticks, 2, 4))
-    else:
-        for m in range(2):
-            for env in range(4):
-                assert stats.chisquare(counts[m, env].numpy(), (ticks * expected[m, env]).numpy()).pvalue > 1e-4
-        assert not torch.equal(sampled_actions[:, 0], sampled_actions[:, 1]) and not torch.equal(
-            sampled_actions[:, :, 0], sampled_actions[:, :, 1]
-        )
+        assert torch.equal(actions, greedy.expand(steps, 2, 4))
+        return
+    for m in range(2):
+        for env in range(4):
+            expected = torch.full((ACTIONS,), steps * epsilon / ACTIONS, dtype=torch.float64)
+            expected[greedy[m, env]] += steps * (1 - epsilon)
+            counts = actions[:, m, env].bincount(minlength=ACTIONS)
+            assert stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-4
+    assert not torch.equal(actions[:, 0], actions[:, 1]) and not torch.equal(actions[:, :, 0], actions[:, :, 1])
 
 
-def test_greedy_takes_the_first_of_equal_values() -> None:
+def test_greedy_policy() -> None:
     agent = make_agent()
     agent.flat_parameters.data.zero_()
     assert agent.with_weights(agent.flat_parameters).act(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
@@ -231,28 +184,25 @@ def test_greedy_takes_the_first_of_equal_values() -> None:
     assert torch.equal(policy.act(obs), make_agent(seeds=(7, 8)).begin(6, Streams([7, 8])).act(obs))
 
 
-# -- waiting -----------------------------------------------------------------------------------------------------------
-
-
-def test_members_wait_for_their_episodes_and_do_not_move() -> None:
-    """Member m ends an episode at every tick from 3 m on, and needs two."""
+def test_members_wait_for_init_episodes() -> None:
+    """Member m ends an episode at every step from 3 m on, and needs two."""
     agent = make_agent(dataclasses.replace(NOW, init_episodes=2))
-    agent.target_parameters.data += 0.1  # apart from the online network, so that a soft update would show
+    agent.target_parameters.data += 0.1  # so that a soft update would show
     obs, started = torch.randn(3, 1, OBS), [1, 4, 7]
     for tick in range(12):
-        old_state = {name: value.clone() for name, value in learned(agent).items()}
+        old_state = {name: value.clone() for name, value in learner_state(agent).items()}
         done = torch.tensor([[tick >= 3 * m] for m in range(3)])
         agent.observe(obs, agent.act(obs), obs * 0.9, torch.ones(3, 1), torch.ones(3, 1), done)
         loss = agent.learn()
         for m in range(3):
             waits = tick < started[m]
             assert loss[m].isnan() == waits
-            same = [torch.equal(value[m], old_state[name][m]) for name, value in learned(agent).items()]
+            same = [torch.equal(value[m], old_state[name][m]) for name, value in learner_state(agent).items()]
             assert same == [waits] * 5
         assert agent.optimizer.count.tolist() == [max(0, tick - start + 1) for start in started]
 
 
-def test_nobody_learns_before_the_memory_has_its_fill() -> None:
+def test_no_updates_before_fill() -> None:
     agent = make_agent(dataclasses.replace(NOW, fill=11, num_envs=2))
     old_weights = agent.flat_parameters.data.clone()
     live(agent, 5)
@@ -261,30 +211,24 @@ def test_nobody_learns_before_the_memory_has_its_fill() -> None:
     assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.flat_parameters.data, old_weights)
 
 
-def test_updates_for_each_step() -> None:
-    """They differ: each draws its own batch."""
+def test_updates_per_step() -> None:
     agent = make_agent(dataclasses.replace(NOW, updates_per_step=3))
     live(agent, 9)
     assert agent.optimizer.count.tolist() == [27, 27, 27]
     assert not torch.equal(*agent.random_numbers["replay"].unbind(1)[:2])
 
 
-# -- varied members ----------------------------------------------------------------------------------------------------
-
-
 VARIED = dataclasses.replace(NOW, vary_hp=True, hidden_sizes=(9, 9), activation="tanh", lr=1e-2)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_varied_member_is_an_agent_with_these_settings_to_the_bit(head: str) -> None:
+def test_varied_member_equals_plain_agent(head: str) -> None:
     config = dataclasses.replace(VARIED, **HEADS[head])
     for seed in range(3):
-        varied, plain = (
-            make_agent(config, [seed]),
-            make_agent(dataclasses.replace(sample_config(config, seed), vary_hp=False), [seed]),
-        )
-        live(varied, 20)
-        live(plain, 20)
+        varied = make_agent(config, [seed])
+        plain = make_agent(dataclasses.replace(sample_config(config, seed), vary_hp=False), [seed])
+        for agent in (varied, plain):
+            live(agent, 20)
         assert plain.member_configs == [dataclasses.replace(varied.member_configs[0], vary_hp=False)]
-        for name, value in learned(varied).items():
-            assert torch.equal(value, learned(plain)[name]), (seed, name)
+        for name, value in learner_state(varied).items():
+            assert torch.equal(value, learner_state(plain)[name]), (seed, name)

@@ -1,4 +1,4 @@
-"""Names of environments, the Gymnasium adapter and its wrappers. Workers: tests/test_workers.py."""
+"""Names of environments, the Gymnasium adapter and its wrappers. test_workers.py tests parallel workers."""
 
 import sys
 
@@ -19,7 +19,7 @@ from models.settings import SettingError
 
 
 class Scripted(gym.Env):
-    """Any spaces; step t pays ``rewards[t]`` and shows ``observations[t]``, for as long as there are rewards."""
+    """Any spaces; step t pays ``rewards[t]`` and shows ``observations[t]``."""
 
     metadata = {"render_modes": []}
 
@@ -35,8 +35,6 @@ class Scripted(gym.Env):
 
     def step(self, action):
         self.actions.append(action)
-        if self.rewards[self.t] == "raise":
-            raise RuntimeError("the lander is on fire\nsecond line")
         reward = self.rewards[self.t]
         self.t += 1
         obs = self.observation_space.sample() if self.observations is None else self.observations[self.t]
@@ -51,7 +49,7 @@ def scripted(members=1, envs=1, wrappers=(), **kwargs):
 
 
 def cartpole(members, envs):
-    """Through the adapter; `make_environment` would give the tensor program."""
+    """The adapter instead of the tensor program."""
     return GymnasiumEnvironment(GAMES["cartpole"], members, envs)
 
 
@@ -73,7 +71,7 @@ def random_actions(environment, steps, seed=0):
 
 
 def record(environment, first_seed, steps=40):
-    """Observations, rewards and ends of a few steps, each environment stepped until its episode ends."""
+    """Observations, rewards and ends; each environment stops after its first episode."""
     history = [environment.reset(seeds(environment.members, environment.envs, first_seed))]
     active = torch.ones(environment.members, environment.envs, dtype=torch.bool)
     for actions in random_actions(environment, steps, first_seed):
@@ -87,28 +85,24 @@ def same(first, other):
     return len(first) == len(other) and all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", ["lunarlander", "lunarlander-sparse", "cartpole", "acrobot", "pendulum", STEPPED_PENDULUM]
-)
-def test_an_episode_is_a_function_of_its_seed_and_actions(name):
-    """After another episode, in a batch and by itself; where nothing changes it, that of Gymnasium."""
+@pytest.mark.parametrize("name", ["lunarlander", "lunarlander-sparse", "acrobot", STEPPED_PENDULUM])
+def test_episode_depends_on_seed_and_actions_alone(name):
+    """After another episode, in a batch, alone, and in Gymnasium."""
     batch, alone = make_environment(name, 2, 3), make_environment(name, 1, 1)
-    other = record(alone, 100, 25)
-    joint_step, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
-    assert torch.equal(joint_step, single) and not torch.equal(single, other[0][0, 0])
+    record(alone, 100, 25)
     gym_env = gym.make(resolve(name).gym_id) if name in ("lunarlander", STEPPED_PENDULUM) else None
+    obs, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
+    assert torch.equal(obs, single)
     assert gym_env is None or np.array_equal(single.numpy(), gym_env.reset(seed=5)[0])
     for actions in random_actions(batch, 30):
-        joint_step, single = batch.step(actions), alone.step(actions[1:, 2:])
-        assert torch.equal(joint_step.obs[1, 2], single.obs[0, 0]) and torch.equal(
-            joint_step.reward[1, 2], single.reward[0, 0]
-        )
+        step, single = batch.step(actions), alone.step(actions[1:, 2:])
+        assert torch.equal(step.obs[1, 2], single.obs[0, 0]) and step.reward[1, 2] == single.reward[0, 0]
         if gym_env is not None:
             obs, reward, *_ = gym_env.step(actions[1, 2].numpy() if name == STEPPED_PENDULUM else actions[1, 2].item())
             assert np.array_equal(single.obs[0, 0].numpy(), obs) and single.reward.item() == np.float32(reward)
 
 
-def test_only_active_environments_move_and_the_rest_keep_their_last_observation():
+def test_inactive_environments_do_not_move():
     environment = cartpole(2, 2)
     initial_obs = environment.reset(seeds(2, 2))
     active = torch.tensor([[True, False], [False, True]])
@@ -123,23 +117,7 @@ def test_only_active_environments_move_and_the_rest_keep_their_last_observation(
     assert same(copies, [initial_obs, step.obs, step.reward, step.terminated]), "nothing is overwritten"
 
 
-def test_the_time_limit_truncates_and_a_fall_terminates():
-    pendulum = make_environment(STEPPED_PENDULUM, 1, 1)
-    assert pendulum.spaces.max_episode_steps == 200
-    pendulum.reset(seeds(1, 1))
-    for _ in range(200):
-        step = pendulum.step(torch.zeros(1, 1, 1))
-    assert step.truncated.item() and not step.terminated.item()
-    falling = cartpole(1, 1)
-    falling.reset(seeds(1, 1))
-    for _ in range(20):
-        step = falling.step(no_ops())
-        if step.done.item():
-            break
-    assert step.terminated.item() and not step.truncated.item()
-
-
-def test_sparse_reward_pays_the_whole_return_at_the_end():
+def test_sparse_reward():
     environment = scripted(wrappers=("SparseReward",), rewards=(1.0, 2.0, 4.0))
     for first_seed in (0, 1):
         environment.reset(seeds(1, 1, first_seed))
@@ -147,19 +125,14 @@ def test_sparse_reward_pays_the_whole_return_at_the_end():
         assert rewards == [0.0, 0.0, 7.0]
 
 
-@pytest.mark.parametrize(
-    ("space", "flat", "flat_action", "env_action"),
-    [
-        (Discrete(3, start=5), our.Discrete(3), 2, 7),
-        (
-            Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]])),
-            our.Continuous((-1.0, 0.0, 0.0, -2.0), (1.0, 1.0, 3.0, 2.0)),
-            [0.5, 0.25, 1.0, -1.0],
-            [[0.5, 0.25], [1.0, -1.0]],
-        ),
-    ],
-)
-def test_actions_are_flat_honour_start_and_are_kept_from_later_changes(space, flat, flat_action, env_action):
+BOX = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))
+
+
+@pytest.mark.parametrize(("space", "flat", "flat_action", "env_action"), [
+    (Discrete(3, start=5), our.Discrete(3), 2, 7),
+    (BOX, our.Continuous((-1.0, 0.0, 0.0, -2.0), (1.0, 1.0, 3.0, 2.0)), [0.5, 0.25, 1, -1], [[0.5, 0.25], [1, -1]]),
+])  # fmt: skip
+def test_actions_are_unflattened(space, flat, flat_action, env_action):
     environment = scripted(action_space=space)
     assert environment.spaces.actions == flat
     environment.reset(seeds(1, 1))
@@ -169,17 +142,13 @@ def test_actions_are_flat_honour_start_and_are_kept_from_later_changes(space, fl
     assert np.array_equal(environment._envs[0].unwrapped.actions[0], env_action)
 
 
-@pytest.mark.parametrize(
-    ("space", "sample", "expected"),
-    [
-        (Discrete(4), 2, [0, 0, 1, 0]),
-        (Tuple([Discrete(2), Box(-1, 1, (1,))]), (1, np.float32([0.5])), [0, 1, 0.5]),
-        (Dict(a=Discrete(2), b=Box(0, 1, (2, 1))), {"a": 0, "b": np.float32([[0.25], [1]])}, [1, 0, 0.25, 1]),
-        (Box(-1, 1, (2, 2)), np.float32([[1, 0], [0.5, -1]]), [1, 0, 0.5, -1]),
-        (Box(0, 255, (3,), np.uint8), np.uint8([1, 2, 255]), [1, 2, 255]),
-    ],
-)
-def test_observations_become_float_vectors(space, sample, expected):
+@pytest.mark.parametrize(("space", "sample", "expected"), [
+    (Discrete(4), 2, [0, 0, 1, 0]),
+    (Tuple([Discrete(2), Box(-1, 1, (1,))]), (1, np.float32([0.5])), [0, 1, 0.5]),
+    (Dict(a=Discrete(2), b=Box(0, 1, (2, 1))), {"a": 0, "b": np.float32([[0.25], [1]])}, [1, 0, 0.25, 1]),
+    (Box(0, 255, (3,), np.uint8), np.uint8([1, 2, 255]), [1, 2, 255]),
+])  # fmt: skip
+def test_observations_are_flattened(space, sample, expected):
     environment = scripted(obs_space=space, observations=[sample] * 4)
     obs = environment.reset(seeds(1, 1))
     assert environment.spaces.obs_shape == (len(expected),) and obs.dtype == torch.float32
@@ -188,7 +157,7 @@ def test_observations_become_float_vectors(space, sample, expected):
 
 
 @pytest.mark.parametrize("layout", ["grey", "one channel", "colour", "screen"])
-def test_images_become_stacks_of_small_grey_frames(layout):
+def test_images_become_stacks_of_gray_frames(layout):
     frames = [np.full((64, 96), value, np.uint8) for value in (10, 20, 30, 40)]
     frames[3][:32] = 200
     space = Box(0, 255, (64, 96), np.uint8)
@@ -209,24 +178,19 @@ def test_images_become_stacks_of_small_grey_frames(layout):
     assert (obs[7, :16] == 200).all() and (obs[7, 16:] == 40).all()
 
 
-def test_colours_are_weighted_by_luma():
+def test_gray_is_luma():
     red = np.zeros((32, 32, 3), np.uint8)
     red[..., 0] = 200
     environment = scripted(obs_space=Box(0, 255, (32, 32, 3), np.uint8), observations=[red] * 4)
     assert (environment.reset(seeds(1, 1)) == 60).all()
 
 
-def test_a_fault_names_the_step_and_the_seed():
-    environment, only_last = scripted(1, 3, rewards=(1.0, "raise")), torch.tensor([[False, False, True]])
+def test_step_before_reset_is_a_fault():
     with pytest.raises(EnvironmentFault, match="before its first reset"):
-        environment.step(no_ops(1, 3))
-    environment.reset(torch.tensor([[7, 8, 9]]), only_last)
-    environment.step(no_ops(1, 3), only_last)
-    with pytest.raises(EnvironmentFault, match="scripted, step 2 .* seed 9: RuntimeError: the lander is on fire$"):
-        environment.step(no_ops(1, 3), only_last)
+        scripted(1, 3).step(no_ops(1, 3))
 
 
-def test_frames_for_a_video(monkeypatch):
+def test_frames(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "")
     environment = make_environment("cartpole", 1, 2, num_workers=2, render=True)
     environment.reset(seeds(1, 2))
@@ -239,15 +203,13 @@ def test_frames_for_a_video(monkeypatch):
 @pytest.mark.parametrize(("name", "gym_id", "note"), [
     *((name, game.gym_id, False) for name, game in GAMES.items()),
     ("Blackjack-v1", "Blackjack-v1", False),
-    ("LunarLander-v3", "LunarLander-v3", False),
     ("gymnasium.envs.classic_control:CartPole-v1", "gymnasium.envs.classic_control:CartPole-v1", False),
     ("LunarLander-v2", "LunarLander-v3", True), ("CliffWalking-v0", "CliffWalking-v1", True),
     ("HalfCheetah-v2", "HalfCheetah-v5", True), ("halfcheetah-V2", "HalfCheetah-v5", True),
-    ("CartPole", "CartPole-v1", False), ("cart_pole", "CartPole-v1", False), ("PROBE_1", "", False),
-    ("BlackJack-V1", "Blackjack-v1", False), ("frozen_lake", "FrozenLake-v1", True),
-    ("cliff-walking", "CliffWalking-v1", False), ("CartPole-200", "CartPole-v0", False),
+    ("cart_pole", "CartPole-v1", False), ("PROBE_1", "", False),
+    ("frozen_lake", "FrozenLake-v1", True), ("CartPole-200", "CartPole-v0", False),
 ])  # fmt: skip
-def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, note, capsys):
+def test_resolve(name, gym_id, note, capsys):
     import_module("gamename", name)
     resolved = resolve(name)
     assert resolved.gym_id == gym_id and resolved is GAMES.get(name, resolved)
@@ -255,16 +217,11 @@ def test_names_and_gymnasium_ids_resolve_old_ones_to_the_newest(name, gym_id, no
     assert capsys.readouterr().err == (f"note: gamename {name} is now {gym_id}\n" if note else "")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "suggestion"),
-    [
-        ("lunarlandr", "lunarlander"),
-        ("Blackjak-v1", "Blackjack-v1"),
-        ("probe-9", "probe-"),
-        ("gymnasium.envs.toy_text:Blackjak-v1", "gymnasium.envs.toy_text:Blackjack-v1"),
-    ],
-)
-def test_a_misspelt_name_is_told_with_the_nearest(wrong, suggestion):
+@pytest.mark.parametrize(("wrong", "suggestion"), [
+    ("lunarlandr", "lunarlander"), ("Blackjak-v1", "Blackjack-v1"),
+    ("gymnasium.envs.toy_text:Blackjak-v1", "gymnasium.envs.toy_text:Blackjack-v1"),
+])  # fmt: skip
+def test_misspelled_names(wrong, suggestion):
     import_module("gamename", wrong)
     with pytest.raises(SettingError) as caught:
         resolve(wrong)
@@ -275,7 +232,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(wrong, suggestion):
     assert "lowed: lunarlander, " in message and "\n" not in message
 
 
-def test_which_actions_are_continuous_is_known_without_torch():
+def test_is_continuous():
     playable_names = [name for name, game in GAMES.items() if game.is_probe or game.dynamics]
     for name in (*playable_names, STEPPED_PENDULUM, "CartPole-v1"):
         actions = make_environment(name, 1, 1).spaces.actions
@@ -283,7 +240,7 @@ def test_which_actions_are_continuous_is_known_without_torch():
     assert is_continuous("halfcheetah") and not is_continuous("NoSuch-v0")
 
 
-def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
+def test_missing_module_or_package(monkeypatch):
     with pytest.raises(SettingError, match="^gamename is 'nosuch:Thing-v0': module nosuch cannot be imported"):
         import_module("gamename", "nosuch:Thing-v0")
     for module in ("vizdoom", "vizdoom.gymnasium_wrapper"):
@@ -291,16 +248,16 @@ def test_a_missing_module_or_package_is_told_in_one_line(monkeypatch):
     with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e '\.\[doom\]'$"):
         make_environment("takecover", 1, 1)
     monkeypatch.setitem(sys.modules, "Box2D", None)
-    for package, module in (("gymnasium.envs.box2d", "lunar_lander"), ("envs", "lunarlander")):  # imported before
+    for package, module in (("gymnasium.envs.box2d", "lunar_lander"), ("envs", "lunarlander")):
         monkeypatch.delitem(sys.modules, f"{package}.{module}", raising=False)
         monkeypatch.delattr(sys.modules.get(package), module, raising=False)
     with pytest.raises(SettingError, match="'lunarlander': it needs box2d"):
         make_environment("lunarlander", 1, 1)
 
 
-def test_takecover_for_real(tmp_path, monkeypatch):
+def test_takecover(tmp_path, monkeypatch):
     pytest.importorskip("vizdoom", reason="needs the extra doom")
-    monkeypatch.chdir(tmp_path)  # the engine writes its settings where it is started
+    monkeypatch.chdir(tmp_path)  # the engine writes its settings here
     environment = make_environment("takecover", 1, 1)
     assert environment.spaces.obs_shape == (8, 32, 32) and environment.spaces.actions == our.Discrete(3)
     assert environment.spaces.max_episode_steps == 2100
@@ -311,7 +268,6 @@ def test_takecover_for_real(tmp_path, monkeypatch):
     assert all(reward.item() == 1.0 for reward in first[2::3])
 
 
-def test_a_fast_discrete_space_contains_the_same_actions() -> None:
-    plain, fast = Discrete(4, start=2), wrappers.FastDiscrete(4, start=2)
-    for action in (1, 2, 5, 6, -1, np.int64(3), np.int64(7), np.array(4), 2.0, True, "3", None):
-        assert fast.contains(action) == plain.contains(action), action
+@pytest.mark.parametrize("action", [1, 2, 5, 6, -1, np.int64(3), np.int64(7), np.array(4), 2.0, True, "3", None])
+def test_fast_discrete(action) -> None:
+    assert wrappers.FastDiscrete(4, start=2).contains(action) == Discrete(4, start=2).contains(action)

@@ -1,4 +1,4 @@
-"""Episode memory against a plain list of episodes, and what sampling promises."""
+"""Episode memory against a plain list, and sampling."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from models.streams import Streams
 
 
 class Plain:
-    """The same memory as lists: every episode is (number, length, score)."""
+    """The memory as lists of (number, length, score)."""
 
     def __init__(self, capacity: int, unit: str, order: str):
         self.capacity, self.unit, self.order = capacity, unit, order
@@ -28,7 +28,7 @@ class Plain:
 
 
 def episode(number: int, length: int, score: float) -> Episode:
-    """Every step says which episode it belongs to and where it stands in it."""
+    """Every step has the number of its episode and its index."""
     steps = {
         "number": torch.full((length,), number),
         "place": torch.arange(length),
@@ -38,7 +38,7 @@ def episode(number: int, length: int, score: float) -> Episode:
 
 
 def contents(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]:
-    """What is in memory, read from its steps; asserts that every episode is whole."""
+    """Episodes read from their steps; asserts that every episode is complete."""
     episodes = []
     for stored in memory.episodes[member]:
         numbers, places = memory.fields["number"][member][stored.slots], memory.fields["place"][member][stored.slots]
@@ -53,7 +53,6 @@ def contents(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]
     return episodes
 
 
-# few different scores, so that ties are common
 batches = st.lists(
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from([-1.0, 0.0, 0.5, 2.0])), max_size=6), max_size=8
 )
@@ -62,8 +61,8 @@ batches = st.lists(
 @given(
     batches, batches, st.integers(1, 60), st.sampled_from(["steps", "episodes"]), st.sampled_from(["sorted", "recent"])
 )
-def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, order: str) -> None:
-    """Best or latest first, whole episodes, within capacity, one always staying; each member for itself."""
+def test_memory_equals_plain_list(first, second, capacity: int, unit: str, order: str) -> None:
+    """Best or latest first, complete episodes within capacity, at least one, each member separately."""
     memory = EpisodeMemory(2, capacity, unit, order)
     number = 0
     plain = [Plain(capacity, unit, order), Plain(capacity, unit, order)]
@@ -83,7 +82,7 @@ def test_keeps_what_a_plain_list_keeps(first, second, capacity: int, unit: str, 
         assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free[m].tolist())
 
 
-def test_storage_is_used_again() -> None:
+def test_storage_is_reused() -> None:
     memory = EpisodeMemory(1, 100, "steps", "recent")
     for number in range(2000):
         memory.add(0, [episode(number, 50, 0.0)])
@@ -91,20 +90,18 @@ def test_storage_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("by", ["step", "episode"])
-def test_only_steps_in_memory_are_sampled(by: str) -> None:
+def test_samples_are_in_memory(by: str) -> None:
     memory = EpisodeMemory(2, 30, "steps", "recent")
     for number in range(40):
         memory.add(0, [episode(number, 1 + number % 9, 0.0)])
         memory.add(1, [episode(1000 + number, 1 + number % 4, 0.0)])
     slots = memory.sample(Streams([0, 1]), 20, 33, by)
     assert slots.shape == (20, 2, 33)
-    for update in slots:
-        numbers, places = memory.gather(update, ["number", "place"])
+    for numbers, places in (memory.gather(update, ["number", "place"]) for update in slots):
         for m in range(2):
-            alive = {number: length for number, length, _ in contents(memory, m)}
-            assert all(
-                place < alive[number] for number, place in zip(numbers[m].tolist(), places[m].tolist(), strict=True)
-            )
+            lengths = {number: length for number, length, _ in contents(memory, m)}
+            pairs = zip(numbers[m].tolist(), places[m].tolist(), strict=True)
+            assert all(place < lengths[number] for number, place in pairs)
 
 
 @pytest.mark.parametrize(("by", "expected"), [("step", [1 / 20, 4 / 20, 15 / 20]), ("episode", [1 / 3, 1 / 3, 1 / 3])])
@@ -123,7 +120,7 @@ def test_sampling_is_uniform(by: str, expected: list[float]) -> None:
     assert 4 < chi_square < 44  # 19 degrees of freedom: 0.9999 and 0.001
 
 
-def test_columns_are_read_and_written_in_the_order_of_episodes() -> None:
+def test_columns_are_in_order_of_episodes() -> None:
     memory = EpisodeMemory(2, 100, "steps", "recent")
     memory.add(0, [episode(0, 3, 0.0), episode(1, 1, 0.0)])
     memory.add(1, [episode(2, 5, 0.0)])

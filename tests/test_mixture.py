@@ -1,4 +1,4 @@
-"""Agents of several families in one search: whose setting is whose, and that each trains as if it were alone."""
+"""Searches with agents of several families: their settings, and independence of each agent."""
 
 import math
 import pickle
@@ -15,7 +15,7 @@ from control.cli.settings import as_dict, from_dict, to_yaml
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.storage.run_dir import read_metrics
-from helpers import STEPPED_PENDULUM, run_folder, same_runs
+from helpers import run_folder, same_runs
 from models.mixture import parts
 from models.proxies import files
 from models.proxies.synthetic.config import Config
@@ -29,11 +29,11 @@ def mixed_settings(flags: str) -> Any:
     return config.parse(f"{SE} {flags}".split())
 
 
-def test_each_family_has_its_own_settings(tmp_path: Path) -> None:
-    """Defaults are the family's and the preset's; a flag is for all, one with a name in front for one, and wins."""
+def test_settings_per_family(tmp_path: Path) -> None:
+    """A flag is for all families; a flag with a family's name wins."""
     ddqn, ppo = parts(mixed_settings("").agent)
     assert (ddqn.hidden_sizes, ppo.hidden_sizes, ppo.lr) == ((64,), (64, 64), family("PPO").config.lr)
-    assert ddqn.vary == ppo.vary == ("lr",) and ddqn.vary_hp and ppo.vary_hp  # of the preset
+    assert ddqn.vary == ppo.vary == ("lr",) and ddqn.vary_hp and ppo.vary_hp
     flags = "--PPO_lr 1e-4 --lr 5e-3 --no_vary_hp --ent_coef 0.02 --eps_min 0.1"
     ddqn, ppo = parts(mixed_settings(flags).agent)
     assert (ddqn.lr, ppo.lr, ppo.ent_coef, ddqn.eps_min) == (5e-3, 1e-4, 0.02, 0.1)
@@ -41,19 +41,19 @@ def test_each_family_has_its_own_settings(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(to_yaml(mixed_settings(flags)))
     assert config.parse(["--config", str(file)]).agent == mixed_settings(flags).agent
-    ddqn, ppo = parts(config.parse(["--config", str(file), "--lr", "7"]).agent)  # flags win over a file
+    ddqn, ppo = parts(config.parse(["--config", str(file), "--lr", "7"]).agent)
     assert (ddqn.lr, ppo.lr, ppo.ent_coef) == (7.0, 7.0, 0.02)
     settings = config.settings_from(implementation="SE", gamename="cartpole", agent="DDQN,PPO", lr=1e-2, PPO_lr=1e-3)
     assert [family_config.lr for family_config in parts(settings.agent)] == [1e-2, 1e-3]
 
 
-def test_settings_survive_the_written_form_and_a_worker() -> None:
+def test_settings_round_trip() -> None:
     settings = mixed_settings("--PPO_num_envs 3")
     assert from_dict(as_dict(settings)).agent == settings.agent == pickle.loads(pickle.dumps(settings.agent))
     assert parts(settings.replace(lr=1.0).agent)[1].lr == 1.0
 
 
-def test_agents_of_one_family_share_its_settings() -> None:
+def test_agents_of_one_family_share_settings() -> None:
     names = ["DDQN", "PPO", "DuelingDDQN"]
     settings = config.parse([*SE.split()[:-1], ",".join(names), "--DDQN_lr", "0.5"])
     assert settings.proxy.agents_per_proxy == 3 and len(parts(settings.agent)) == 2
@@ -65,45 +65,42 @@ def test_agents_of_one_family_share_its_settings() -> None:
     ("DDQN", 2, False), ("DDQN,DuelingDDQN", 2, False), ("DDQN,PPO", 2, True),
     ("DDQN,PPO --agents_take_turns generations", 2, False), ("DDQN,PPO --strategy nes", 2, False),
 ])  # fmt: skip
-def test_defaults_of_a_search_fit_its_agents(agents: str, per_proxy: int, rank_apart: bool) -> None:
-    """As many of each on each proxy, and ranks of each kind apart: their returns are not alike."""
+def test_defaults_depend_on_agents(agents: str, per_proxy: int, rank_apart: bool) -> None:
+    """Each agent trains on each proxy, and kinds with different returns have separate ranks."""
     proxy = config.parse(f"--implementation SE --gamename cartpole --agent {agents}".split()).proxy
     assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, rank_apart)
 
 
 @pytest.mark.parametrize(("flags", "agents", "expected"), [
     ("pendulum --preset two_stage", "TD3", {"agents_take_turns": "seeds"}),
-    (f"{STEPPED_PENDULUM} --preset two_stage", "TD3", {}),
-    ("cartpole --preset two_stage", "DDQN", {}),
     ("cartpole --preset published", "PPO,DDQN", {"agents_take_turns": "generations", "agents_per_proxy": 1}),
     ("pendulum --preset published --agent SAC", "SAC", {}),
     ("mountaincar-continuous --preset published", "PPO,SAC,DDPG,TD3",
      {"generations": 300, "population": 128, "test_limit_first": None, "test_episodes": 50}),
     ("pendulum --preset published", "PPO,SAC,DDPG,TD3",
      {"generations": 1000, "population": 64, "agents_per_proxy": 8, "agents_take_turns": "generations"}),
-    ("swimmer --preset published", "PPO,SAC,DDPG,TD3", {"generations": 2000, "population": 128}),
     ("halfcheetah --preset published", "PPO,SAC,DDPG,TD3",
      {"test_limit_first": 100, "test_limit": 1000, "test_limit_grows": (200, 1800), "generations": 2000}),
     ("hopper --preset published", "PPO,SAC,DDPG,TD3",
      {"population": 256, "generations": 2000, "test_limit_first": 100, "test_episodes": 16}),
 ])  # fmt: skip
-def test_presets_bring_agents_that_can_act_there(flags: str, agents: str, expected: dict[str, Any]) -> None:
+def test_presets_choose_agents(flags: str, agents: str, expected: dict[str, Any]) -> None:
     settings = config.parse(["--implementation", "SE", "--proxy", "bandit", "--gamename", *flags.split()])
     assert settings.run.agent == agents and {name: getattr(settings.proxy, name) for name in expected} == expected
     assert from_dict(as_dict(settings)).proxy == settings.proxy
 
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "vary_hp": False}
-PAIRS = {
+MIXTURES = {
     "discrete": ("cartpole", "DDQN,PPO,TD3Discrete", {"rollout_steps": 16, "fill": 20, "PPO_num_envs": 2}),
     "continuous": ("pendulum", "SAC,TD3,PPO", {"rollout_steps": 16, "fill": 20}),
     "drawn": ("cartpole", "PPO,DDQN", {"rollout_steps": 16, "vary_hp": True, "vary": ("lr", "width", "batch_size")}),
 }
 
 
-@pytest.mark.parametrize("case", PAIRS)
-def test_alone_as_in_company(case: str) -> None:
-    game, agents, changes = PAIRS[case]
+@pytest.mark.parametrize("case", MIXTURES)
+def test_agent_alone_equals_agent_in_company(case: str) -> None:
+    game, agents, changes = MIXTURES[case]
     arguments = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
     proxy = Config(
         proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40, compiled=False
@@ -121,7 +118,7 @@ def test_alone_as_in_company(case: str) -> None:
             assert torch.equal(getattr(alone, name), getattr(company, name)[rows]), name
         tests = company.curve.shape[1]
         assert torch.equal(alone.curve[:, :tests], company.curve[rows])
-    # And as in a program of its own kind, which knows nothing of the others.
+    # A loop of one kind gives the same results.
     for number, kind in enumerate(kinds):
         single_loop = InnerLoop(proxy, kind, config_of(settings.agent, kind, kinds), game)
         rows = [i for i, seed in enumerate(seeds) if seed % len(kinds) == number]
@@ -135,12 +132,11 @@ TINY = (
 ).split()
 
 
-@pytest.mark.parametrize("turns", ["generations", pytest.param("seeds", marks=pytest.mark.slow)])
-def test_a_search_resumes_to_the_same_numbers(
-    turns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["generations", pytest.param("seeds", marks=pytest.mark.slow)])
+def test_search_resumes_to_same_results(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two families in turn; how many of each a generation has trained is counted on the way. Tests get longer from
-    one generation to the next; means that had shorter ones are out of the choice."""
+    """Two families alternate, and tests get longer from one generation to the next."""
     trained: list[list[int]] = []
     limits: list[int | None] = []
     run = InnerLoop.run
@@ -152,10 +148,10 @@ def test_a_search_resumes_to_the_same_numbers(
         return run(self, proxies, seeds, *args, **kwargs)
 
     monkeypatch.setattr(InnerLoop, "run", spy)
-    flags = [*SE.split(), "--agents_take_turns", turns, *TINY]
+    flags = [*SE.split(), "--agents_take_turns", mode, *TINY]
     assert trainer.main([*flags, "--logdir", str(tmp_path / "whole")]) == 0
-    assert trained[:3] == ([[6, 6]] * 3 if turns == "seeds" else [[10, 2], [2, 10], [10, 2]])
-    assert limits == [10, 20, 30, 30, 30]  # the last two are the re-evaluation and the held-out agents
+    assert trained[:3] == ([[6, 6]] * 3 if mode == "seeds" else [[10, 2], [2, 10], [10, 2]])
+    assert limits == [10, 20, 30, 30, 30]  # the last two are the re-evaluation and held-out agents
     assert re.search(r"of each +DDQN [\d.]+, PPO [\d.]+", capsys.readouterr().out)
     parted = [*flags, "--logdir", str(tmp_path / "parted")]
     assert trainer.main([*parted, "--generations", "2"]) == trainer.main([*parted, "--resume"]) == 0
@@ -163,9 +159,9 @@ def test_a_search_resumes_to_the_same_numbers(
     second = files.load(folders[1] / "proxy.safetensors")
     same_runs(*folders)
     solved = read_metrics(folders[0] / "metrics.csv")["search/center_solved"]
-    assert [math.isnan(share) for share in solved] == [True, True, False], "of whole tests alone"
+    assert [math.isnan(share) for share in solved] == [True, True, False], "only full tests count"
     assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
-    # Fresh agents take the settings of their own family from the search, whoever else trains on the proxy.
+    # Evaluated agents have the settings of their family in the search.
     for name, expected in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
         for part in parts(agent_settings(second, name, {"lr": 0.5})):
             assert (part.hidden_sizes, part.lr) == ((8,), 0.5)

@@ -1,6 +1,6 @@
-"""Agents of the model-generalisation family: when they learn, what they draw, explore, measure and refuse.
+"""Model-generalisation agents: learning schedule, sampling, exploration and metrics.
 
-What they learn is in test_model_generalisation_updates.
+test_model_generalisation_updates.py tests the updates.
 """
 
 import dataclasses
@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 
 from fake_runs import load_script
 from helpers import MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.latents import latents, pick
-from models.agents.model_generalisation.values import exploration_noise, explore
+from models.agents.model_generalisation.values import explore
 from models.registry import default_config
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -33,8 +32,8 @@ parity = load_script("model_generalisation/parity")
 
 
 @pytest.mark.parametrize(("start", "period", "first"), [(0, 5, 0), (3, 5, 5), (5, 5, 5), (6, 5, 10), (8, 1, 8)])
-def test_learning_begins_with_the_first_period_after_its_start(start: int, period: int, first: int) -> None:
-    """As in the original, where a period trains if it begins no sooner: after ``first`` steps without an update."""
+def test_learning_starts_with_a_period(start: int, period: int, first: int) -> None:
+    """The original trains in a period only if it begins after the start: no update in the first ``first`` steps."""
     loop = step_loop("ER", MAZE, training_start_time=start, steps_per_epoch=period)
     initial_weights = loop.agent.values.q_network.flat.detach().clone()
     for step in range(12):
@@ -45,7 +44,7 @@ def test_learning_begins_with_the_first_period_after_its_start(start: int, perio
 
 
 @pytest.mark.parametrize(("name", "expected"), [("ER", ""), ("CategoricalLatent", "reward termination obs kl")])
-def test_measured_are_means_since_it_was_last_asked_or_of_the_latest_update(name: str, expected: str) -> None:
+def test_metrics_are_means_since_last_call(name: str, expected: str) -> None:
     rare_loop, frequent_loop = (step_loop(name, FLUTE, updates_per_step=2) for _ in range(2))
     single = []
     for step in range(12):
@@ -63,7 +62,7 @@ def test_measured_are_means_since_it_was_last_asked_or_of_the_latest_update(name
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_takes_the_best(name: str) -> None:
+def test_greedy_policy_takes_best_action(name: str) -> None:
     agent = step_loop(name, MAZE, seeds=3).agent
     obs, policy = torch.rand(3, 6, agent.obs_size).round(), agent.begin(6, Streams([0, 1, 2]))
     with torch.no_grad():
@@ -71,69 +70,38 @@ def test_greedy_takes_the_best(name: str) -> None:
             assert torch.equal(policy.act(obs), agent.values(obs).argmax(2))
         for part in agent.values.parameters():
             part.zero_()
-    assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # of equal values the first
+    assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # the first of equal values
 
 
 @pytest.mark.parametrize(("name", "spaces", "changes", "message"), [
     ("SimpleModel", Spaces((4,), Discrete(2)), {"binary_obs": True}, "^binary_obs is "),
     ("GaussianLatent", Spaces((6,), Discrete(3), binary=True), {"learn_obs_variance": True}, "^learn_obs_variance is "),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused(name: str, spaces: Spaces, changes: dict[str, Any], message: str) -> None:
+def test_invalid_settings(name: str, spaces: Spaces, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         Agent(dataclasses.replace(default_config(name, ""), **changes), spaces, [0])
 
 
-# -- draws and exploration, at their ends ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("probability", "table"), [
-    # Shares [0, 1/4), nothing, [1/4, 3/4) and [3/4, 1).
     ([0.25, 0.0, 0.5, 0.25], {0.0: 0, 0.2499: 0, 0.25: 2, 0.5: 2, 0.7499: 2, 0.75: 3, 0.99: 3, BELOW_ONE: 3}),
-    # Never what has no probability.
+    # Probability 0 is never drawn.
     ([1.0, 0.0, 0.0], {0.0: 0, BELOW_ONE: 0}), ([0.0, 1.0, 0.0], {0.0: 1, BELOW_ONE: 1}),
     ([0.0, 0.0, 1.0], {0.0: 2, BELOW_ONE: 2}), ([0.0, 0.5, 0.5], {0.0: 1, BELOW_ONE: 2}),
     # Ten times 0.0999 is 0.999; a number above it is class 9, not 10.
     ([0.0999] * 10, {BELOW_ONE: 9}),
 ])  # fmt: skip
-def test_pick_is_the_inverse_of_the_distribution_function(probability: list[float], table: dict[float, int]) -> None:
+def test_pick_inverts_distribution_function(probability: list[float], table: dict[float, int]) -> None:
     probabilities = torch.tensor(probability).expand(len(table), len(probability))
     assert pick(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
-
-
-@pytest.mark.parametrize("temperature", [0.0125, 0.4, 12.8])
-def test_softmax_at_the_temperature(temperature: float) -> None:
-    config, count = Config(softmax_temp=temperature), 40_000
-    draw, numbers = exploration_noise(config, 4)
-    assert (draw, numbers) == (Streams.gumbel, 4)
-    values = torch.tensor([0.5, 0.51, 0.2, 0.49])
-    actions = explore(config, values.expand(1, count, 4), Streams([5]).gumbel(count, 4))
-    expected = ((values.double() / temperature).softmax(0) * count).numpy()
-    frequent = expected > 5
-    counts = torch.bincount(actions[0], minlength=4).double().numpy()
-    assert counts[~frequent].sum() < 30
-    assert (
-        stats.chisquare(counts[frequent], expected[frequent] * counts[frequent].sum() / expected[frequent].sum()).pvalue
-        > 1e-3
-    )
-
-
-def test_epsilon_greedy_over_a_grid() -> None:
-    """The first number says whether, below 0.3; the second which, each of four a quarter of them. Action 2 is best."""
-    config = Config(exploration_strat="epsilon_greedy", epsilon=0.3)
-    assert exploration_noise(config, 4) == (Streams.uniform, 2)
-    grid = (torch.arange(100) + 0.5) / 100
-    values = torch.tensor([0.0, 1.0, 5.0, 4.0]).expand(1, 100**2, 4)
-    actions = explore(config, values, torch.cartesian_prod(grid, grid)[None])
-    assert torch.bincount(actions[0]).tolist() == [750, 750, 7750, 750]
 
 
 @pytest.mark.parametrize(
     ("epsilon", "first", "second", "action"),
     [(0.0, 0.0, 0.0, 1), (1.0, BELOW_ONE, 0.0, 0), (1.0, 0.0, BELOW_ONE, 2), (0.5, 0.5, 0.0, 1)],
 )
-def test_epsilon_greedy_at_its_ends(epsilon: float, first: float, second: float, action: int) -> None:
+def test_epsilon_greedy_boundaries(epsilon: float, first: float, second: float, action: int) -> None:
     config = Config(exploration_strat="epsilon_greedy", epsilon=epsilon)
-    values = torch.tensor([[[0.0, 3.0, 3.0]]])  # of equal values the first
+    values = torch.tensor([[[0.0, 3.0, 3.0]]])  # the first of equal values
     assert explore(config, values, torch.tensor([[[first, second]]])).item() == action
 
 
@@ -141,23 +109,20 @@ def test_epsilon_greedy_at_its_ends(epsilon: float, first: float, second: float,
     ("softplus", 0.0, math.log(2)), ("softplus", -200.0, 1e-6), ("sigmoid", 0.0, 0.5), ("sigmoid", -200.0, 1e-6),
     ("sigmoid2", 2 * math.log(3), 1.5), ("sigmoid2", -400.0, 1e-6),
 ])  # fmt: skip
-def test_deviations_are_never_below_a_millionth(std_act: str, raw: float, deviation: float) -> None:
-    """The encoder's have ``min_std`` on top."""
+def test_latent_deviations(std_act: str, raw: float, deviation: float) -> None:
+    """At least 1e-6; the encoder adds ``min_std``."""
     kind = latents(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
     for encoder, extra_std in ((False, 0.0), (True, 0.25)):
         mean, std = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
         assert mean.item() == pytest.approx(0.7) and std.item() == pytest.approx(deviation + extra_std, rel=1e-5)
 
 
-# -- does it learn? --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fixture", "agent", "steps"), [("A", "PerfectModel", 20_000), ("B", "CategoricalLatent", 5000)]
 )
-def test_it_learns_as_the_original_does(fixture: str, agent: str, steps: int, tmp_path: Path) -> None:
-    """Ten seeds of ours against ten of the original's: each of three points within two of its standard errors."""
+def test_learning_curve_matches_original(fixture: str, agent: str, steps: int, tmp_path: Path) -> None:
+    """Ten seeds of each: three points within two standard errors of the original."""
     argv = ["--fixture", fixture, "--agents", agent, "--total_steps", str(steps), "--logdir", str(tmp_path / "exp_dir")]
     assert parity.main([*argv, "--json", str(tmp_path / "rows.json")]) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]

@@ -1,4 +1,4 @@
-"""MuJoCo's environments by name: Gymnasium's steps, and what they tell of a step."""
+"""MuJoCo's environments: parity of steps and information with Gymnasium."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ GAME_IDS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "swimmer": "
 
 
 @pytest.mark.parametrize("name", GAME_IDS)
-def test_steps_and_information_are_gymnasiums(name: str) -> None:
+def test_steps_equal_gymnasium(name: str) -> None:
     game, gym_env = GAMES[name], gym.make(GAME_IDS[name])
     environment = make_environment(name, 1, 2)
     assert game.gym_id == GAME_IDS[name] and environment.spaces.max_episode_steps == 1000
@@ -33,6 +33,6 @@ def test_steps_and_information_are_gymnasiums(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GAME_IDS)
-def test_nothing_is_said_of_gymnasiums_own_models(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_make_prints_nothing(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     make_environment(name, 1, 1).close()
     assert capfd.readouterr() == ("", "")

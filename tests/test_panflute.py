@@ -1,4 +1,4 @@
-"""PanFlute: its rules by hand, its reward rates, and a plain Python version beside it."""
+"""PanFlute: steps by hand, reward rates, and parity with plain Python."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from hashed import plain_uniform_at, random_actions, reward_rate
 ROLLOUTS = 5_000
 
 
-def test_notes_move_to_the_ends_and_pay_the_step_after() -> None:
+def test_steps_by_hand() -> None:
     environment = TensorEnvironment(PanFlute(3, spontaneous_reward=False), 1, 1)
     assert not environment.reset(torch.tensor([[0]])).any()
     steps = [environment.step(torch.tensor([[action]])) for action in (2, 1, 0, 0, 2)]
@@ -27,8 +27,8 @@ def test_notes_move_to_the_ends_and_pay_the_step_after() -> None:
 
 
 @pytest.mark.parametrize(("n", "random", "scripted"), [(3, 0.1419, 0.4029), (5, 0.0398, 0.2219), (8, 0.01556, 0.1338)])
-def test_reward_rates_are_those_published(n: int, random: float, scripted: float) -> None:
-    """Of random play, and of pipes n - 1, n - 2, ..., 0 over and over; theirs are of as many rollouts as ours."""
+def test_reward_rates_match_published(n: int, random: float, scripted: float) -> None:
+    """For random actions, and for pipes n - 1, ..., 0 in turn, both with as many rollouts as published."""
     script = (n - 1 - torch.arange(100) % n)[:, None].expand(-1, ROLLOUTS)
     reward_count = (100 - 1) // n
     # Step t pays for an event at step t - 1, else for the right n notes, from the (n + 1)-th step on.
@@ -53,7 +53,7 @@ def plain_step(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 8), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 7), max_size=40))
-def test_every_step_equals_plain_pythons(n: int, spontaneous: bool, seed: int, actions: list[int]) -> None:
+def test_steps_equal_plain_python(n: int, spontaneous: bool, seed: int, actions: list[int]) -> None:
     environment = TensorEnvironment(PanFlute(n, spontaneous), 1, 1)
     environment.reset(torch.tensor([[seed]]))
     pipes = [[0] * (i + 1) for i in range(n)]

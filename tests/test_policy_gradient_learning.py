@@ -1,4 +1,4 @@
-"""Learning of policy gradients: against the same written once more in plain torch, and alone as in company."""
+"""Updates of policy gradients against plain torch, and independence of members."""
 
 import dataclasses
 import math
@@ -12,13 +12,13 @@ from helpers import build, same_numbers
 from models.agents.policy_gradients.agent import Agent
 from models.spaces import Discrete, Spaces
 from models.trajectory import Trajectory
-from test_policy_gradients import LANDER, OURS, agent_of, make_trajectory, to_go
+from test_policy_gradients import LANDER, OURS, agent_of, make_trajectory, returns_to_go
 
 IMAGES = Spaces((2, 11, 9), Discrete(3), torch.uint8)
 
 
 class Plain:
-    """The agent of one member once more: `torch.nn`, autograd, `torch.optim.Adam`, episode after episode."""
+    """One member with `torch.nn`, autograd and `torch.optim.Adam`, episode by episode."""
 
     def __init__(self, agent: Agent, m: int):
         self.config, network = agent.config, agent.network
@@ -34,13 +34,10 @@ class Plain:
 
     def _copy(self, network: Any, m: int) -> nn.Sequential:
         layers: list[nn.Module] = []
-        activation = {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01)}[self.config.activation]
         for weight, bias in network.layers():
             linear = nn.Linear(*weight.shape[1:])
-            with torch.no_grad():
-                linear.weight.copy_(weight[m].T)
-                linear.bias.copy_(bias[m])
-            layers += [linear, activation]
+            linear.weight.data, linear.bias.data = weight[m].T.detach().clone(), bias[m].detach().clone()
+            layers += [linear, {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01)}[self.config.activation]]
         return nn.Sequential(*layers[:-1])
 
     def flat(self, network: nn.Sequential) -> Tensor:
@@ -54,16 +51,19 @@ class Plain:
         for e, length in enumerate(trajectory.lengths[m].tolist()):
             steps = trajectory.obs[:length, m, e]
             rewards = (config.reward_scale * trajectory.reward[:length, m, e]).tolist()
-            cut, behind = bool(trajectory.truncated[length - 1, m, e]), 0.0
+            cut, bootstrap = bool(trajectory.truncated[length - 1, m, e]), 0.0
             with torch.no_grad():
                 if config.bootstrap_truncation and cut:
-                    behind = float(self.values(trajectory.final_obs[m, e : e + 1]))
+                    bootstrap = float(self.values(trajectory.final_obs[m, e : e + 1]))
                 value = self.values(steps).tolist() if config.baseline == "value" else [0.0] * length
-            q = to_go(rewards, config.discount, behind)
+            q = returns_to_go(rewards, config.discount, bootstrap)
             if config.gae_lambda is not None:
-                errors = [r + config.discount * next_value - now
-                          for r, next_value, now in zip(rewards, [*value[1:], behind], value, strict=True)]  # fmt: skip
-                q = [a + v for a, v in zip(to_go(errors, config.discount * config.gae_lambda), value, strict=True)]
+                next_values = [*value[1:], bootstrap]
+                errors = [
+                    r + config.discount * later - now for r, later, now in zip(rewards, next_values, value, strict=True)
+                ]
+                advantages = returns_to_go(errors, config.discount * config.gae_lambda)
+                q = [a + v for a, v in zip(advantages, value, strict=True)]
             obs.append(steps)
             action.append(trajectory.action[:length, m, e])
             returns += q
@@ -93,27 +93,30 @@ class Plain:
         for _ in range(config.value_steps):
             self._step(config.delta * (self.values(states) - target).square().mean(), self.optimizers[1:])
         self.updates += 1
-        losses |= {"total_loss": total, "entropy_share": entropy, "entropy": entropy * math.log(4)}
-        losses |= {"grad_norm": norms[0]}
+        losses |= {
+            "total_loss": total,
+            "entropy_share": entropy,
+            "entropy": entropy * math.log(4),
+            "grad_norm": norms[0],
+        }
         return {name: loss.item() for name, loss in losses.items()}
 
     def _step(self, loss: Any, optimizers: list[Any]) -> list[Tensor]:
-        """The norms of the gradients of each optimizer, from before these are clipped."""
+        """Gradient norms of each optimizer before clipping."""
         norms = []
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
         for optimizer in optimizers:
-            max_norm = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-            norms.append(nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_norm))
+            parameters = optimizer.param_groups[0]["params"]
+            norms.append(nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or math.inf))
             optimizer.step()
         return norms
 
 
 @pytest.mark.parametrize("case", [*OURS, "AAC-more-value-steps"])
-def test_updates_are_those_of_plain_torch(case: str) -> None:
-    """Three of them, each by two members on 700 and 60 experiences; a large epsilon, for Adam blows rounding up where
-    gradients are next to nothing."""
+def test_updates_equal_torch(case: str) -> None:
+    """Two members with 700 and 60 experiences. A large epsilon keeps Adam from amplifying rounding errors."""
     changes = {"value_steps": 3} if case == "AAC-more-value-steps" else {}
     case = "AAC-improved" if changes else case
     agent = agent_of(
@@ -136,7 +139,7 @@ def test_updates_are_those_of_plain_torch(case: str) -> None:
 
 
 def of_member(trajectory: Trajectory, m: int) -> Trajectory:
-    """What member ``m`` would have seen alone: as long as its own longest episode."""
+    """The trajectory of member ``m`` alone."""
     steps = int(trajectory.lengths[m].max())
     fields = {field.name: getattr(trajectory, field.name) for field in dataclasses.fields(trajectory)}
     by_episode = ("final_obs", "returns")
@@ -144,7 +147,7 @@ def of_member(trajectory: Trajectory, m: int) -> Trajectory:
                          for name, value in fields.items()})  # fmt: skip
 
 
-def test_a_value_network_of_its_own_reads_the_convolutions_without_changing_them() -> None:
+def test_separate_critic_does_not_train_convolutions() -> None:
     agent = agent_of("AAC", IMAGES)
     images = torch.randint(256, (1, 5, *IMAGES.obs_shape), dtype=torch.uint8)
     for values in (agent.network(images)[1], agent.network.values(images)):
@@ -157,8 +160,8 @@ def test_a_value_network_of_its_own_reads_the_convolutions_without_changing_them
 @pytest.mark.parametrize(("case", "spaces"), [
     ("VPG", LANDER), ("AAC-shared", LANDER), ("AAC-improved", LANDER), ("AAC-improved", IMAGES),
 ])  # fmt: skip
-def test_members_with_more_or_fewer_chunks_are_each_alone(case: str, spaces: Spaces) -> None:
-    """To the bit, whether another has 1 chunk or 8, or rewards that are no number."""
+def test_members_with_different_lengths_are_independent(case: str, spaces: Spaces) -> None:
+    """Bit equality with 1 to 8 chunks, and if another member has NaN rewards."""
     lengths = [[9, 3, 1, 4], [380, 300, 340, 300], [510, 490, 500, 530]]
     if spaces.is_image:
         lengths = [[9, 3, 1, 4], [70, 80, 60, 61], [140, 150, 130, 131]]
@@ -166,17 +169,19 @@ def test_members_with_more_or_fewer_chunks_are_each_alone(case: str, spaces: Spa
     alone = [build(case, spaces, [m], joint_agent.config) for m in range(3)]
     for i in range(2):
         trajectory = make_trajectory(lengths, spaces, seed=i)
-        numbers = step(joint_agent, trajectory)
+        numbers = update_agent(joint_agent, trajectory)
         for m in range(3):
-            same_numbers(step(alone[m], of_member(trajectory, m)), {k: v[m : m + 1] for k, v in numbers.items()})
+            same_numbers(
+                update_agent(alone[m], of_member(trajectory, m)), {k: v[m : m + 1] for k, v in numbers.items()}
+            )
         trajectory.reward[0, 1, 2] = math.nan
-        healthy = {name: value[[0, 2]] for name, value in step(sick, trajectory).items()}
+        healthy = {name: value[[0, 2]] for name, value in update_agent(sick, trajectory).items()}
         same_numbers(healthy, {name: value[[0, 2]] for name, value in numbers.items()})
     assert all(value.isfinite().all() for value in numbers.values())
 
 
-def step(agent: Agent, trajectory: Trajectory) -> dict[str, Tensor]:
-    """Everything that comes of an update."""
+def update_agent(agent: Agent, trajectory: Trajectory) -> dict[str, Tensor]:
+    """Everything that an update returns or changes."""
     logged = agent.observe(trajectory)
     weights = {name: value.detach().clone() for name, value in agent.learn().items() | agent.state_dict().items()}
     return logged | weights

@@ -1,4 +1,4 @@
-"""Policy gradients against published numbers and tables worked by hand."""
+"""Policy gradients against published numbers and hand-computed tables."""
 
 import math
 from pathlib import Path
@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers import CASES, build, config_of, on_policy
 from models.agents.policy_gradients.agent import Agent
-from models.agents.policy_gradients.batch import CHUNK, pack, table, unpack
-from models.losses import entropy_loss, mean, policy_gradient, value_loss
+from models.agents.policy_gradients.batch import CHUNK, pack, table
+from models.losses import entropy_loss, policy_gradient, value_loss
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory, discounted_returns
@@ -30,8 +28,7 @@ def agent_of(case: str, spaces: Spaces = LANDER, members: int = 1, **changes: An
 
 
 def make_trajectory(lengths: list[list[int]], spaces: Spaces = LANDER, seed: int = 0) -> Trajectory:
-    """Made up episodes of these ``lengths [M][E]``; every other one is truncated. What lies behind an end is no
-    number."""
+    """Random episodes of these ``lengths [M][E]``; every other one is truncated. Padding is NaN."""
     steps = torch.tensor(lengths)
     T, (M, E), g = int(steps.max()), steps.shape, torch.Generator().manual_seed(seed)
     valid = torch.arange(T).view(T, 1, 1) < steps
@@ -48,11 +45,8 @@ def make_trajectory(lengths: list[list[int]], spaces: Spaces = LANDER, seed: int
     return Trajectory(obs, action, reward, last & ~odd, last & odd, valid, final, reward.nan_to_num(0).sum(0))
 
 
-# -- published numbers -----------------------------------------------------------------------------------------------
-
-
-def to_go(rewards: Any, discount: float, behind: float = 0.0) -> list[float]:
-    """The oracle: returns to come, as a loop."""
+def returns_to_go(rewards: Any, discount: float, behind: float = 0.0) -> list[float]:
+    """A plain loop."""
     out: list[float] = []
     for reward in reversed(list(rewards)):
         behind = float(reward) + discount * behind
@@ -60,7 +54,7 @@ def to_go(rewards: Any, discount: float, behind: float = 0.0) -> list[float]:
     return out
 
 
-def test_returns_of_the_published_sequence() -> None:
+def test_returns_equal_published() -> None:
     """The notebook's exercise: 100 rewards, discount 0.9."""
     rewards = np.random.RandomState(42).randint(-10, 10, 100)
     assert rewards[:10].tolist() == [-4, 9, 4, 0, -3, -4, 8, 0, 0, -7] and rewards.sum() == -99
@@ -75,23 +69,21 @@ def test_returns_of_the_published_sequence() -> None:
     assert abs(q.mean() + 9.607683713338261) < 1e-9
     assert (q.argmin(), q.argmax()) == (85, 19)
     assert abs(q[85] + 41.09291240965317) < 1e-9 and abs(q[19] - 19.09854006354154) < 1e-9
-    assert np.abs(q - to_go(rewards, 0.9)).max() < 1e-9
+    assert np.abs(q - returns_to_go(rewards, 0.9)).max() < 1e-9
 
 
-def test_losses_of_the_published_batch() -> None:
-    """Four episodes of the lander (450 experiences, discount 0.9) with made up scores, and the notebook's values for
-    them: vanilla, with baseline, entropy, and actor-critic where every value is 1."""
+def test_losses_equal_published() -> None:
+    """Four episodes of the lander (450 experiences, discount 0.9) and the notebook's losses: vanilla, with baseline,
+    entropy, and actor-critic with values of 1."""
     fixture = np.load(FIXTURE)
     lengths = fixture["lengths"].tolist()
-    T, ends = max(lengths), np.cumsum(lengths)
-    reward, obs = torch.zeros(T, 1, 4, dtype=torch.float64), torch.zeros(T, 1, 4, 8)
-    action, valid = torch.zeros(T, 1, 4, dtype=torch.int64), torch.zeros(T, 1, 4, dtype=torch.bool)
-    for e, (end, length) in enumerate(zip(ends, lengths, strict=True)):
-        part = slice(end - length, end)
-        reward[:length, 0, e] = torch.tensor(fixture["rewards"][part])
-        obs[:length, 0, e] = torch.tensor(fixture["states"][part])
-        action[:length, 0, e] = torch.tensor(fixture["actions"][part])
-        valid[:length, 0, e] = True
+
+    def padded(name: str) -> Tensor:
+        """Episodes side by side, ``[T, 1, 4, ...]``."""
+        return nn.utils.rnn.pad_sequence(torch.tensor(fixture[name]).split(lengths)).unsqueeze(1)
+
+    reward, obs, action = padded("rewards").double(), padded("states"), padded("actions")
+    valid = torch.arange(max(lengths)).view(-1, 1, 1) < torch.tensor(lengths)
     no_ends = torch.zeros_like(valid)
     trajectory = Trajectory(obs, action, reward, no_ends, no_ends, valid, obs[-1], reward.sum(0))
     batch = pack(trajectory)
@@ -104,7 +96,7 @@ def test_losses_of_the_published_batch() -> None:
     ones = torch.ones_like(batch.returns)
 
     def summed(loss: Any, *fields: Tensor) -> float:
-        """Over chunks of 256, and in one piece of the 450: the same."""
+        """Over chunks of 256, and at once: the same."""
         parts = zip(*(field.split(CHUNK, dim=1) for field in (*fields, batch.mean_weight)), strict=True)
         total = float(sum(loss(*part) for part in parts))
         assert total == pytest.approx(float(loss(*(field[:, :450] for field in fields), None)), rel=1e-6)
@@ -121,9 +113,6 @@ def test_losses_of_the_published_batch() -> None:
     assert float(baseline) == pytest.approx(-18.798148, abs=1e-3)
 
 
-# -- what actions are weighted by ------------------------------------------------------------------------------------
-
-
 def two_episodes() -> Trajectory:
     """Rewards 1, 2, 4 and then 8; at discount 0.5 the returns to come are 3, 4, 4 and 8."""
     trajectory = make_trajectory([[3, 1]])
@@ -131,16 +120,15 @@ def two_episodes() -> Trajectory:
     return trajectory
 
 
-# Discount 0.5 and lambda 0.5; every value is 10, and the second episode is truncated, so that with bootstrap 0.5 * 10
-# comes after it. An error is r + 0.5 V' - 10, a generalised advantage an error and a quarter of the next advantage.
+# Discount 0.5 and lambda 0.5; every value is 10. The second episode is truncated and bootstraps 0.5 * 10. A TD error is
+# r + 0.5 V' - 10, and a generalized advantage an error plus a quarter of the next advantage.
 THIRD = 4 - 10.0
 SECOND = 2 + 5 - 10 + THIRD / 4
 FIRST = 1 + 5 - 10 + SECOND / 4
 
 
 @pytest.mark.parametrize(("case", "changes", "weights"), [
-    # Not by what its whole episode was worth; and experiences count alike, so that the baseline is 19 / 4, not the mean
-    # of the episodes' means.
+    # The baseline is the mean over experiences, 19 / 4, not over episodes.
     ("VPG", {}, [3.0, 4.0, 4.0, 8.0]), ("EPG", {}, [3.0, 4.0, 4.0, 8.0]),
     ("BPG", {}, [-1.75, -0.75, -0.75, 3.25]), ("CPG", {}, [-1.75, -0.75, -0.75, 3.25]),
     ("AAC", {"bootstrap_truncation": False}, [-7.0, -6.0, -6.0, -2.0]),
@@ -148,7 +136,7 @@ FIRST = 1 + 5 - 10 + SECOND / 4
     ("AAC", {"bootstrap_truncation": False, "gae_lambda": 0.5}, [FIRST, SECOND, THIRD, -2.0]),
     ("AAC", {"bootstrap_truncation": True, "gae_lambda": 0.5}, [FIRST, SECOND, THIRD, 3.0]),
 ])  # fmt: skip
-def test_an_action_is_weighted_by_what_comes_after_it(case: str, changes: dict[str, Any], weights: list[float]) -> None:
+def test_advantages_by_hand(case: str, changes: dict[str, Any], weights: list[float]) -> None:
     agent = agent_of(case, discount=0.5, **changes)
     if case == "AAC":
         with torch.no_grad():
@@ -157,16 +145,16 @@ def test_an_action_is_weighted_by_what_comes_after_it(case: str, changes: dict[s
     logged = agent.observe(two_episodes())
     assert agent.batch is not None and agent.batch.weights[0, :4].tolist() == weights
     assert agent.batch.mean_weight[0, :5].tolist() == [0.25] * 4 + [0.0]
-    if case == "AAC":  # what the values are fitted to
+    if case == "AAC":  # targets of values
         assert agent.batch.returns[0, :4].tolist() == [advantage + 10 for advantage in weights]
     baseline = {"BPG": 4.75, "CPG": 4.75, "AAC": 10.0}.get(case)
     expected = {} if baseline is None else {"baseline": baseline, "advantage_mean": sum(weights) / 4}
-    if case == "AAC":  # of values that are all the same
+    if case == "AAC":  # constant values
         expected["explained_variance"] = 0.0
     assert {name: value.item() for name, value in logged.items()} == pytest.approx(expected)
 
 
-def test_equal_advantages_are_normalised_to_nothing() -> None:
+def test_equal_advantages_normalize_to_zero() -> None:
     same = make_trajectory([[3, 5]])
     same.reward.fill_(2.0)
     agent = agent_of("VPG", discount=0.0, normalize_advantage=True)
@@ -174,33 +162,7 @@ def test_equal_advantages_are_normalised_to_nothing() -> None:
     assert not agent.batch.weights.any()
 
 
-# -- one table of experiences ----------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 3).flatmap(lambda envs: st.lists(
-    st.lists(st.integers(1, 300), min_size=envs, max_size=envs), min_size=1, max_size=3)))  # fmt: skip
-def test_packing_keeps_every_experience_in_order(lengths: list[list[int]]) -> None:
-    trajectory = make_trajectory(lengths, Spaces((2,), Discrete(3)))
-    batch = pack(trajectory)
-    batch.returns = table(trajectory.reward, trajectory.valid, batch.obs.shape[1])
-    assert batch.counts == [sum(row) for row in lengths]
-    assert batch.obs.shape[1] % CHUNK == 0 and batch.obs.shape[1] - max(batch.counts) < CHUNK
-    for m, row in enumerate(lengths):
-        flat = [trajectory.reward[t, m, e].item() for e, length in enumerate(row) for t in range(length)]
-        assert batch.returns[m].tolist() == flat + [0.0] * (batch.returns.shape[1] - len(flat))
-        assert batch.obs[m].isfinite().all() and batch.mean_weight[m].sum().item() == pytest.approx(1)
-    unpacked = unpack(batch.returns, trajectory.valid)
-    assert torch.equal(unpacked, torch.where(trajectory.valid, trajectory.reward, 0.0))
-    all_actions = torch.cat([chunk.action for chunk in batch.chunks()], 1)
-    assert torch.equal(all_actions, batch.action)
-    averages = sum(mean(chunk.returns, chunk.mean_weight) for chunk in batch.chunks())
-    torch.testing.assert_close(averages, batch.by_member(torch.mean, batch.returns), rtol=0, atol=1e-6)
-
-
-# -- acting ----------------------------------------------------------------------------------------------------------
-
-
-def test_actions_are_drawn_as_the_policy_says_and_greedy_ones_are_its_best() -> None:
+def test_actions_follow_policy() -> None:
     agent, envs, times = agent_of("CPG", members=2), 320, 125
     obs = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():

@@ -1,11 +1,10 @@
-"""Probe environments: dynamics, true values, and that members do not depend on who is beside them."""
+"""Probe environments: dynamics and true values."""
 
 import math
 
 import pytest
 import torch
 
-from envs.make import make_environment
 from envs.names import GAMES
 from envs.probes import PROBES, TARGET, ProbeEnvironment
 from envs.seeded import sign
@@ -28,7 +27,7 @@ def random_actions(environment, generator):
 
 
 def play(environment, choose, first_seed=0):
-    """Returns the observations before each step and the rewards, both ``[T, M, E]``, and the last step."""
+    """Observations before each step and rewards, both ``[T, M, E]``, and the last step."""
     obs = environment.reset(seeds(environment.members, environment.envs, first_seed))
     observations, rewards = [], []
     while True:
@@ -41,13 +40,8 @@ def play(environment, choose, first_seed=0):
         assert not step.done.any()
 
 
-def test_every_probe_has_a_name_and_every_name_a_probe():
-    assert list(PROBES) == [name for name, game in GAMES.items() if game.is_probe]
-    assert all(isinstance(make_environment(name, 2, 3, num_workers=2), ProbeEnvironment) for name in PROBES)
-
-
 @pytest.mark.parametrize("name", PROBES)
-def test_best_and_random_returns_are_as_stated(name):
+def test_best_and_random_returns(name):
     environment = ProbeEnvironment(name, 2, 4000)
     _, best, step = play(environment, lambda obs: best_actions(environment, obs))
     assert best.sum(0).mean().item() == pytest.approx(environment.probe.best_return, abs=0.05)
@@ -63,7 +57,7 @@ def test_best_and_random_returns_are_as_stated(name):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_true_values_solve_the_bellman_equation(name):
+def test_values_solve_bellman_equation(name):
     environment, discount = ProbeEnvironment(name, 1, 8), 0.9
     observations, rewards, step = play(environment, lambda obs: best_actions(environment, obs))
     value = environment.probe.value(step.obs[..., 0], discount) if environment.probe.truncates else torch.zeros(1, 8)
@@ -72,18 +66,11 @@ def test_true_values_solve_the_bellman_equation(name):
         assert torch.allclose(value, environment.probe.value(obs, discount))
 
 
-def test_signs_are_balanced_and_independent_of_neighbouring_seeds():
+def test_signs_are_random():
+    assert sign(torch.tensor([0, 1, 3, -1, 2**63 - 1, -(2**63)])).tolist() == [1, 1, -1, 1, -1, -1]  # on every machine
     signs = sign(torch.arange(20000))
     bound = 4 / math.sqrt(20000)
     assert set(signs.tolist()) == {-1.0, 1.0}
     assert abs(signs.mean().item()) < bound and abs((signs[1:] * signs[:-1]).mean().item()) < bound
     large = torch.tensor([2**62 + 5, 7, 2**63 - 1])
     assert torch.equal(sign(large), torch.cat([sign(seed) for seed in large.split(1)]))
-
-
-def test_signs_stay_what_they_were():
-    """Of the first form of this hash, before it was shared with the other draws from a seed."""
-    seeds = torch.tensor([0, 1, 2, 3, 7, -1, -2, 2**62 + 5, 2**63 - 1, -(2**63), 123456789])
-    assert sign(seeds).tolist() == [1, 1, 1, -1, -1, 1, 1, -1, -1, -1, -1]
-    sign_text = "".join("-+"[int(value > 0)] for value in sign(torch.arange(32)))
-    assert sign_text == "+++---+-++--++-+-+-+--++++++++++"

@@ -1,4 +1,4 @@
-"""Returns against tables worked by hand and against their limits."""
+"""Returns against hand-computed tables and their limits."""
 
 import torch
 from hypothesis import given
@@ -12,7 +12,7 @@ VALID = torch.tensor([[True, True], [True, True], [True, False]])
 
 
 def ragged(seed: int, steps: int = 6, episodes: int = 5) -> tuple[Tensor, Tensor, Tensor]:
-    """Rewards, values of the following states, and which steps are real, for episodes of 1 to ``steps`` steps."""
+    """Rewards, next values and validity of episodes of 1 to ``steps`` steps."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, steps + 1, (episodes,), generator=g)
     valid = torch.arange(steps).unsqueeze(1) < lengths
@@ -24,13 +24,13 @@ def test_discounted_returns_by_hand() -> None:
     assert torch.equal(discounted_returns(REWARD, VALID, 0.5), table)
 
 
-def test_what_follows_a_cut_is_bootstrapped_behind_the_last_real_step() -> None:
+def test_bootstrap_by_hand() -> None:
     out = discounted_returns(REWARD, VALID, 0.5, bootstrap=torch.tensor([16.0, 8.0]))
     table = torch.tensor([[1 + 0.5 * (2 + 0.5 * (4 + 8)), 5 + 0.5 * (7 + 4)], [2 + 0.5 * 12, 7 + 4.0], [12.0, 0.0]])
     assert torch.equal(out, table)
 
 
-def test_a_discount_per_member() -> None:
+def test_discount_per_member() -> None:
     reward, valid = REWARD.unsqueeze(1).repeat(1, 2, 1), VALID.unsqueeze(1).repeat(1, 2, 1)
     out = discounted_returns(reward, valid, torch.tensor([[0.5], [1.0]]))
     assert torch.equal(out[:, 0], discounted_returns(REWARD, VALID, 0.5))
@@ -49,21 +49,14 @@ def test_lambda_returns_by_hand() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1))
-def test_lambda_zero_is_one_step(seed: int, discount: float) -> None:
+def test_lambda_one_equals_bootstrapped_return(seed: int, discount: float) -> None:
     reward, next_value, valid = ragged(seed)
-    expected = torch.where(valid, reward + discount * next_value, 0.0)
-    torch.testing.assert_close(lambda_returns(reward, next_value, valid, discount, 0.0), expected)
-
-
-@given(st.integers(0, 10_000), st.floats(0, 1))
-def test_lambda_one_is_the_discounted_return_with_the_value_behind_the_end(seed: int, discount: float) -> None:
-    reward, next_value, valid = ragged(seed)
-    behind = next_value.gather(0, valid.sum(0, keepdim=True) - 1)[0]
-    expected = discounted_returns(reward, valid, discount, bootstrap=behind)
+    bootstrap = next_value.gather(0, valid.sum(0, keepdim=True) - 1)[0]
+    expected = discounted_returns(reward, valid, discount, bootstrap=bootstrap)
     torch.testing.assert_close(lambda_returns(reward, next_value, valid, discount, 1.0), expected)
 
 
-def test_padding_changes_nothing() -> None:
+def test_padding_is_ignored() -> None:
     reward, next_value, valid = ragged(4)
     padding = torch.full((3, reward.shape[1]), float("nan"))
     longer = torch.cat([reward, padding]), torch.cat([next_value, padding]), torch.cat([valid, padding > 0])

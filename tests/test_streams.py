@@ -1,4 +1,4 @@
-"""Streams: what a member draws is its own, whoever is beside it."""
+"""Random streams: the numbers of a member do not depend on other members."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_member_draws_the_same_alone(name: str) -> None:
+def test_member_alone_equals_member_in_company(name: str) -> None:
     joint_draws = DRAWS[name](Streams([3, 4, 5]))
     for m, seed in enumerate([3, 4, 5]):
         assert torch.equal(joint_draws[m], DRAWS[name](Streams([seed]))[0])
@@ -24,7 +24,7 @@ def test_a_member_draws_the_same_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_members_of_one_seed_draw_once_what_each_would_draw(name: str) -> None:
+def test_shared_streams_equal_separate_streams(name: str) -> None:
     shared, plain_streams = in_step([5, 3, 5, 5, 4], "x"), Streams.from_name([5, 3, 5, 5, 4], "x")
     assert isinstance(shared, SharedStreams) and len(shared) == 5 and len(shared.generators) == 3
     for _ in range(2):
@@ -39,14 +39,14 @@ def test_members_of_one_seed_draw_once_what_each_would_draw(name: str) -> None:
     assert type(in_step([1, 2], "x")) is Streams
 
 
-def test_names_give_unrelated_streams() -> None:
+def test_names_derive_different_seeds() -> None:
     assert derive_seed(1, "a") != derive_seed(1, "b") and derive_seed(1, "a") != derive_seed(2, "a")
     assert torch.equal(Streams.from_name([7], "x").uniform(4), Streams([derive_seed(7, "x")]).uniform(4))
-    # the same numbers on another machine, tomorrow
+    # The same on every machine.
     assert derive_seed(25, "rollout") == 3696968438
 
 
-def test_a_fork_moves_on_and_is_not_moved() -> None:
+def test_forks_are_independent() -> None:
     streams = Streams([1])
     first, second = streams.fork(), streams.fork()
     assert not torch.equal(first.uniform(4), second.uniform(4))
@@ -56,7 +56,7 @@ def test_a_fork_moves_on_and_is_not_moved() -> None:
     assert torch.equal(other.uniform(4), streams.uniform(4))
 
 
-def test_integers_keep_each_members_bound() -> None:
+def test_integers_have_bounds_per_member() -> None:
     integers = Streams([1, 2]).integers([2, 500], 4000)
     assert integers[0].unique().tolist() == [0, 1] and integers[1].max() > 400 and integers.max() < 500
 
@@ -68,21 +68,8 @@ def blocks(seeds: list[int], steps: int = 128) -> NoiseBlocks:
     return NoiseBlocks(Streams(seeds), draws, steps)
 
 
-def test_numbers_of_steps_are_shaped_as_asked_and_never_come_twice() -> None:
-    alone, pair_blocks = blocks([3]), blocks([9, 3])
-    shapes = {"a": (1, 10), "b": (1, 2, 3), "c": (1, 5), "d": (1, 1)}
-    rows = []
-    for _ in range(150):
-        step, company = alone.next(), pair_blocks.next()
-        assert {name: tuple(part.shape) for name, part in step.items()} == shapes
-        assert all(torch.equal(part[0], company[name][1]) for name, part in step.items())
-        rows.append(torch.cat([part.flatten() for part in step.values()]))
-    numbers = torch.stack(rows)
-    assert len(numbers.unique(dim=0)) == 150 and (numbers[:, :16] < 1).all() and (numbers[:, :16] >= 0).all()
-
-
-def test_a_block_is_one_draw_after_another() -> None:
-    """Numbers that share a draw lie side by side in it, step after step."""
+def test_noise_block_order() -> None:
+    """Numbers of one draw are adjacent, step by step."""
     noise, streams = blocks([4, 5], steps=3), Streams([4, 5])
     first, second, third = streams.uniform(3, 16), streams.gumbel(3, 5), streams.uniform(3, 1)
     for step in range(3):
@@ -93,22 +80,16 @@ def test_a_block_is_one_draw_after_another() -> None:
 
 @pytest.mark.parametrize("used", [0, 1, 7, 8, 9])
 @pytest.mark.parametrize("early", [False, True])
-def test_noise_goes_on_from_its_state_and_with_some_members(used: int, early: bool) -> None:
-    full_blocks, resumed, selected_blocks = blocks([1, 2, 3], 8), blocks([0, 0, 0], 8), blocks([1, 2, 3], 8)
-    plain = blocks([1, 2, 3], 8)
+def test_noise_blocks_resume_and_select(used: int, early: bool) -> None:
+    full, selected, plain, resumed = (blocks(seeds, 8) for seeds in ([1, 2, 3], [1, 2, 3], [1, 2, 3], [0, 0, 0]))
     for _ in range(used):
-        full_blocks.next(), selected_blocks.next(), plain.next()
-    if early:  # the next block is drawn already
-        full_blocks.prepare(), selected_blocks.prepare()
-    resumed.load_state_dict(full_blocks.state_dict())
-    selected_blocks.select(torch.tensor([2, 0]))
+        full.next(), selected.next(), plain.next()
+    if early:  # draws the next block
+        full.prepare(), selected.prepare()
+    resumed.load_state_dict(full.state_dict())
+    selected.select(torch.tensor([2, 0]))
     for _ in range(10):
-        full_noise, resumed_noise, selected_noise, same = (
-            full_blocks.next(),
-            resumed.next(),
-            selected_blocks.next(),
-            plain.next(),
-        )
-        for name, part in full_noise.items():
-            assert torch.equal(part, resumed_noise[name]) and torch.equal(part[[2, 0]], selected_noise[name])
-            assert torch.equal(part, same[name])
+        numbers, others = full.next(), [resumed.next(), plain.next()]
+        for name, part in selected.next().items():
+            assert all(torch.equal(other[name], numbers[name]) for other in others)
+            assert torch.equal(part, numbers[name][[2, 0]])

@@ -1,4 +1,4 @@
-"""Hyperparameters drawn per agent: their ranges and distributions, and which agents share a program."""
+"""Varied hyperparameters: their distributions, and which agents share a program."""
 
 import math
 
@@ -19,7 +19,7 @@ def draws(config: Config = VARIED, count: int = 3000) -> list[Config]:
     return [sample_config(config, seed) for seed in range(count)]
 
 
-def test_ranges_and_distributions_as_published() -> None:
+def test_distributions_match_published() -> None:
     """lr 3.3e-4 .. 3e-3, batch and width 42 .. 384, both log-uniform, and depth 1 .. 3 uniform."""
     configs = draws()
     rates = np.log([config.lr / (1e-3 / 3) for config in configs]) / math.log(9)
@@ -29,29 +29,24 @@ def test_ranges_and_distributions_as_published() -> None:
     for values in ([config.batch_size for config in configs], [config.hidden_sizes[0] for config in configs]):
         samples = np.array(values)
         assert samples.min() == 42 and 380 <= samples.max() <= 384
-        # An integer k stands for all numbers in [k, k + 1): spread over them, the drawn ones are log-uniform again.
+        # An integer k represents [k, k + 1): spread over it, the numbers are log-uniform again.
         smooth = samples * ((samples + 1) / samples) ** spread.random(len(samples))
         assert stats.kstest(np.log(smooth / 42) / math.log(385 / 42), "uniform").pvalue > 1e-3
+    table = [[c.lr, math.log(c.batch_size), math.log(c.hidden_sizes[0]), len(c.hidden_sizes)] for c in configs]
+    assert np.abs(np.corrcoef(np.transpose(table)) - np.eye(4)).max() < 0.07
     depths = np.bincount([len(config.hidden_sizes) for config in configs], minlength=4)
     assert depths[0] == 0 and len(depths) == 4 and stats.chisquare(depths[1:]).pvalue > 1e-3
     from_one = [len(config.hidden_sizes) for config in draws(Config(vary_hp=True, hidden_sizes=(64,)))]  # 0 counts as 1
     assert set(from_one) == {1, 2} and from_one.count(2) / len(from_one) == pytest.approx(1 / 3, abs=0.04)
 
 
-def test_the_four_are_drawn_independently() -> None:
-    table = [
-        [math.log(o.lr), math.log(o.batch_size), math.log(o.hidden_sizes[0]), len(o.hidden_sizes)] for o in draws()
-    ]
-    assert np.abs(np.corrcoef(np.transpose(table)) - np.eye(4)).max() < 0.07
-
-
 @pytest.mark.parametrize("base", [1, 2, 5])
-def test_small_numbers_stay_within_a_third_and_thrice(base: int) -> None:
+def test_ranges_of_small_numbers(base: int) -> None:
     batch_sizes = {config.batch_size for config in draws(Config(vary_hp=True, batch_size=base), 2000)}
     assert batch_sizes == set(range(max(1, base // 3), 3 * base + 1))
 
 
-def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
+def test_sample_depends_on_seed_and_vary() -> None:
     assert sample_config(VARIED, 5) == sample_config(VARIED, 5) != sample_config(VARIED, 6)
     lr_only = Config(vary_hp=True, vary=("lr",), hidden_sizes=(70,))
     for seed in range(20):
@@ -62,7 +57,7 @@ def test_a_draw_is_of_the_seed_and_of_what_varies_alone() -> None:
 
 
 @pytest.mark.parametrize("config", [VARIED, Config(vary_hp=True, vary=("lr",)), Config()], ids=["all", "lr", "none"])
-def test_groups_have_everybody_once_in_one_shape_each(config: Config) -> None:
+def test_groups_partition_members_by_shape(config: Config) -> None:
     seeds = [7 * i + 3 for i in range(200)]
     seed_groups = groups(config, seeds)
     assert sorted(position for group in seed_groups for position in group) == list(range(200))
