@@ -43,7 +43,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     trained = loop.finish(interaction)
     agent: Any = interaction.agent
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
-    if hasattr(agent, "replay"):
+    if hasattr(agent, "replay_buffer"):
         rows = agent.replay_buffer.rows()
         if obs_key not in rows:  # agents of continuous actions keep both together
             rows[obs_key] = rows["pair"][..., : loop.stages.spaces.obs_shape[0]]
