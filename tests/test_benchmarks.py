@@ -26,7 +26,7 @@ from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.networks import Networks, Program
-from models.registry import default_config, default_configs
+from models.registry import agent_and_proxy_defaults, default_config
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -91,7 +91,7 @@ def test_the_plain_policy_is_the_network_we_compare_it_with() -> None:
 
 def settings_of(preset: str) -> tuple[Any, Any]:
     """Settings of the agent and of the synthetic environment, for CartPole."""
-    return default_configs("SE", "cartpole", {"preset": preset}, "DDQN")
+    return agent_and_proxy_defaults("SE", "cartpole", {"preset": preset}, "DDQN")
 
 
 def ddqn_and_proxies(preset: str) -> tuple[Agent, Program]:

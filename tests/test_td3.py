@@ -166,7 +166,7 @@ def test_the_smaller_critic_and_its_gradient() -> None:
     g = torch.Generator().manual_seed(3)
     agent.critics.flat_parameters.data.normal_(generator=g)  # so that each is the smaller one somewhere
     pairs = torch.randn(3, OBS + 2, 40, generator=g)
-    values, slopes = agent.critics.smaller(pairs)
+    values, slopes = agent.critics.min_q_gradient(pairs)
     for m in range(3):
         x = pairs[m].T.clone().requires_grad_()
         q_values = torch_critics(agent, agent.critics.flat_parameters[m], x[:, :OBS], x[:, OBS:])
