@@ -22,10 +22,10 @@ from models.settings import (
     check_value,
     closest,
     format_value,
+    match_spelling,
     nearest,
-    read,
+    parse_value,
     setting,
-    spelt,
 )
 
 PROBE_PREFIX = "probe-"
@@ -246,10 +246,10 @@ def resolve(name: str) -> Game:
     order; the name in the `Game` has them sorted.
 
     An id without a version, or with a retired version, means the newest version, with a note on stderr. An id in the
-    table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored (`models.settings.spelt`). Raises
+    table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored (`models.settings.match_spelling`).
     SettingError, which suggests the nearest name, if there is no such environment.
     """
-    name = spelt(name, [*GAMES, *declared()])
+    name = match_spelling(name, [*GAMES, *declared()])
     if name in GAMES:
         return GAMES[name]
     if name in declared():
@@ -323,7 +323,7 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
             wrong = "is given twice" if equals else f"needs a value: {key}={str(parameters[key]).lower()}"
             raise SettingError(f"gamename is {format_value(name)}: {key} {wrong}", "gamename")
         try:
-            values[key] = read(type(parameters[key]), text)
+            values[key] = parse_value(type(parameters[key]), text)
         except ValueError:
             values[key] = text
     return game, values
@@ -399,12 +399,12 @@ def _registered(env_id: str) -> str | None:
     """Return the registered id for ``env_id``: the id if it can be made, else its newest version; None if there is
     no newer one."""
     ids = _ids()
-    env_id = spelt(env_id, ids)
+    env_id = match_spelling(env_id, ids)
     id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
     if id_match is None or env_id in ids:
         return env_id if id_match else None
     matches = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
-    base = spelt(id_match[1], {match[1] for match in matches})
+    base = match_spelling(id_match[1], {match[1] for match in matches})
     newest = max((int(match[2]) for match in matches if match[1] == base), default=-1)
     return f"{base}-v{newest}" if int(id_match[2] or -1) < newest else None
 

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from envs.names import first_line
-from models.settings import StopNow, UserError, brief, format_value
+from models.settings import StopNow, UserError, format_value, shorten
 
 LARGEST = 2**24  # most numbers of an observation, and most actions
 
@@ -138,7 +138,7 @@ def _playable(space: Any) -> bool:
 
 def describe(space: Any) -> str:
     """Return a space in words, on one line of at most 200 characters."""
-    return brief(" ".join(str(space).split()), 200)
+    return shorten(" ".join(str(space).split()), 200)
 
 
 def _describe_value(value: Any) -> str:

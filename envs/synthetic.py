@@ -19,7 +19,7 @@ from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program, scale_states
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.streams import Streams, in_step
+from models.streams import Streams, lockstep_streams
 from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
@@ -144,7 +144,7 @@ class Stages:
         if networks.config.pairs is None:
             return torch.cat([searched, template[networks.searched :].expand(*searched.shape[:-1], -1)], -1)
         rows = searched.reshape(-1, searched.shape[-1])
-        return self.trained_on_pairs(rows, template, in_step([0] * len(rows), "first weights")).view(
+        return self.trained_on_pairs(rows, template, lockstep_streams([0] * len(rows), "first weights")).view(
             *searched.shape[:-1], -1
         )
 

@@ -16,9 +16,9 @@ THETA, DT = 0.15, 0.01
 
 
 class OrnsteinUhlenbeck:
-    """Ornstein-Uhlenbeck noise x of shape ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
+    """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
 
-    x is 0 at the start of an episode. sigma x is the noise of stable-baselines3. After t steps the standard deviation
+    x is 0 at the start of an episode. The noise in stable-baselines3 is sigma x. After t steps the standard deviation
     of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a hundred, 1.8 in the
     limit.
     """
@@ -27,7 +27,7 @@ class OrnsteinUhlenbeck:
         self.level = torch.zeros(shape)
 
     def next(self, normal: Tensor) -> Tensor:
-        """Advance one step and return the noise, from ``normal``: standard normal numbers of the same shape."""
+        """Advance one step and return the noise ``[M, E, A]``. ``normal`` are standard normal numbers of this shape."""
         # Separate products and sum: fused operations could round the last elements of an array differently.
         self.level = self.level.mul(1 - THETA * DT).add_(normal.mul(sqrt(DT)))
         return self.level

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LARGEST = 2**21  # bytes
-_SHARE = 16  # the pickle may also take 1 / 16 of the file: it grows with the members, but far less than their tensors
-_CHUNK = 2**20
-_TYPES = {
+_MAX_PICKLE = 2**21  # bytes; see `_pickle_limit`
+_CHUNK = 2**20  # bytes read at once
+_DTYPES = {  # by the class of a storage in the pickle
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
     "HalfStorage": torch.float16,
@@ -38,11 +37,11 @@ _Base: Any = pickle._Unpickler  # the Python version; the C version does not let
 
 
 def read_archive(file: Path) -> Any:
-    """Return the content of a file written by `torch.save`, with tensors on the CPU. Checks the checksum and size of
+    """Return the content of a file written by `torch.save`, with tensors on the CPU. Check the checksum and size of
     every part before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
     size = file.stat().st_size
-    limit = _LARGEST + size // _SHARE  # bytes of the pickle, and values and characters in the content
-    with _Opened(file) as opened, zipfile.ZipFile(opened) as archive:
+    limit = _pickle_limit(size)
+    with _LimitedFile(file) as opened, zipfile.ZipFile(opened) as archive:
         parts = archive.infolist()
         if any(part.compress_type or part.compress_size != part.file_size for part in parts):
             raise zipfile.BadZipFile("its archive is compressed")
@@ -50,9 +49,15 @@ def read_archive(file: Path) -> Any:
             raise zipfile.BadZipFile("its parts share their bytes")
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"its part {broken} is not what was written")
-        content = _OfArchive(archive, limit).load()
+        content = _ArchiveUnpickler(archive, limit).load()
     _check_extent(content, limit)
     return content
+
+
+def _pickle_limit(file_size: int) -> int:
+    """Return the limit on the bytes of the pickle and on the values and characters in it. The pickle grows with the
+    members, but far less than their tensors."""
+    return _MAX_PICKLE + file_size // 16
 
 
 def read_legacy(file: Path) -> Any:
@@ -61,35 +66,35 @@ def read_legacy(file: Path) -> Any:
     opened = io.BytesIO(file.read_bytes())
     for _ in ("magic number", "version", "machine"):
         Unpickler(opened).load()
-    reader = _OfLegacy(opened)
-    content = reader.load()
+    unpickler = _LegacyUnpickler(opened)
+    content = unpickler.load()
     for name in Unpickler(opened).load():
-        length, storage = int.from_bytes(opened.read(8), "little"), reader.storages.pop(name)
-        numbers = opened.read(storage.nbytes)
-        if length != len(storage) or len(numbers) != storage.nbytes:
+        length, storage = int.from_bytes(opened.read(8), "little"), unpickler.storages.pop(name)
+        data = opened.read(storage.nbytes)
+        if length != len(storage) or len(data) != storage.nbytes:
             raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
-        storage.view(torch.uint8).numpy()[:] = np.frombuffer(numbers, np.uint8)
-    _check_extent(content, _LARGEST)
+        storage.view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8)  # the tensors in ``content`` are views
+    _check_extent(content, _MAX_PICKLE)
     return content
 
 
-class _Opened(io.FileIO):
-    """A file that limits the bytes of a single read, because zipfile reads a table of contents in one piece. Raises
-    BadZipFile for a larger read."""
+class _LimitedFile(io.FileIO):
+    """A file that limits the bytes of a single read, because zipfile reads a table of contents in one piece. `read`
+    raises BadZipFile for more bytes."""
 
     def read(self, size: int | None = -1) -> bytes:
-        limit = _LARGEST + os.fstat(self.fileno()).st_size // _SHARE
+        limit = _pickle_limit(os.fstat(self.fileno()).st_size)
         if size is not None and size > limit:
             raise zipfile.BadZipFile(f"its table of contents has {size} bytes; allowed: at most {limit}")
         return super().read(size)
 
 
 class Opcodes(dict[int, Any]):
-    """Dispatch table of an `Unpickler`: Python's handlers for the opcodes ``codes``, plus ``functions`` by opcode. Any
-    other opcode raises UnpicklingError."""
+    """Dispatch table of an `Unpickler`, opcode -> handler: Python's handlers for the opcodes ``codes``, plus
+    ``handlers``. Any other opcode raises UnpicklingError."""
 
-    def __init__(self, codes: Iterable[bytes], functions: Mapping[int, Any]):
-        super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(functions))
+    def __init__(self, codes: Iterable[bytes], handlers: Mapping[int, Any]):
+        super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(handlers))
 
     def __missing__(self, code: int) -> Any:
         raise pickle.UnpicklingError(f"it holds opcode {code}")
@@ -129,7 +134,7 @@ _PLAIN = (
 
 class Unpickler(_Base):
     """Unpickler of plain values, with only the opcodes that they need. Each opcode takes time and memory in proportion
-    to its bytes."""
+    to its bytes. Raises UnpicklingError for other opcodes and for any class or function."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it holds a {module}.{name}")
@@ -150,28 +155,31 @@ class Unpickler(_Base):
             raise pickle.UnpicklingError(f"it holds a {type(key).__name__} as a key")
         self.stack[-1][key] = value
 
-    def _forget(self) -> None:
-        """Discard attributes of a mapping, such as the version of a state_dict."""
+    def _discard(self) -> None:
+        """Discard the attributes of a mapping, such as the version of a state_dict (opcode BUILD)."""
         self.stack.pop()
 
-    dispatch = Opcodes(_PLAIN, {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.BUILD[0]: _forget})
+    dispatch = Opcodes(
+        _PLAIN, {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.BUILD[0]: _discard}
+    )
 
 
-class _OfTensors(Unpickler):
-    """`Unpickler` that also rebuilds tensors, at most ``limit // 40`` of them."""
+class _TensorUnpickler(Unpickler):
+    """`Unpickler` that also rebuilds tensors, at most ``limit // 40``. Subclasses load storages (`persistent_load`)."""
 
-    limit, tensors = _LARGEST, 0
+    limit, num_tensors = _MAX_PICKLE, 0
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the constructor of an OrderedDict or a tensor, or the dtype of a storage; refuse anything else."""
         if (module, name) == ("collections", "OrderedDict"):
-            return lambda: OrderedDict()  # without arguments, which it would copy
+            return lambda: OrderedDict()  # accepts no arguments, which it would copy
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return self._tensor
-        if module == "torch" and name in _TYPES:
-            return _TYPES[name]
+            return self._rebuild_tensor
+        if module == "torch" and name in _DTYPES:
+            return _DTYPES[name]
         return super().find_class(module, name)
 
-    def _tensor(
+    def _rebuild_tensor(
         self,
         storage: Tensor,
         offset: int,
@@ -179,24 +187,26 @@ class _OfTensors(Unpickler):
         stride: Sequence[int],
         requires_grad: Any = None,
         hooks: Any = None,
-        about: Any = None,
+        metadata: Any = None,
     ) -> Tensor:
-        """Return a view of ``storage``. Raises UnpicklingError if elements overlap. The last three arguments are part
-        of the format, but ignored."""
-        self.tensors += 1
-        if len(size) > 64 or self.tensors > self.limit // 40:  # `torch.save` writes about 40 bytes for each tensor
-            raise pickle.UnpicklingError(f"it holds {self.tensors} tensors, the last of {len(size)} dimensions")
+        """Return a view of ``storage``. Raises UnpicklingError if elements overlap, or for too many tensors or
+        dimensions. The last three arguments are part of the format, but ignored."""
+        self.num_tensors += 1
+        if len(size) > 64 or self.num_tensors > self.limit // 40:  # `torch.save` writes about 40 bytes for each tensor
+            raise pickle.UnpicklingError(f"it holds {self.num_tensors} tensors, the last of {len(size)} dimensions")
         if not all(type(number) is int for number in (*size, *stride)):  # sorting nested lists may take forever
             raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
-        extent = 0
+        last_offset = 0  # of the elements along the axes so far
         for step, count in sorted(zip(stride, size, strict=True)):
-            if count > 1 and step <= extent:
+            if count > 1 and step <= last_offset:
                 raise pickle.UnpicklingError("it holds a tensor of elements that overlap")
-            extent += step * (count - 1)
+            last_offset += step * (count - 1)
         return storage.as_strided(size, stride, offset)
 
 
-class _OfArchive(_OfTensors):
+class _ArchiveUnpickler(_TensorUnpickler):
+    """Unpickler of the part ``data.pkl`` of a zip archive. Storages are other parts, which it reads when needed."""
+
     def __init__(self, archive: zipfile.ZipFile, limit: int):
         self.archive, self.limit = archive, limit
         self.root = archive.namelist()[0].partition("/")[0]
@@ -207,7 +217,8 @@ class _OfArchive(_OfTensors):
         self.storages: dict[str, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """Return a storage as a tensor ``[count]``, read from its part of the archive."""
+        """Return a storage as a tensor ``[count]``, read from its part of the archive. ``pid`` is ("storage", dtype,
+        name, device, count). Raises UnpicklingError if the part has another dtype or count."""
         _, dtype, name, _, length = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
@@ -215,44 +226,47 @@ class _OfArchive(_OfTensors):
         if storage is None:
             part = self.archive.getinfo(f"{self.root}/data/{name}")
             storage = self.storages[name] = torch.empty(part.file_size // dtype.itemsize, dtype=dtype)
-            numbers = storage.view(torch.uint8).numpy()
+            data = storage.view(torch.uint8).numpy()
             with self.archive.open(part) as opened:
-                for start in range(0, len(numbers), _CHUNK):
-                    numbers[start : start + _CHUNK] = np.frombuffer(opened.read(_CHUNK), np.uint8)
+                for start in range(0, len(data), _CHUNK):
+                    data[start : start + _CHUNK] = np.frombuffer(opened.read(_CHUNK), np.uint8)
         if (storage.dtype, len(storage)) != (dtype, length):
             raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
         return storage
 
 
-class _OfLegacy(_OfTensors):
+class _LegacyUnpickler(_TensorUnpickler):
+    """Unpickler of the content in a file of the older format. The storages together are no larger than the file."""
+
     def __init__(self, opened: io.BytesIO):
         super().__init__(opened)
         self.storages: dict[str, Tensor] = {}
-        self.room = len(opened.getbuffer())
+        self.bytes_left = len(opened.getbuffer())
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """Return a storage as zeros ``[count]``; `read_legacy` fills in its numbers later."""
+        """Return a storage as zeros ``[count]``; `read_legacy` fills in its numbers later. ``pid`` is ("storage",
+        dtype, name, device, count, None). Raises UnpicklingError if the storages exceed the file."""
         _, dtype, name, _, length, _ = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
         if name not in self.storages:
-            self.room -= length * dtype.itemsize
-            if self.room < 0:
+            self.bytes_left -= length * dtype.itemsize
+            if self.bytes_left < 0:
                 raise pickle.UnpicklingError(f"storage {name} is longer than the file")
             self.storages[name] = torch.zeros(length, dtype=dtype)
         return self.storages[name]
 
 
 def _check_extent(content: Any, limit: int) -> None:
-    """Raise UnpicklingError if ``content`` has more than ``limit`` values and characters. A part that occurs twice
+    """Raise UnpicklingError if ``content`` has more than ``limit`` values and characters. A value that occurs twice
     counts twice."""
-    parts, room = [content], limit
-    while parts:
-        part = parts.pop()
-        if isinstance(part, dict):
-            parts += [*part.keys(), *part.values()]
-        elif isinstance(part, list | tuple):
-            parts += part
-        room -= 1 + (len(part) if isinstance(part, str) else 0)
-        if room < 0:
+    stack, budget = [content], limit
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            stack += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            stack += value
+        budget -= 1 + (len(value) if isinstance(value, str) else 0)
+        if budget < 0:
             raise pickle.UnpicklingError("it holds the same parts again and again")

@@ -26,7 +26,7 @@ from models.streams import Streams, random_actions
 from models.trajectory import Trajectory
 
 Command = Mapping[str, float]
-"""What an agent is told to aim for, by name, such as ``{"return": 250.0}``."""
+"""The goals that a command-conditioned agent pursues, by name, such as ``{"return": 250.0}``."""
 
 
 class Policy(Protocol):
@@ -39,7 +39,7 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Return the action in each of S cells, ``[M, S]``, if actions depend on the cell alone, else None."""
+        """Return the action in each of S cells, ``[M, S]``, if actions depend on a grid's cell alone, else None."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
@@ -53,18 +53,18 @@ class Policy(Protocol):
 
 
 class RandomPolicy(Policy):
-    """Policy of uniformly random actions, sampled from each member's stream."""
+    """Policy of uniformly random actions in E = ``envs`` episodes, sampled from each member's stream."""
 
     def __init__(self, spaces: Spaces, envs: int, streams: Streams):
-        self.actions, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
+        self.action_space, self.envs, self.streams, self.members = spaces.actions, envs, streams, len(streams)
 
     def act(self, obs: Tensor) -> Tensor:
-        return random_actions(self.actions, self.streams, self.envs)
+        return random_actions(self.action_space, self.streams, self.envs)
 
 
 class Agent(nn.Module):
     """The base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the
-    agent does not use autograd. Other tensors are buffers ``[M, ...]``. `state_dict` holds both."""
+    agent does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
     takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
@@ -98,10 +98,8 @@ class Agent(nn.Module):
     def status(self) -> dict[str, Tensor]:
         """Return the current state of training, ``{tag: [M]}``: the learning rate of the network that acts, and the
         number of steps in the replay buffer, if there is one."""
-        rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        return (
-            {"train/learning_rate": torch.full((self.members,), float(rates[0]), dtype=torch.float64)} if rates else {}
-        )
+        rates = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
+        return {"train/learning_rate": torch.full((self.members,), rates[0], dtype=torch.float64)} if rates else {}
 
     def training_state(self) -> dict[str, Any]:
         """Return the state that resuming needs in addition to weights and ``optimizers``: plain values and tensors."""
@@ -112,15 +110,16 @@ class Agent(nn.Module):
 
 
 class EpisodeAgent(Agent):
-    """Learns from whole episodes. ``config.schedule`` is a `models.family.EpisodeSchedule`."""
+    """Base class of agents that learn from whole episodes. ``config.schedule`` is a `models.family.EpisodeSchedule`."""
 
     budget: int | None = None  # steps of a member after which the run ends, if its settings limit them; set by the loop
     main_loss: ClassVar[str]
-    """The number of `learn` that the progress line shows as loss and that must stay finite; it need not fall."""
+    """The key in the result of `learn` that the progress line shows as loss. The value must be finite, but need not
+    fall."""
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store episodes and return statistics of them, ``{name: [M]}``. ``validate`` is True if the agent has not yet
-        learned from these episodes, so that losses on them are validation losses."""
+        """Store episodes and return statistics of them, ``{name: [M]}``. If ``validate``, the agent has not yet learned
+        from these episodes, so that losses on them are validation losses."""
         raise NotImplementedError
 
     def learn(self) -> dict[str, Tensor]:
@@ -134,17 +133,17 @@ class EpisodeAgent(Agent):
 
 
 class StepAgent(Agent):
-    """Learns between the steps of its environments: the loop calls ``act``, ``observe`` and ``learn`` in turn. E is
-    ``envs``, which must equal ``config.num_envs``.
+    """Base class of agents that learn between the steps of their environments: the loop calls ``act``, ``observe`` and
+    ``learn`` in turn. E is ``envs``, which must equal ``config.num_envs``.
 
-    It may have ``values(obs [M, B, O])``, which returns the values of the A actions ``[M, B, A]``, or the value of its
+    It may have a method ``values(obs [M, B, O])``, which returns the values of the A actions ``[M, B, A]``, or of its
     policy ``[M, B, 1]``, in units of reward. The contract tests compare them with the true values of small problems.
 
     If ``knows_dynamics``, the constructor takes two more arguments: the environment's ``dynamics``
     (`envs.tensor.ChanceDynamics`, or None if the environment is no tensor program) and ``device``.
     """
 
-    main_loss: ClassVar[str] = "value_loss"  # name of the loss of `learn` in an epoch's row
+    main_loss: ClassVar[str] = "value_loss"  # name of the loss that `learn` returns, in an epoch's row
     knows_dynamics: ClassVar[bool] = False
     acts_on_stale: bool = False  # whether the agent also acts on an episode's last observation, after its end
     envs: int = 1
@@ -157,7 +156,7 @@ class StepAgent(Agent):
         raise NotImplementedError
 
     def visit(self, state: Tensor) -> None:
-        """Store the current state ``[M, E, K]`` of the dynamics, for agents that know them."""
+        """Store the current state ``[M, E, K]`` of the environment's dynamics; called only if ``knows_dynamics``."""
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
@@ -181,7 +180,7 @@ class StepAgent(Agent):
         raise NotImplementedError
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. A member could learn in
+        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. Each member could learn in
         ``learned [M]`` of these steps."""
         return learned * self.updates_per_step
 
@@ -202,7 +201,8 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """A `StepAgent` that can train on proxies: hundreds of members at once, which leave as they finish (`select`)."""
+    """Base class of `StepAgent`s that can train on proxies: hundreds of members at once, which the loop removes as they
+    finish (`select`)."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
 

@@ -17,11 +17,11 @@ from models.streams import Streams
 
 
 class TwinCritics(nn.Module):
-    """Two critics with layers of ``sizes``: O + A (observation and action together), hidden widths, 1.
+    """Two critics Q(s, a) for each member. ``sizes`` are the inputs O + A (observation and action), hidden widths, 1.
 
     Without ``twins`` the second critic exists, but is neither used nor trained. Pairs of observation and action are
-    columns, ``[M, O + A, B]``. A member's critics are adjacent in memory, ``[M, 2 D]``, so that they also form 2 M
-    networks ``[2 M, D]``.
+    columns, ``[M, O + A, B]``. A row of ``flat_parameters [M, 2 D]`` holds the first critic, then the second, so that
+    it can be viewed as 2 M networks ``[2 M, D]``. ``lr [M]`` are learning rates.
     """
 
     def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
@@ -32,10 +32,12 @@ class TwinCritics(nn.Module):
         self.flat_parameters = nn.Parameter(start, requires_grad=False)
         self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.flat_parameters, lr)
-        self.latest: dict[str, Tensor] = {}  # from the latest update, for metrics: values [M, 2, B], goal, gradient
+        # From the latest update, for metrics: values [M, 2, B], td_target [M, B], gradient [M, 2 D], actor_values.
+        self.latest: dict[str, Tensor] = {}
         self._views()
 
     def _views(self) -> None:
+        """Set the layers of both critics, both targets and the first critic, as views of the current parameters."""
         self._online = self.network.layers(self.flat_parameters.view(-1, self.network.size))
         self._targets = self.network.layers(self.target_parameters.view(-1, self.network.size))
         self._first = self.network.layers(self.flat_parameters[:, : self.network.size])
@@ -53,41 +55,40 @@ class TwinCritics(nn.Module):
         return torch.minimum(first, second) if self.twins else first
 
     def update(self, pairs: Tensor, td_target: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Make a gradient step towards the TD target ``goal [M, B]``, in the members ``learning [M]`` bool (None: all).
-
-        Return the loss ``[M]`` and the mean value ``[M]``, both from before the step. The loss is the sum of both
-        critics' mean squared errors.
-        """
+        """Make a gradient step towards ``td_target [M, B]``, in the members ``learning [M]`` bool (None: all). Return
+        the loss ``[M]``, the sum of both critics' mean squared errors, and the mean value ``[M]``, both from before the
+        step. Store values, target and gradient in `latest`."""
         (x, activations, values), batch = self._forward(self._online, pairs), pairs.shape[2]
-        error, active_values = values - td_target.unsqueeze(1), values
-        if not self.twins:
-            error[:, 1], active_values = 0.0, values[:, :1]
-        of_values = (error * (2 / batch)).flatten(0, 1).unsqueeze(1)
-        gradient = self.network.backward(self._online, x, activations, of_values)[0].view_as(self.flat_parameters)
+        error, trained_values = values - td_target.unsqueeze(1), values
+        if not self.twins:  # an error of 0 leaves the second critic as it is
+            error[:, 1], trained_values = 0.0, values[:, :1]
+        value_gradient = (error * (2 / batch)).flatten(0, 1).unsqueeze(1)  # [2 M, 1, B]
+        gradient = self.network.backward(self._online, x, activations, value_gradient)[0].view_as(self.flat_parameters)
         self.latest |= {"values": values, "td_target": td_target, "gradient": gradient}
         self.optimizer.update(gradient, learning)
-        return error.square().flatten(1).sum(1) / batch, active_values.flatten(1).mean(1)
+        return error.square().flatten(1).sum(1) / batch, trained_values.flatten(1).mean(1)
 
-    def first_slope(self, pairs: Tensor) -> Tensor:
-        """Return the gradient of the first critic's mean value over the batch with respect to ``pairs``."""
+    def q1_gradient(self, pairs: Tensor) -> Tensor:
+        """Return the gradient ``[M, O + A, B]`` of the first critic's mean value over the batch with respect to
+        ``pairs``. Store the values in `latest` as ``actor_values [M, 1, B]``."""
         activations = self.network.forward(self._first, pairs)
-        self.latest["acted"] = activations[-1]
-        share = torch.full_like(activations[-1], 1 / pairs.shape[2])
-        return self.network.input_gradient(self._first, activations, share)
+        self.latest["actor_values"] = values = activations[-1]
+        mean_gradient = torch.full_like(values, 1 / pairs.shape[2])
+        return self.network.input_gradient(self._first, activations, mean_gradient)
 
-    def smaller(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smaller of both values, ``[M, B]``, and the gradient of its mean over the batch with respect to
-        ``pairs``. If both are equal, the gradient is the first critic's."""
+    def min_q_gradient(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the smaller of both values, ``[M, B]``, and the gradient ``[M, O + A, B]`` of its mean over the batch
+        with respect to ``pairs``. If both are equal, the gradient is the first critic's."""
         _, activations, values = self._forward(self._online, pairs)
         first, second = values.unbind(1)
-        by_first = first <= second
-        share = torch.stack([by_first, ~by_first], 1).float().mul_(1 / pairs.shape[2])
-        slopes = self.network.input_gradient(self._online, activations, share.flatten(0, 1).unsqueeze(1))
-        return torch.where(by_first, first, second), slopes.unflatten(0, (-1, 2)).sum(1)
+        is_first = first <= second
+        mean_gradient = torch.stack([is_first, ~is_first], 1).float().mul_(1 / pairs.shape[2])
+        gradient = self.network.input_gradient(self._online, activations, mean_gradient.flatten(0, 1).unsqueeze(1))
+        return torch.where(is_first, first, second), gradient.unflatten(0, (-1, 2)).sum(1)
 
-    def follow(self, tau: float, members: Tensor | None = None) -> None:
-        """Move the target networks of ``members [M]`` bool (None: all) towards the critics by the share ``tau``."""
-        follow(self.target_parameters, self.flat_parameters, tau, members)
+    def update_targets(self, tau: float, members: Tensor | None = None) -> None:
+        """Move both target networks of ``members [M]`` bool (None: all) towards the critics by the share ``tau``."""
+        polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``)."""
@@ -104,11 +105,13 @@ class TwinCritics(nn.Module):
         self.optimizer.load_state_dict(check_like(self.training_state(), state, "critics"))
 
 
-def follow(target_parameters: Tensor, flat_parameters: Tensor, tau: float, members: Tensor | None = None) -> None:
-    """Move ``target [M, D]`` towards ``flat_parameters`` by the share ``tau``, for ``members [M]`` bool (None: all)."""
+def polyak_update(
+    target_parameters: Tensor, flat_parameters: Tensor, tau: float, members: Tensor | None = None
+) -> None:
+    """Move ``target_parameters [M, D]`` in place: ``target <- (1 - tau) target + tau parameters``. Other members than
+    ``members [M]`` bool (None: all) keep theirs."""
     if members is None:
         target_parameters.lerp_(flat_parameters, tau)
     else:
-        target_parameters.copy_(
-            torch.where(members.unsqueeze(1), target_parameters.lerp(flat_parameters, tau), target_parameters)
-        )
+        moved = target_parameters.lerp(flat_parameters, tau)
+        target_parameters.copy_(torch.where(members.unsqueeze(1), moved, target_parameters))

@@ -1,6 +1,6 @@
 """Rewards for novelty for M members: the intrinsic curiosity module (ICM) and random network distillation (RND).
 
-    curiosity = curiosity_of(config, spaces, seeds)   # None without intrinsic rewards
+    curiosity = build_curiosity(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
 
 Each call of `rewards` also trains on its rows. ``next_obs`` is the observation after the action. At the end of an
@@ -31,14 +31,7 @@ _BLOCKS = 4  # residual blocks in the forward model
 class Curiosity:
     """Base class of `Icm` and `Rnd`: a network of ``layers``, trained by Adam with the learning rate ``lr``."""
 
-    def __init__(
-        self,
-        config: Intrinsic,
-        spaces: Spaces,
-        seeds: Sequence[int],
-        layers: list[Dense],
-        lr: float,
-    ):
+    def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], layers: list[Dense], lr: float):
         self.config, self.spaces = config, spaces
         self.network = Network(layers, Streams.from_name(seeds, "curiosity"))
         self.optimizer = MemberAdam(self.network.flat.detach(), torch.full((len(seeds),), lr))
@@ -54,17 +47,18 @@ class Curiosity:
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state except the optimiser's, ``{name: [M, ...]}``."""
+        """Return the state except the optimiser's, ``{name: [M, ...]}``, as views that `load_state_dict` overwrites."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.tensors(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy a saved state into the current tensors. Raises StateError if it does not fit."""
         tensors = self.tensors()
         check_like(tensors, {name: value for name, value in state.items() if name != "optimizer"}, "curiosity")
-        for name, value in tensors.items():
-            value.copy_(state[name])
+        for name, tensor in tensors.items():
+            tensor.copy_(state[name])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def select(self, members: Tensor) -> None:
@@ -90,58 +84,63 @@ class Icm(Curiosity):
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
-        f, h, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
-        self.choices = actions.n if isinstance(actions, Discrete) else 0
-        a = actions.size if not isinstance(actions, Discrete) else actions.n if actions.n > 2 else 1
-        super().__init__(
-            config,
-            spaces,
-            seeds,
-            [
-                *_stack("features", spaces.obs_shape[0], h, h, f),
-                *_stack("inverse", 2 * f, h, h, a),
-                *_stack("before", f + a, h, h, f),
-                *(Dense(f"block.{i}.{j}", f + a, f) for i in range(_BLOCKS) for j in range(2)),
-                *_stack("after", f, h, f),
-            ],
-            config.icm_lr,
-        )
+        num_features, hidden, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
+        self.num_actions = actions.n if isinstance(actions, Discrete) else 0  # 0: continuous actions
+        if isinstance(actions, Discrete):
+            action_size = actions.n if actions.n > 2 else 1
+        else:
+            action_size = actions.size
+        layers = [
+            *_dense_layers("features", spaces.obs_shape[0], hidden, hidden, num_features),
+            *_dense_layers("inverse", 2 * num_features, hidden, hidden, action_size),
+            *_dense_layers("before", num_features + action_size, hidden, hidden, num_features),
+            *(
+                Dense(f"block.{i}.{j}", num_features + action_size, num_features)
+                for i in range(_BLOCKS)
+                for j in (0, 1)
+            ),
+            *_dense_layers("after", num_features, hidden, num_features),
+        ]
+        super().__init__(config, spaces, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
-            inverse, error = self.errors(obs, action, action_vectors, next_obs)
+            inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)
             beta = self.config.icm_beta
-            self._step((1 - beta) * inverse.mean(1) + beta * error.mean(1), learning)
+            self._step((1 - beta) * inverse_error.mean(1) + beta * forward_error.mean(1), learning)
         with torch.no_grad():
-            return self.config.icm_eta * self.errors(obs, action, action_vectors, next_obs)[1]
+            _, forward_error = self.errors(obs, action, action_vectors, next_obs)
+            return self.config.icm_eta * forward_error
 
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of the inverse and the forward model, ``[M, B]`` each. ``action_vectors`` is the result of
-        `_action_vectors`, the forward model's input."""
-        parts = self.network.weights()
-        layers = list(zip(parts[::2], parts[1::2], strict=True))
-        features = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
-        now, next_features = features.split(obs.shape[1], 1)
-        predicted = _mlp(torch.cat((now, next_features), 2), layers[3:6], F.relu)
-        x = _mlp(torch.cat((now, action_vectors), 2), layers[6:9], F.leaky_relu)
-        for first, second in zip(layers[9:-2:2], layers[10:-2:2], strict=True):
+        """Return the errors of the inverse and the forward model, ``[M, B]`` each. Arguments are as in `rewards`;
+        ``action_vectors`` is the result of `_action_vectors`, the forward model's input."""
+        layers = _weight_bias_pairs(self.network)  # 3 of the features, 3 of the inverse model, the forward model's
+        both_features = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
+        features, next_features = both_features.split(obs.shape[1], 1)
+        predicted_action = _mlp(torch.cat((features, next_features), 2), layers[3:6], F.relu)
+        x = _mlp(torch.cat((features, action_vectors), 2), layers[6:9], F.leaky_relu)
+        for first, second in zip(layers[9:-2:2], layers[10:-2:2], strict=True):  # residual blocks
             inner = F.leaky_relu(dense(torch.cat((x, action_vectors), 2), *first))
             x = x + dense(torch.cat((inner, action_vectors), 2), *second)
-        error = (_mlp(x, layers[-2:], F.leaky_relu) - next_features).square().mean(2)
-        if not self.choices:
-            return (predicted - action).square().mean(2), error
-        logits = predicted if self.choices > 2 else torch.cat((torch.zeros_like(predicted), predicted), 2)
-        return cross_entropy(logits, action.long()), error
+        forward_error = (_mlp(x, layers[-2:], F.leaky_relu) - next_features).square().mean(2)
+        if not self.num_actions:
+            return (predicted_action - action).square().mean(2), forward_error
+        logits = predicted_action
+        if self.num_actions <= 2:  # one logit, of action 1; action 0 has logit 0
+            logits = torch.cat((torch.zeros_like(logits), logits), 2)
+        return cross_entropy(logits, action.long()), forward_error
 
     def _action_vectors(self, action: Tensor) -> Tensor:
-        """Return actions as the forward model's input, ``[M, B, a]``."""
-        if not self.choices:
+        """Return actions as the forward model's input, ``[M, B, a]``: continuous actions unchanged, two actions as one
+        number, more actions as one-hot vectors."""
+        if not self.num_actions:
             return action
-        if self.choices <= 2:
+        if self.num_actions <= 2:
             return action.unsqueeze(2).float()
         # Not `F.one_hot`, which takes time to check for actions below 0.
-        return (action.unsqueeze(2) == torch.arange(self.choices, device=action.device)).float()
+        return (action.unsqueeze(2) == torch.arange(self.num_actions, device=action.device)).float()
 
 
 class Rnd(Curiosity):
@@ -154,7 +153,8 @@ class Rnd(Curiosity):
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
-        layers = _stack("", spaces.obs_shape[0], *[config.rnd_hidden_size] * 2, config.rnd_feature_dim)
+        hidden = config.rnd_hidden_size
+        layers = _dense_layers("", spaces.obs_shape[0], hidden, hidden, config.rnd_feature_dim)
         super().__init__(config, spaces, seeds, layers, config.rnd_lr)
         self.target_network = Network(layers, Streams.from_name(seeds, "curiosity's target")).requires_grad_(False)
         self.obs_moments = Moments(len(seeds), spaces.obs_shape)
@@ -162,15 +162,13 @@ class Rnd(Curiosity):
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
         self.obs_moments.add(next_obs, learning)
+        mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip
-        x = (
-            ((next_obs - self.obs_moments.mean.unsqueeze(1)) / self.obs_moments.deviation().unsqueeze(1))
-            .clamp(-clip, clip)
-            .float()
-        )
+        x = ((next_obs - mean) / deviation).clamp(-clip, clip).float()
         with torch.enable_grad():
-            predicted, true = (_through(network, x) for network in (self.network, self.target_network))
-            error = (predicted - true).square().mean(2)
+            predicted = _mlp(x, _weight_bias_pairs(self.network), F.leaky_relu)
+            target = _mlp(x, _weight_bias_pairs(self.target_network), F.leaky_relu)
+            error = (predicted - target).square().mean(2)
             self._step(error.mean(1), learning)
         error = error.detach()
         self.error_moments.add(error, learning)
@@ -191,20 +189,23 @@ class Rnd(Curiosity):
         self.error_moments.select(members)
 
 
-def curiosity_of(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
-    """Return the intrinsic reward that ``config.intrinsic`` names, or None for "none"."""
-    kinds = {"none": None, "icm": Icm, "rnd": Rnd}
-    kind = kinds[config.intrinsic]
-    return None if kind is None else kind(config, spaces, seeds)
+def build_curiosity(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:
+    """Return the intrinsic reward of the kind ``config.intrinsic``, or None for "none"."""
+    if config.intrinsic == "none":
+        return None
+    curiosity_class = {"icm": Icm, "rnd": Rnd}[config.intrinsic]
+    return curiosity_class(config, spaces, seeds)
 
 
-def _stack(name: str, *sizes: int) -> list[Dense]:
-    return [Dense(f"{name}.{i}", *pair) for i, pair in enumerate(pairwise(sizes))]
+def _dense_layers(name: str, *sizes: int) -> list[Dense]:
+    """Return the layers ``<name>.0``, ``<name>.1``, ... between successive ``sizes``."""
+    return [Dense(f"{name}.{i}", inputs, outputs) for i, (inputs, outputs) in enumerate(pairwise(sizes))]
 
 
-def _through(network: Network, x: Tensor) -> Tensor:
-    parts = network.weights()
-    return _mlp(x, list(zip(parts[::2], parts[1::2], strict=True)), F.leaky_relu)
+def _weight_bias_pairs(network: Network) -> list[tuple[Tensor, Tensor]]:
+    """Return weight and bias of each layer, ``[M, in, out]`` and ``[M, out]``."""
+    weights = network.weights()
+    return list(zip(weights[::2], weights[1::2], strict=True))
 
 
 def _mlp(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], activation: Any) -> Tensor:

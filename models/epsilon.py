@@ -22,9 +22,9 @@ class Settings(Protocol):
 
 
 @functools.lru_cache(16)
-def _powers(first: float, decay: float, least: float, count: int) -> Tensor:
-    """Return ``max(least, first * decay ** k)`` for k = 0 .. ``count`` - 1."""
-    return torch.tensor([max(least, first * decay**k) for k in range(count)])
+def _decayed(initial: float, decay: float, minimum: float, count: int) -> Tensor:
+    """Return ``max(minimum, initial * decay ** k)`` for k = 0 .. ``count`` - 1."""
+    return torch.tensor([max(minimum, initial * decay**k) for k in range(count)])
 
 
 class Epsilon:
@@ -37,35 +37,35 @@ class Epsilon:
     def __init__(self, config: Settings):
         self.config = config
         self.constant = config.eps_init if config.eps_init == config.eps_min else None  # None if epsilon changes
-        self._table = torch.tensor([config.eps_init])
+        self._table = torch.tensor([config.eps_init])  # epsilon by number of finished episodes; grows when needed
 
-    def now(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
+    def current(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
         """Return epsilon ``[M]`` after ``episodes [M]`` finished episodes and ``steps`` of ``budget`` steps."""
         config = self.config
         if config.eps_fraction is not None:
-            return torch.full(episodes.shape, self._by_share(steps, budget))
+            return torch.full(episodes.shape, self._linear(steps, budget))
         if (max_episodes := int(episodes.max())) >= len(self._table):
-            self._table = _powers(
-                config.eps_init, config.eps_decay, config.eps_min, 1 << (2 * max_episodes + 63).bit_length()
-            )
+            size = 1 << (2 * max_episodes + 63).bit_length()  # a power of two, at least 64 and over max_episodes
+            self._table = _decayed(config.eps_init, config.eps_decay, config.eps_min, size)
         return self._table[episodes]
 
-    def ahead(
+    def upcoming(
         self, episodes: Tensor, start_steps: int, steps: int, envs: int, budget: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return two arrays of epsilon for the next ``steps`` steps: by number of finished episodes, and by step.
+        """Return two float32 arrays of epsilon for the next ``steps`` steps: by number of finished episodes, and by
+        step.
 
         One of the two is empty: the second one unless ``eps_fraction`` is set, else the first. Each of the ``envs``
-        environments has made ``start_steps`` steps so far.
+        environments has made ``start_steps`` steps so far; members have finished ``episodes [M]``.
         """
         if self.config.eps_fraction is None:
-            max_episodes = int(episodes.max()) + steps * envs + 1
-            return self.now(torch.arange(max_episodes), 0, 1).numpy(), np.empty(0, np.float32)
-        by_step = [self._by_share((start_steps + t) * envs, budget) for t in range(steps)]
+            count = int(episodes.max()) + steps * envs + 1  # an episode has at least one step
+            return self.current(torch.arange(count), 0, 1).numpy(), np.empty(0, np.float32)
+        by_step = [self._linear((start_steps + t) * envs, budget) for t in range(steps)]
         return np.empty(0, np.float32), np.array(by_step, np.float32)
 
-    def _by_share(self, steps: int, budget: int) -> float:
+    def _linear(self, steps: int, budget: int) -> float:
         """Return epsilon after ``steps`` of ``budget`` steps, if ``eps_fraction`` is set."""
         assert self.config.eps_fraction is not None
-        done = min(1.0, steps / (self.config.eps_fraction * budget))
-        return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * done
+        progress = min(1.0, steps / (self.config.eps_fraction * budget))
+        return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * progress

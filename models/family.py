@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Overrides = Mapping[str, object]
-"""Names of settings with the values that take the place of their defaults."""
+"""Setting -> the value that replaces its default."""
 PARTS = ("continuous actions", "discrete actions", "images")
-"""What one environment has and another has not, and some settings are for."""
+"""Properties that only some environments have. Some settings have an effect only with one of them."""
 _LEARNS_FROM = Literal["episodes", "steps", "evolution"]
 
 
-def idle(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
-    """Return name -> reason for `Family.ineffective`, from rules ``(holds, names, reason)``. If several rules with one
-    name hold, the first gives its reason."""
+def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
+    """Return setting -> the reason why it has no effect, for `Family.ineffective`. A rule is ``(holds, names of
+    settings, reason)``. If several rules that hold contain a setting, the first gives the reason."""
+    # Reversed, because later entries of a dict replace earlier ones.
     return {name: reason for holds, names, reason in reversed(rules) if holds for name in names}
 
 
@@ -44,7 +45,8 @@ class EpisodeSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Schedule of an agent that learns between steps, from the agent's settings if it has them, else from the run's.
+    """Schedule of an agent that learns between steps. Its numbers are from the agent's settings if they define a
+    schedule, else from the run's.
 
     An epoch is ``steps_per_epoch`` steps of every member. Every ``eval_every`` epochs, an evaluation plays
     ``eval_episodes`` episodes of at most ``eval_steps`` steps (None: as in training). ``endless``: training episodes
@@ -113,14 +115,16 @@ class Family:
     trains_on_proxies: bool = False
 
     def __post_init__(self) -> None:
-        where, loops = self.config.__module__, get_args(_LEARNS_FROM)
+        """Raise TypeError for an unknown ``learns_from``, or overrides of settings that ``config`` does not have."""
+        module, loops = self.config.__module__, get_args(_LEARNS_FROM)
         if self.learns_from not in loops:
-            raise TypeError(f"learns_from of {where} is {self.learns_from!r}; allowed: {', '.join(loops)}")
+            raise TypeError(f"learns_from of {module} is {self.learns_from!r}; allowed: {', '.join(loops)}")
         field_names = {field.name for field in dataclasses.fields(self.config)}
-        overrides = [*self.implementations.values(), *self.environment_presets.values()]
-        overrides += [values for of_preset in self.presets.values() for values in of_preset.values()]
-        if unknown := sorted({name for values in overrides for name in values} - field_names):
-            raise TypeError(f"{where} overrides settings that its config does not have: {', '.join(unknown)}")
+        all_overrides = [*self.implementations.values(), *self.environment_presets.values()]
+        for by_implementation in self.presets.values():
+            all_overrides += by_implementation.values()
+        if unknown := sorted({name for overrides in all_overrides for name in overrides} - field_names):
+            raise TypeError(f"{module} overrides settings that its config does not have: {', '.join(unknown)}")
 
     @property
     def package(self) -> str:

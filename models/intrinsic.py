@@ -7,8 +7,7 @@ the default values below; [C] its public code.
 """
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 from models.settings import setting
 
@@ -41,10 +40,8 @@ class Intrinsic:
 
 
 def ineffective(config: Intrinsic) -> dict[str, str]:
-    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    fields: Any = Intrinsic.__dataclass_fields__
-    return {
-        name: f"intrinsic is {config.intrinsic!r}"
-        for name in fields
-        if name != "intrinsic" and name.partition("_")[0] != config.intrinsic
-    }
+    """Return setting -> the reason why it has no effect (`Family.ineffective`), for settings whose prefix, ``icm_`` or
+    ``rnd_``, is not the value of ``intrinsic``."""
+    names = [field.name for field in fields(Intrinsic) if field.name != "intrinsic"]
+    ineffective_names = [name for name in names if name.partition("_")[0] != config.intrinsic]
+    return dict.fromkeys(ineffective_names, f"intrinsic is {config.intrinsic!r}")

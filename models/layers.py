@@ -41,7 +41,7 @@ class Dense:
         return (self.inputs, self.outputs), (self.outputs,)
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
-        """Sample weight and bias of one member from its generator."""
+        """Sample weight ``[inputs, outputs]`` and bias ``[outputs]`` of one member from its generator."""
         weight = torch.empty(self.outputs, self.inputs)
         bound = 1 / sqrt(self.inputs)
         if self.gain is None:
@@ -87,14 +87,17 @@ class Network(nn.Module):
 
     def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
-        self.activated = _ACTIVATIONS[activation]
+        self.activation = _ACTIVATIONS[activation]
         self.layers = tuple(layers)
         self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]
         self._sizes = [prod(shape) for shape in self._shapes]
-        weights = [[part for layer in layers for part in layer.initial(generator)] for generator in streams.generators]
-        self.flat = nn.Parameter(torch.stack([torch.cat([part.reshape(-1) for part in parts]) for parts in weights]))
-        self._views: tuple[int, list[Tensor]] | None = None
+        member_rows = []
+        for generator in streams.generators:
+            weights = [tensor for layer in layers for tensor in layer.initial(generator)]
+            member_rows.append(torch.cat([tensor.reshape(-1) for tensor in weights]))
+        self.flat = nn.Parameter(torch.stack(member_rows))  # [M, D]
+        self._views: tuple[int, list[Tensor]] | None = None  # memory address of `flat`, and views of it
 
     def weights(self) -> list[Tensor]:
         """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
@@ -109,30 +112,32 @@ class Network(nn.Module):
         return self._views[1]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
+        """Return weight and bias of each layer as views of ``flat [M, D]``."""
         parts = flat.split(self._sizes, dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Return the same views by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
+        """Return views of `flat` by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""
         names = [f"{layer.name}.{kind}" for layer in self.layers for kind in ("weight", "bias")]
         return dict(zip(names, self._split(self.flat), strict=True))
 
 
-def in_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Return flat, uninitialised memory of whole blocks, and a view of its beginning as a tensor of ``shape``. Both
-    have the dtype and device of ``reference``.
+def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
+    """Return flat, uninitialised memory in whole blocks of 64 numbers, and a view of its beginning as a tensor of
+    ``shape``. Both have the dtype and device of ``reference``.
 
     torch rounds some functions differently in the last few elements of an array. A function that is applied in place to
     the whole memory rounds all elements of ``shape`` alike, because the last ones are padding.
     """
     count = prod(shape)
-    memory = torch.empty(-(-count // BLOCK) * BLOCK, dtype=reference.dtype, device=reference.device)
+    size = -(-count // BLOCK) * BLOCK  # rounded up
+    memory = torch.empty(size, dtype=reference.dtype, device=reference.device)
     return memory, memory[:count].view(shape)
 
 
 def exp(x: Tensor) -> Tensor:
-    """Return e^x, with all elements rounded alike (see `in_blocks`)."""
-    memory, out = in_blocks(tuple(x.shape), x)
+    """Return e^x, with all elements rounded alike (see `allocate_blocks`)."""
+    memory, out = allocate_blocks(tuple(x.shape), x)
     out.copy_(x)
     memory.exp_()
     return out
@@ -150,19 +155,20 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
         return torch.addcmul(bias.unsqueeze(1), x, weight, out=out)
     if weight.shape[2] == 1:
         return torch.add((x * weight.transpose(1, 2)).sum(-1, keepdim=True), bias.unsqueeze(1), out=out)
-    if x.shape[1] == 1:
+    if x.shape[1] == 1:  # ``out`` is not used
         return torch.baddbmm(bias.unsqueeze(1), x.expand(-1, 2, -1), weight)[:, :1]
     return torch.baddbmm(bias.unsqueeze(1), x, weight, out=out)
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return the logistic function, computed by tanh: `torch.sigmoid` rounds the last elements of an array
+    """Return 1 / (1 + e^-x), computed by tanh, because `torch.sigmoid` rounds the last elements of an array
     differently."""
     return (0.5 * x).tanh() * 0.5 + 0.5
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``.
+    """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``, with
+    H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``.
 
     It is a product of patches and a matrix. A grouped convolution would choose its kernel, and so its rounding, by the
     number of members.
@@ -187,13 +193,13 @@ class ConvolutionalTrunk(Network):
     (Srivastava et al. 2019, section 3)."""
 
     def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
-        side, widths = spaces.obs_shape[1:], (spaces.obs_shape[0], *channels)
+        _, height, width = spaces.obs_shape
         for _ in channels:
-            side = tuple((edge + 1) // 2 for edge in side)
-        self.features = channels[-1] * side[0] * side[1]
-        super().__init__(
-            [Dense(f"conv.{i}", 9 * a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(widths))], streams
-        )
+            height, width = (height + 1) // 2, (width + 1) // 2
+        self.features = channels[-1] * height * width
+        pairs = enumerate(pairwise((spaces.obs_shape[0], *channels)))
+        layers = [Dense(f"conv.{i}", 9 * inputs, outputs, gain=RELU_GAIN) for i, (inputs, outputs) in pairs]
+        super().__init__(layers, streams)
 
     def forward(self, images: Tensor) -> Tensor:
         x, weights = images.float() / 255.0, self.weights()

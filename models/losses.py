@@ -35,10 +35,8 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 
 
 def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
-    """Return the mean over experiences, ``[M, B] -> [M]``, weighted by ``mean_weight [M, B]`` (None: equally).
-
-    ``mean_weight`` is 1/N for each of N experiences, which may be divided among several calls, and 0 for padding.
-    """
+    """Return the mean over experiences, ``[M, B] -> [M]``: with equal weights, or the sum of ``values * mean_weight``.
+    ``mean_weight`` is 1/N for each of N experiences, which may be divided among several calls, and 0 for padding."""
     if mean_weight is None:
         return values.mean(1)
     _check_shape("mean_weight", mean_weight, values)
@@ -64,18 +62,24 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
     the original notebook.
     """
     log_p = logits.log_softmax(-1)
-    entropy = -(log_p.exp() * log_p).sum(-1)
-    return -beta * mean(entropy / (math.log(logits.shape[-1]) or 1.0), mean_weight)
+    entropies = -(log_p.exp() * log_p).sum(-1)
+    return -beta * mean(entropies / _max_entropy(logits), mean_weight)
 
 
 def entropy(logits: Tensor) -> Tensor:
     """Return the mean entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M]``."""
-    return -entropy_loss(logits, math.log(logits.shape[-1]) or 1.0)
+    return -entropy_loss(logits, _max_entropy(logits))
+
+
+def _max_entropy(logits: Tensor) -> float:
+    """Return the largest entropy of A actions, ln A, or 1 for a single action, so that it can divide."""
+    num_actions = logits.shape[-1]
+    return math.log(num_actions) if num_actions > 1 else 1.0
 
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return ``1 - Var(goal - values) / Var(goal)`` over the last axis: 1 if values equal the goals up to a constant, 0
-    if they predict no better than a constant, NaN if all goals are equal.
+    """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``: 1 if values equal
+    the returns up to a constant, 0 if they predict no better than a constant, NaN if all returns are equal.
 
     ``weight`` are weights of the experiences (None: equal); the first weight must be above 0.
     """
@@ -84,15 +88,18 @@ def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = 
 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the population variance over the last axis, with weights that need not sum to 1 (None: equal)."""
     shifted = values - values[..., :1]  # so that equal values have variance 0 exactly
     if weight is None:
         return shifted.var(-1, correction=0)
-    share = weight / weight.sum(-1, keepdim=True)
-    return ((shifted - (shifted * share).sum(-1, keepdim=True)).square() * share).sum(-1)
+    normalized_weight = weight / weight.sum(-1, keepdim=True)
+    weighted_mean = (shifted * normalized_weight).sum(-1, keepdim=True)
+    return ((shifted - weighted_mean).square() * normalized_weight).sum(-1)
 
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
-    """Return ``delta * mean((V - G)^2)``: ``values, returns [M, B] -> [M]``. No gradient flows into the returns."""
+    """Return ``delta * mean((V - G)^2)``: ``values [M, B], returns [M, B] -> [M]``. No gradient flows into the returns.
+    ``mean_weight`` is as in `mean`."""
     _check_shape("values", values, returns)
     return delta * mean((values - returns.detach()).square(), mean_weight)
 
@@ -104,8 +111,9 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     Source: Schulman et al. 2017, eq. 7.
     """
     _check_shape("advantages", advantage, ratio)
-    free, bound = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-    return -torch.minimum(free, bound), torch.where(free <= bound, -free, 0.0)
+    unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
+    # d ratio / d log(ratio) = ratio, so the derivative of -ratio * A equals itself. The clipped term has none.
+    return -torch.minimum(unclipped, clipped), torch.where(unclipped <= clipped, -unclipped, 0.0)
 
 
 def clipped_value_error(
@@ -114,7 +122,7 @@ def clipped_value_error(
     """Return the squared error of values, and its derivative with respect to them, ``[M, B]`` each.
 
     If ``clip`` is set, the error is the maximum of two squared errors: of the value, and of the value clipped to within
-    ``clip`` of ``old_values``. So a value that has left this range towards its goal moves no further.
+    ``clip`` of ``old_values``. So a value that has left this range towards its return moves no further.
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
@@ -122,14 +130,15 @@ def clipped_value_error(
     error = values - returns
     if clip is None:
         return error.square(), 2 * error
-    moved = values - old_values
-    bound = old_values + moved.clamp(-clip, clip) - returns
-    inside, free_error, other = moved.abs() <= clip, error.square(), bound.square()
-    free = inside | (free_error >= other)
-    return torch.where(free, free_error, other), torch.where(free, 2 * error, 0.0)
+    change = values - old_values
+    clipped_error = old_values + change.clamp(-clip, clip) - returns
+    square, clipped_square = error.square(), clipped_error.square()
+    is_unclipped = (change.abs() <= clip) | (square >= clipped_square)
+    return torch.where(is_unclipped, square, clipped_square), torch.where(is_unclipped, 2 * error, 0.0)
 
 
 def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
+    """Raise ValueError about ``name`` unless both tensors have one shape, because others might broadcast."""
     if value.shape != reference.shape:
         raise ValueError(f"{name} {tuple(value.shape)} do not fit {tuple(reference.shape)}")
 
@@ -137,18 +146,17 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
     """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1."""
     # max(l, 0) - l b + log(1 + e^-|l|) overflows for no logit. A clamp would give 1 - b as the gradient at 0.
-    size = logits.abs()
-    return 0.5 * (logits + size) - logits * bits + (-size).exp().log1p()
+    abs_logits = logits.abs()
+    return 0.5 * (logits + abs_logits) - logits * bits + (-abs_logits).exp().log1p()
 
 
 def transition_losses(
     state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three losses ``[]`` of one model of transitions: ``mean((s^ - s')^2)``, ``mean((r^ - r)^2)``, and the
-    cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))`` with ``p = sigmoid(logit)``.
-
-    States are ``[B, S]``, all others ``[B, 1]``. ``is_end`` (d) is 0 or 1.
-    """
+    """Return three losses ``[]`` of one model of transitions: the mean squared errors of next states and of rewards,
+    and the cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))``, p = sigmoid(logit).
+    ``state``, ``reward`` and ``logit`` are the model's predictions, the others their targets. States are ``[B, S]``,
+    all others ``[B, 1]``. ``is_end`` (d) is 0 or 1."""
     _check_shape("states", state, next_state)
     _check_shape("rewards", reward, reward_target)
     _check_shape("ends", is_end, logit)
@@ -162,12 +170,12 @@ def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) 
     return HALF_LOG_TWO_PI + deviation.log() + 0.5 * ((values - mean) / deviation).square()
 
 
-def categorical_kl(log_p: Tensor, log_q: Tensor, classes: int) -> Tensor:
-    """Return ``KL(p || q)`` in nats, at least 0, from log-probabilities. ``classes`` is the axis to sum over."""
-    return (log_p.exp() * (log_p - log_q)).sum(classes)
+def categorical_kl(log_p: Tensor, log_q: Tensor, class_axis: int) -> Tensor:
+    """Return ``KL(p || q)`` in nats, at least 0, from log-probabilities. ``class_axis`` is summed over."""
+    return (log_p.exp() * (log_p - log_q)).sum(class_axis)
 
 
 def gaussian_kl(mean_p: Tensor, deviation_p: Tensor, mean_q: Tensor, deviation_q: Tensor) -> Tensor:
     """Return ``KL(p || q)`` of one-dimensional normal distributions in nats, elementwise."""
-    spread = deviation_p.square() + (mean_p - mean_q).square()
-    return deviation_q.log() - deviation_p.log() + 0.5 * (spread / deviation_q.square() - 1)
+    second_moment = deviation_p.square() + (mean_p - mean_q).square()  # of p around the mean of q
+    return deviation_q.log() - deviation_p.log() + 0.5 * (second_moment / deviation_q.square() - 1)

@@ -32,12 +32,12 @@ class Episode:
 
 
 class EpisodeMemory:
-    """Episodes of M members. Steps are in slots ``[M, N, ...]``, and an episode is a list of slots, so removing one
-    moves no data.
+    """Replay buffer of whole episodes of M members. ``fields`` hold the steps in N slots, ``{name: [M, N, ...]}``, and
+    an episode is a list of slots, so removing one moves no data.
 
     ``order`` "sorted" keeps the episodes of highest score, best first; "recent" keeps the latest, latest first.
-    ``capacity`` counts ``unit`` "steps" or "episodes". Episodes are removed as a whole, and at least one is kept,
-    however long. Storage starts small and doubles.
+    ``capacity`` of each member counts ``unit`` "steps" or "episodes". Episodes are removed as a whole, and at least one
+    is kept, however long. Storage starts small and doubles.
     """
 
     def __init__(self, members: int, capacity: int, unit: str = "steps", order: str = "sorted"):
@@ -48,48 +48,53 @@ class EpisodeMemory:
         """Remove all episodes and storage."""
         self.fields: dict[str, Tensor] = {}
         self.episodes: list[list[Episode]] = [[] for _ in range(self.members)]
-        self._free = [torch.empty(0, dtype=torch.int64) for _ in range(self.members)]
+        self._free_slots = [torch.empty(0, dtype=torch.int64) for _ in range(self.members)]
         self._index: list[Tensor | None] = [None] * self.members
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
-        """Insert episodes of one member, passed oldest first. Remove the episodes that no longer fit."""
+        """Insert the episodes ``batch`` of one member, oldest first. Keep the first episodes in ``order`` that fit into
+        ``capacity``, and remove all others, new ones included."""
         merged = [*reversed(batch), *self.episodes[member]]
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
         sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
-        kept_episodes = merged[: max(1, bisect_right(list(accumulate(sizes)), self.capacity))]
-        staying = set(kept_episodes)
-        free_slots = [episode.slots for episode in self.episodes[member] if episode not in staying]
-        self._free[member] = torch.cat([self._free[member], *free_slots])
+        num_fitting = bisect_right(list(accumulate(sizes)), self.capacity)
+        kept_episodes = merged[: max(1, num_fitting)]
+        kept_set = set(kept_episodes)  # by identity
+        freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
+        self._free_slots[member] = torch.cat([self._free_slots[member], *freed_slots])
         self.episodes[member], self._index[member] = kept_episodes, None
         for episode in batch:
-            if episode in staying:
+            if episode in kept_set:
                 self._store(member, episode)
 
     def _store(self, member: int, episode: Episode) -> None:
+        """Move the steps of an episode to free slots: set ``episode.slots`` and empty ``episode.steps``. Double the
+        storage of all members until there are enough."""
         steps, count = episode.steps, len(episode)
         if not self.fields:
             self.fields = {name: value.new_zeros(self.members, 0, *value.shape[1:]) for name, value in steps.items()}
-        while len(self._free[member]) < count:
-            old = next(iter(self.fields.values())).shape[1]
-            new = max(_FIRST_SLOTS, 2 * old)
+        while len(self._free_slots[member]) < count:
+            old_size = next(iter(self.fields.values())).shape[1]
+            new_size = max(_FIRST_SLOTS, 2 * old_size)
             for name, values in self.fields.items():
-                self.fields[name] = values.new_zeros(self.members, new, *values.shape[2:])
-                self.fields[name][:, :old] = values
-            self._free = [torch.cat([free, torch.arange(old, new)]) for free in self._free]
-        episode.slots, self._free[member] = self._free[member][:count], self._free[member][count:]
+                self.fields[name] = values.new_zeros(self.members, new_size, *values.shape[2:])
+                self.fields[name][:, :old_size] = values
+            self._free_slots = [torch.cat([slots, torch.arange(old_size, new_size)]) for slots in self._free_slots]
+        free_slots = self._free_slots[member]
+        episode.slots, self._free_slots[member] = free_slots[:count], free_slots[count:]
         for name, values in steps.items():
             self.fields[name][member].index_copy_(0, episode.slots, values)
         episode.steps = {}
 
     def index(self, member: int) -> Tensor:
-        """Return the slots of all steps of a member, ``[steps]``, episode after episode."""
+        """Return the slots of all steps of a member, ``[steps]``, in the order of ``episodes``. Cached until `add`."""
         index = self._index[member]
         if index is None:
             index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
         return index
 
-    def firsts(self, member: int) -> Tensor:
+    def first_slots(self, member: int) -> Tensor:
         """Return the slot of the first step of each episode of a member, ``[episodes]``."""
         lengths = torch.tensor([len(episode) for episode in self.episodes[member]])
         return self.index(member)[lengths.cumsum(0) - lengths]
@@ -111,15 +116,16 @@ class EpisodeMemory:
         """
         slots = []
         if by == "step":
-            places = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
-            slots = [self.index(m)[places[m]] for m in range(self.members)]
+            positions = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
+            slots = [self.index(m)[positions[m]] for m in range(self.members)]
         else:
-            episode_numbers = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
-            where = streams.uniform(updates, batch)
+            episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
+            fractions = streams.uniform(updates, batch)
             for m in range(self.members):
                 lengths = torch.tensor([len(episode) for episode in self.episodes[m]])
-                length, start = lengths[episode_numbers[m]], (lengths.cumsum(0) - lengths)[episode_numbers[m]]
-                offset = (where[m] * length).long().minimum(length - 1)
+                starts = lengths.cumsum(0) - lengths
+                length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
+                offset = (fractions[m] * length).long().minimum(length - 1)
                 slots.append(self.index(m)[start + offset])
         return torch.stack(slots, dim=1)
 
@@ -127,8 +133,9 @@ class EpisodeMemory:
         """Return the fields ``names`` of the steps in ``slots [M, B]``, ``[M, B, ...]`` each."""
         if self.members == 1:
             return [self.fields[name][0].index_select(0, slots[0]).unsqueeze(0) for name in names]
-        flat = (slots + self.fields[names[0]].shape[1] * torch.arange(self.members).unsqueeze(1)).flatten()
-        return [self.fields[name].flatten(0, 1).index_select(0, flat).unflatten(0, slots.shape) for name in names]
+        num_slots = self.fields[names[0]].shape[1]
+        flat_slots = (slots + num_slots * torch.arange(self.members).unsqueeze(1)).flatten()  # in [M * N, ...]
+        return [self.fields[name].flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape) for name in names]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all episodes as plain tensors and lists, without slots: they do not affect results."""
@@ -146,19 +153,19 @@ class EpisodeMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any], blank: Episode) -> None:
-        """Replace all episodes by a saved state. Raises StateError if its fields differ from those in ``blank``, an
-        example of an episode that is not in memory."""
+        """Replace all episodes by the result of `state_dict`. Raises StateError if its fields differ in name, shape or
+        dtype from the fields of ``blank``, an example of an episode."""
         self.clear()
         require(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
-            rows = {key: column[0].expand(sum(lengths), *column.shape[1:]) for key, column in blank.steps.items()}
-            template = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": rows}
+            steps = {key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in blank.steps.items()}
+            template = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": steps}
             check_like(template | {"lengths": lengths}, saved, name)
-            parts = {name: values.split(lengths) for name, values in saved["steps"].items()}
+            fields = {field: values.split(lengths) for field, values in saved["steps"].items()}
             batch = [
-                Episode({name: part[i] for name, part in parts.items()}, score, extras)
+                Episode({field: values[i] for field, values in fields.items()}, score, extras)
                 for i, (score, extras) in enumerate(zip(saved["scores"], saved["extras"], strict=True))
             ]
-            self.add(member, batch[::-1])  # `add` takes the oldest first; equal scores keep their order
+            self.add(member, batch[::-1])  # `add` expects the oldest first; equal scores keep their order

@@ -2,7 +2,7 @@
 
 If several families have a setting, the joint settings have a field for each of them: ``lr`` of DDQN and PPO becomes
 ``DDQN_lr`` and ``PPO_lr``. A setting of a single family keeps its name. A user's value of ``lr`` sets the fields of all
-families that have it (`spread`).
+families that have it (`expand_shared`).
 """
 
 import dataclasses
@@ -22,67 +22,68 @@ class Mixture:
 
     classes: ClassVar[Classes]
 
-    def __reduce__(self) -> Any:  # worker processes create the class again
-        return make_mixture, (
-            tuple((name, config) for (name, _), config in zip(self.classes, parts(self), strict=True)),
-        )
+    def __reduce__(self) -> Any:
+        """Pickle as a call of `make_mixture`, because worker processes must create the class again."""
+        names = [name for name, _ in self.classes]
+        return make_mixture, (tuple(zip(names, family_configs(self), strict=True)),)
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
-    """Return class of settings -> field -> name of this field in the joint settings of all ``classes``."""
-    having = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
-    return {
-        config_class: {
-            field.name: field.name if having[field.name] == 1 else f"{name}_{field.name}"
-            for field in dataclasses.fields(config_class)
-        }
-        for name, config_class in classes
-    }
+    """Return class of settings -> field -> name of this field in the joint settings of all ``classes``: ``lr``, or
+    ``PPO_lr`` if another class has a field ``lr`` too."""
+    num_classes_with = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
+    names: dict[type, dict[str, str]] = {}
+    for agent, config_class in classes:
+        fields = [field.name for field in dataclasses.fields(config_class)]
+        names[config_class] = {field: field if num_classes_with[field] == 1 else f"{agent}_{field}" for field in fields}
+    return names
 
 
 def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
-    """Return the joint settings of several families, from pairs ``(name, settings)``. Settings of a single family are
-    returned unchanged."""
+    """Return the joint settings of several families, from pairs ``(first agent, settings)``. Settings of a single
+    family are returned unchanged."""
     if len(configs) == 1:
         return configs[0][1]
     classes = tuple((name, type(config)) for name, config in configs)
     names = names_in(classes)
     values = {names[type(config)][field]: value for _, config in configs for field, value in vars(config).items()}
-    return _class_of(classes)(**values)
+    return _mixture_class(classes)(**values)
 
 
 @functools.cache
-def _class_of(classes: Classes) -> type:
+def _mixture_class(classes: Classes) -> type:
+    """Create the dataclass of joint settings, with the fields of all ``classes`` under the names of `names_in`. The
+    section of a field in ``--help`` begins with the name of the family's first agent."""
     fields: list[Any] = []
-    for name, config_class in classes:
+    for agent, config_class in classes:
         hints = typing.get_type_hints(config_class)
         for field in dataclasses.fields(config_class):
-            section = ": ".join(filter(None, [name, field.metadata.get("section")]))
-            copied = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
-            fields.append((names_in(classes)[config_class][field.name], hints[field.name], copied))
+            section = ": ".join(filter(None, [agent, field.metadata.get("section")]))
+            joint_field = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
+            fields.append((names_in(classes)[config_class][field.name], hints[field.name], joint_field))
     mixture_class = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)
     mixture_class.classes = classes  # type: ignore[attr-defined]
     return mixture_class
 
 
 def classes_of(config: Any) -> Classes:
-    """Return the classes that ``config`` consists of. For settings of a single family, the name is empty."""
+    """Return the `Classes` that ``config`` consists of. For settings of a single family, the agent's name is ""."""
     return config.classes if isinstance(config, Mixture) else (("", type(config)),)
 
 
-def parts(config: Any) -> list[Any]:
-    """Split ``config`` into the settings of each family."""
+def family_configs(config: Any) -> list[Any]:
+    """Split ``config`` into the settings of each family, in the order of `classes_of`."""
     if not isinstance(config, Mixture):
         return [config]
-    class_names = names_in(config.classes).items()
     return [
         config_class(**{field: getattr(config, name) for field, name in names.items()})
-        for config_class, names in class_names
+        for config_class, names in names_in(config.classes).items()
     ]
 
 
-def shared(config: Any) -> dict[str, tuple[str, ...]]:
-    """Return setting -> its names in ``config``, one for each family, for settings that several families have."""
+def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
+    """Return setting -> its names in ``config``, one for each family, for settings that several families have: ``lr``
+    -> ``("DDQN_lr", "PPO_lr")``."""
     common_names: dict[str, tuple[str, ...]] = {}
     for names in names_in(classes_of(config)).values():
         for field, name in names.items():
@@ -91,10 +92,12 @@ def shared(config: Any) -> dict[str, tuple[str, ...]]:
     return common_names
 
 
-def spread(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` by names of fields of ``config``. A value of a shared setting applies to every family without a
-    more specific value."""
-    common_names, spread_values = shared(config), dict[str, Any]()
+def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` by names of fields of ``config``. A value of a shared setting (``lr``) applies to every family
+    without a more specific value (``PPO_lr``)."""
+    shared_names = shared_settings(config)
+    expanded: dict[str, Any] = {}
     for name, value in values.items():
-        spread_values |= dict.fromkeys(common_names.get(name, (name,)), value)
-    return spread_values | {name: value for name, value in values.items() if name not in common_names}
+        expanded |= dict.fromkeys(shared_names.get(name, (name,)), value)
+    specific = {name: value for name, value in values.items() if name not in shared_names}
+    return expanded | specific

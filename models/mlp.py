@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from models.layers import Dense, sigmoid
-from models.products import LEAK, Columns, Rows, derivative
+from models.products import LEAK, Columns, Rows, activation_gradient
 from models.streams import Streams
 
 PRELU_SLOPE = 0.25  # initial value of prelu's learned slope
@@ -55,40 +55,45 @@ class MLP:
         self.products: type[Columns | Rows] = Columns if layout == "columns" else Rows
         self.dense = [layer("", inputs, outputs) for inputs, outputs in pairwise(self.sizes)]
         self.depth = len(self.dense)
-        self._slope = activation == "prelu"
-        self._from_input = activation in ("prelu", "silu")  # their derivative cannot be computed from their output
-        # Whether a weight is stored transposed.
+        self._is_prelu = activation == "prelu"
+        # The derivatives of these cannot be computed from their output, so the trace holds their input.
+        self._traces_input = activation in ("prelu", "silu")
+        # Whether a weight in columns is stored as [in, out].
         self._transposed = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
-        self._stored: list[tuple[int, ...]] = []
+        self._shapes: list[tuple[int, ...]] = []  # as stored: a weight and a bias for each layer, then prelu's slope
         for dense in self.dense:
             if layout == "columns":
-                self._stored += [tuple(sorted((dense.inputs, dense.outputs))), (dense.outputs, 1)]
+                self._shapes += [tuple(sorted((dense.inputs, dense.outputs))), (dense.outputs, 1)]
             else:
-                self._stored += dense.shapes
-        self._stored += [(1, 1)] * self._slope
-        self._counts = [prod(shape) for shape in self._stored]
+                self._shapes += dense.shapes
+        if self._is_prelu:
+            self._shapes.append((1, 1))
+        self._counts = [prod(shape) for shape in self._shapes]
         self.padding = -sum(self._counts) % block
         self.size = sum(self._counts) + self.padding
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream."""
-        return streams.map_generators(self._first)
+        return streams.map_generators(self._initial_of_member)
 
-    def _first(self, generator: torch.Generator) -> Tensor:
+    def _initial_of_member(self, generator: torch.Generator) -> Tensor:
+        """Sample the initial parameters of one member, ``[size]``, laid out as in the class's description."""
         parts: list[Tensor] = []
-        for layer, turned in zip(self.dense, self._transposed, strict=True):
+        for layer, transposed in zip(self.dense, self._transposed, strict=True):
             weight, bias = layer.initial(generator)  # [in, out]
-            parts += [(weight if turned or self.products is Rows else weight.T).reshape(-1), bias]
-        return torch.cat([*parts, torch.tensor([PRELU_SLOPE] * self._slope), torch.zeros(self.padding)])
+            parts += [(weight if transposed or self.products is Rows else weight.T).reshape(-1), bias]
+        slope = torch.tensor([PRELU_SLOPE] if self._is_prelu else [])
+        return torch.cat([*parts, slope, torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
         """Return the layers of ``flat [M, size]`` as views, valid as long as its memory. With prelu, an additional last
-        pair holds the slope twice."""
+        pair holds the slope ``[M, 1, 1]`` twice."""
         parts = flat.split([*self._counts, self.padding] if self.padding else self._counts, 1)
-        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._stored, strict=False)]
-        pairs = zip(views[0 : 2 * self.depth : 2], views[1::2], self._transposed, strict=False)
-        weights = [(weight.transpose(1, 2) if turned else weight, bias) for weight, bias, turned in pairs]
-        return weights + [(views[-1], views[-1])] * self._slope
+        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]  # without padding
+        weights, biases = views[0 : 2 * self.depth : 2], views[1 : 2 * self.depth : 2]
+        triples = zip(weights, biases, self._transposed, strict=True)
+        layers = [(weight.transpose(1, 2) if transposed else weight, bias) for weight, bias, transposed in triples]
+        return [*layers, (views[-1], views[-1])] if self._is_prelu else layers
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """Run the network on ``x [M, in, B]`` (rows: ``[M, B, in]``). Return the trace for `backward`: the output of
@@ -98,8 +103,8 @@ class MLP:
         for weight, bias in layers[: self.depth - 1]:
             x = affine(weight, bias, x, activation, self.leak)
             activations.append(x)
-            if self._from_input:
-                x = self._activated(layers, x)
+            if self._traces_input:  # `affine` applied no activation
+                x = self._activate(layers, x)
         weight, bias = layers[self.depth - 1]
         activations.append(affine(weight, bias, x))
         return activations
@@ -109,58 +114,63 @@ class MLP:
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
         batch, and d loss / d x if ``inputs`` (else None). ``activations`` is the result of `forward` for ``x``."""
-        parts: list[Tensor] = []
-        slopes: list[Tensor] = []
+        parts: list[Tensor] = []  # from the last layer to the first: bias, weight
+        slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            activation = activations[i - 1] if i else x
-            layer_input = self._activated(layers, activation) if i and self._from_input else activation
-            outer = self.products.outer(layer_input, gradient, self._transposed[i])
-            parts += [gradient.sum(self.products.batch), outer.flatten(1)]
+            traced = activations[i - 1] if i else x
+            layer_input = self._activate(layers, traced) if i and self._traces_input else traced
+            weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
+            parts += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
             if i == 0 and not inputs:
                 break
             gradient = self.products.input_gradient(layers[i][0], gradient)
-            if i and self._slope:
-                slopes.append((gradient * activation.clamp(max=0)).flatten(1).sum(1, keepdim=True))
+            if i and self._is_prelu:
+                slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
             if i:
-                gradient = self._derivative(layers, gradient, activation)
+                gradient = self._activation_gradient(layers, gradient, traced)
         parts = parts[::-1]
-        if self._slope:
-            parts.append(torch.stack(slopes).sum(0) if slopes else gradient.new_zeros(len(gradient), 1))
+        if slope_gradients:
+            parts.append(torch.stack(slope_gradients).sum(0))
+        elif self._is_prelu:  # a network without hidden layers
+            parts.append(gradient.new_zeros(len(gradient), 1))
         if self.padding:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
         return torch.cat(parts, 1), gradient if inputs else None
 
     def input_gradient(self, layers: list[Layer], activations: list[Tensor], gradient: Tensor) -> Tensor:
-        """Backpropagate ``gradient``, d loss / d output, to d loss / d x alone: half the products of `backward`."""
+        """Backpropagate ``gradient``, d loss / d output, to d loss / d x alone: half the products of `backward`.
+        ``activations`` is the result of `forward`."""
         for i in reversed(range(self.depth)):
             gradient = self.products.input_gradient(layers[i][0], gradient)
             if i:
-                gradient = self._derivative(layers, gradient, activations[i - 1])
+                gradient = self._activation_gradient(layers, gradient, activations[i - 1])
         return gradient
 
-    def _derivative(self, layers: list[Layer], gradient: Tensor, activation: Tensor) -> Tensor:
-        """Return ``gradient`` times the activation's derivative; ``activation`` is an entry of the trace."""
-        if self._slope:
-            return gradient * ((activation > 0) + layers[-1][0] * (activation <= 0))
-        return derivative(gradient, activation, self.activation, self.leak)
+    def _activation_gradient(self, layers: list[Layer], gradient: Tensor, traced: Tensor) -> Tensor:
+        """Return ``gradient`` times the activation's derivative; ``traced`` is an entry of the trace."""
+        if self._is_prelu:
+            slope, _ = layers[-1]
+            return gradient * ((traced > 0) + slope * (traced <= 0))
+        return activation_gradient(gradient, traced, self.activation, self.leak)
 
-    def _activated(self, layers: list[Layer], x: Tensor) -> Tensor:
+    def _activate(self, layers: list[Layer], x: Tensor) -> Tensor:
         """Apply prelu or silu."""
-        if self._slope:
-            return x.clamp(min=0).addcmul_(x.clamp(max=0), layers[-1][0])
+        if self._is_prelu:
+            slope, _ = layers[-1]
+            return x.clamp(min=0).addcmul_(x.clamp(max=0), slope)
         return x * sigmoid(x)
 
 
 def parameters(sizes: Sequence[int]) -> int:
-    """Return the number of weights and biases of an `MLP`."""
+    """Return the number of weights and biases of an `MLP` with layers of ``sizes``, without slope and padding."""
     return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
 
 
 class MlpNetwork(nn.Module):
-    """An `MLP` in rows as a module with weights: ``[M, B, inputs] -> [M, B, outputs]``.
+    """An `MLP` in rows as a module with weights ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]``.
 
-    Autograd can differentiate it; it then calls the manual backward pass. `trace` and `gradient` are the two passes
-    without autograd.
+    Autograd can differentiate it; it then calls the manual backward pass. `activations` and `gradient` are the two
+    passes without autograd.
     """
 
     def __init__(
@@ -173,7 +183,7 @@ class MlpNetwork(nn.Module):
         self._views: tuple[int, list[Layer]] | None = None
 
     def layers(self) -> list[Layer]:
-        """Return views of the weights, without autograd."""
+        """Return the layers as views of the weights, without autograd. Cached until the weights are in other memory."""
         if torch.compiler.is_compiling():  # the compiler cannot trace `data_ptr`
             return self.mlp.layers(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():
@@ -181,7 +191,7 @@ class MlpNetwork(nn.Module):
         return self._views[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        return _ByHand.apply(x, self.flat, self) if torch.is_grad_enabled() else self.activations(x)[-1]
+        return _ManualBackward.apply(x, self.flat, self) if torch.is_grad_enabled() else self.activations(x)[-1]
 
     def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
         """Return the result of `MLP.forward`, with the module's weights or with ``flat [M, D]``."""
@@ -194,8 +204,8 @@ class MlpNetwork(nn.Module):
         return self.mlp.backward(self.layers(), x, activations, output_gradient, inputs)
 
 
-class _ByHand(torch.autograd.Function):
-    """A network with its manual backward pass, as one operation of autograd."""
+class _ManualBackward(torch.autograd.Function):
+    """A forward pass of `MlpNetwork` as one operation of autograd, with the network's manual backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, flat: Tensor, network: MlpNetwork) -> Tensor:
@@ -204,5 +214,6 @@ class _ByHand(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        of_parameters, of_inputs = ctx.network.gradient(ctx.x, ctx.activations, gradients[0], ctx.needs_input_grad[0])
-        return of_inputs, of_parameters, None
+        (output_gradient,), needs_input = gradients, ctx.needs_input_grad[0]
+        parameter_gradient, input_gradient = ctx.network.gradient(ctx.x, ctx.activations, output_gradient, needs_input)
+        return input_gradient, parameter_gradient, None

@@ -9,7 +9,8 @@ _EPS = 1e-8  # added to variances
 
 
 class Moments:
-    """Running mean and variance of arrays of ``shape``, elementwise for each member: ``[M, *shape]`` float64.
+    """Running mean and variance of arrays of ``shape``, elementwise for each member: ``[M, *shape]`` float64. Each
+    member has a separate ``count``, ``[M, 1, ...]``.
 
     The initial state counts ``prior`` imaginary values of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
     formulae and a pairwise algorithm for computing sample variances".
@@ -22,17 +23,16 @@ class Moments:
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
         """Update the moments with ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
-        values, count_added = values.double(), values.shape[1]
-        mean = values.mean(1)
-        count, off = self.count + count_added, mean - self.mean
-        square = (values - mean.unsqueeze(1)).square().sum(1) + off.square() * (self.count * count_added / count)
-        new = {"count": count, "mean": self.mean + off * (count_added / count), "square": self.square + square}
+        values, num_added = values.double(), values.shape[1]
+        batch_mean = values.mean(1)
+        count, difference = self.count + num_added, batch_mean - self.mean
+        batch_square = (values - batch_mean.unsqueeze(1)).square().sum(1)
+        square = batch_square + difference.square() * (self.count * num_added / count)
+        new = {"count": count, "mean": self.mean + difference * (num_added / count), "square": self.square + square}
         for name, old_value in self.state_dict().items():
-            setattr(
-                self,
-                name,
-                new[name] if members is None else torch.where(members.view_as(self.count), new[name], old_value),
-            )
+            if members is not None:
+                new[name] = torch.where(members.view_as(self.count), new[name], old_value)
+            setattr(self, name, new[name])
 
     def scale(self) -> Tensor:
         """Return the factor that scales values to variance 1, ``[M, *shape]`` float32. 1e-8 is added to variances, as
@@ -45,9 +45,11 @@ class Moments:
         return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
 
     def _variance(self) -> Tensor:
+        """Return population variances ``[M, *shape]``, or 0 without values."""
         return self.square / self.count.masked_fill(self.count == 0, 1.0)
 
     def select(self, members: Tensor) -> None:
+        """Keep only ``members`` (indices ``[M']``)."""
         for name, old_value in self.state_dict().items():
             setattr(self, name, old_value[members])
 
@@ -55,5 +57,6 @@ class Moments:
         return {"count": self.count, "mean": self.mean, "square": self.square}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Replace the moments by the result of `state_dict`. Raises StateError for other shapes."""
         check_like(self.state_dict(), state, "moments")
-        vars(self).update(state)
+        self.count, self.mean, self.square = state["count"], state["mean"], state["square"]

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Policy
 from models.critics import TwinCritics
-from models.curiosity import curiosity_of
+from models.curiosity import build_curiosity
 from models.losses import explained_variance
 from models.mlp import MLP, Layer
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
 from models.spaces import Continuous, Discrete, Spaces
-from models.streams import Draw, NoiseBlocks, Streams, in_step
-from models.varied import draw_all, groups
+from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
+from models.varied import groups, sample_member_configs
 
 
 class TwinCriticAgent(OffPolicyAgent):
@@ -28,63 +28,64 @@ class TwinCriticAgent(OffPolicyAgent):
     Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its
     seed; all members must then be from one group of `groups`.
 
-    A subclass implements the methods that raise NotImplementedError, and may sample more numbers per step
-    (`_noise_spec`)."""
+    A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_spec`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     groups = staticmethod(groups)
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
-        self.config, self.spaces, self.seeds, self.member_configs = config, spaces, list(seeds), draw_all(config, seeds)
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
+        self.member_configs = sample_member_configs(config, seeds)
         first = self.member_configs[0]
         self.batch, hidden = first.batch_size, first.hidden_sizes
-        self.obs_size, self.action_size = spaces.obs_shape[0], _vector(spaces)
-        streams = in_step(seeds, "weights")
+        self.obs_size, self.action_size = spaces.obs_shape[0], _vector_size(spaces)
+        streams = lockstep_streams(seeds, "weights")
         self.network = MLP([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
         self.flat_parameters = nn.Parameter(self._initial(streams), requires_grad=False)
-        rates = torch.tensor([member_configs.lr for member_configs in self.member_configs])
+        rates = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, rates)
-        pair = self.obs_size + self.action_size
+        pair_size = self.obs_size + self.action_size
         twin_critics = getattr(config, "twin_critics", True)
-        self.critics = TwinCritics([pair, *hidden, 1], config.activation, streams, rates, twin_critics)
+        self.critics = TwinCritics([pair_size, *hidden, 1], config.activation, streams, rates, twin_critics)
         columns = {
-            "pair": ((pair,), torch.float32),
+            "pair": ((pair_size,), torch.float32),
             "next_obs": ((self.obs_size,), torch.float32),
             "reward": ((), torch.float32),
             "discount": ((), torch.float32),
         }
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
-        self.curiosity = curiosity_of(config, spaces, seeds)
+        self.curiosity = build_curiosity(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
-        self.noise = NoiseBlocks(in_step(seeds, "exploration and replay"), self._noise_spec())
-        drifts = config.noise_type == "ornstein-uhlenbeck"
-        self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if drifts else None
-        self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
-        self.action_vectors = torch.empty(0)  # vectors of the current step, [M, E, A]
+        self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration and replay"), self._noise_spec())
+        is_correlated = config.noise_type == "ornstein-uhlenbeck"
+        self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if is_correlated else None
+        self.random_numbers: dict[str, Tensor] = {}  # of the current step, by the names in `_noise_spec`
+        self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
-        self.steps = 0
+        self.steps = 0  # in each environment
         self.logged: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # from the last update
-        self._everyone = False  # whether all members have begun to learn
+        self._all_learning = False  # whether all members have begun to learn
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
-            self.centre, self.reach = (self.low + self.high) / 2, (self.high - self.low) / 2
+            self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
         self._views()
 
     def _views(self) -> None:
+        """Set the layers of the actor, as views of the current parameters."""
         self._actor: list[Layer] = self.network.layers(self.flat_parameters[:, : self.network.size])
 
-    def _outputs(self, vector: int) -> int:
-        """Return the number of outputs of the actor's network, for action vectors of length ``vector``."""
-        return vector
+    def _outputs(self, action_size: int) -> int:
+        """Return the number of outputs of the actor's network, for action vectors of length ``action_size``."""
+        return action_size
 
     def _initial(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. The network's weights are first; a subclass may add more."""
         return self.network.initial(streams)
 
     def _noise_spec(self) -> list[Draw]:
-        """Return the random numbers to sample for each step: ``explore`` and ``random`` for the action, the others for
-        its updates."""
+        """Return the random numbers to sample for each step: uniform ``random`` and normal ``explore`` for the action;
+        uniform ``replay`` (minibatch) and normal ``next`` (next action) for each of its updates."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -94,23 +95,24 @@ class TwinCriticAgent(OffPolicyAgent):
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]``, from the actor's ``outputs [M, ., E]`` and
-        ``random_numbers``."""
+        """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, ., E]`` and `random_numbers`."""
         raise NotImplementedError
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, ., E]``. If ``streams`` is
-        None, they are greedy."""
+        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, ., E]``: sampled from
+        ``streams``, or greedy if it is None."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
+        """Return exploring actions for ``obs [M, E, O]``, random ones for members that do not learn yet. Sample the
+        random numbers of the step, and store them and the action vectors for `observe` and `learn`."""
         with torch.no_grad():
             self.random_numbers = self.noise.next()
             if self.action_noise is not None:
                 self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
             vectors = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
-            if not self._everyone:
+            if not self._all_learning:
                 vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._at_random())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
             return self.clip(self.action_vectors)
@@ -120,23 +122,24 @@ class TwinCriticAgent(OffPolicyAgent):
         return 2 * self.random_numbers["random"] - 1
 
     def clip(self, vectors: Tensor) -> Tensor:
-        """Return the environment's actions for action ``vectors [M, E, A]``."""
-        return torch.addcmul(self.centre, vectors, self.reach).maximum(self.low).minimum(self.high)
+        """Scale action ``vectors [M, E, A]`` from [-1, 1] to the environment's bounds, and clip them to these."""
+        return torch.addcmul(self.centre, vectors, self.half_range).maximum(self.low).minimum(self.high)
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "Play":
-        return Play(self, self.flat_parameters, streams if self.config.test_noise else None)
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "ActorPolicy":
+        """Return the greedy policy or, with ``test_noise``, one that samples. ``sample`` has no effect."""
+        return ActorPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
 
-    def with_weights(self, flat_parameters: Tensor) -> "Play":
-        return Play(self, flat_parameters)
+    def with_weights(self, flat_parameters: Tensor) -> "ActorPolicy":
+        return ActorPolicy(self, flat_parameters)
 
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
         """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
-        states = obs.transpose(1, 2)
-        vectors = self.play(self.network.forward(self._actor, states)[-1], None)
+        columns = obs.transpose(1, 2)  # [M, O, B], the layout of the networks
+        vectors = self.play(self.network.forward(self._actor, columns)[-1], None)
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
-        return self.critics.target_values(torch.cat([states, vectors.transpose(1, 2)], 1))
+        return self.critics.target_values(torch.cat([columns, vectors.transpose(1, 2)], 1))
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
@@ -152,45 +155,47 @@ class TwinCriticAgent(OffPolicyAgent):
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        active = None if self._everyone else self.learning()
-        if active is not None and not active.any():
+        """Make the ``updates_per_step`` updates of this step, in the members that learn already. Return the critics'
+        loss in the last one, ``[M]``, NaN for the other members."""
+        learning = None if self._all_learning else self.learning()  # None: all members
+        if learning is not None and not learning.any():
             return torch.full((self.members,), torch.nan)
-        if active is not None and active.all():
-            self._everyone, active = True, None
+        if learning is not None and learning.all():
+            self._all_learning, learning = True, None
         for i in range(self.updates_per_step):
-            loss = self.update({name: self.random_numbers[name][:, i] for name in self.update_numbers}, active)
-        if active is None:
+            loss = self.update({name: self.random_numbers[name][:, i] for name in self.update_numbers}, learning)
+        if learning is None:
             return loss
-        self.logged = {tag: value.masked_fill(~active, torch.nan) for tag, value in self.logged.items()}
-        return loss.masked_fill(~active, torch.nan)
+        self.logged = {tag: value.masked_fill(~learning, torch.nan) for tag, value in self.logged.items()}
+        return loss.masked_fill(~learning, torch.nan)
 
     update_numbers: tuple[str, ...] = ("replay", "next")  # names of the random numbers with an axis of updates
 
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
         """Update critics, actor and target networks of members ``learning [M]`` bool (None: all). Return the critics'
-        loss ``[M]``. ``random_numbers`` are the random numbers of one update: uniform ``replay [M, B]`` chooses the
-        minibatch."""
+        loss ``[M]``. ``random_numbers`` are the random numbers of one update, named by ``update_numbers``: uniform
+        ``replay [M, B]`` chooses the minibatch."""
         rows = self.replay_buffer.sample(random_numbers["replay"])
         pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
         next_q = self.next_q(next_obs, random_numbers)
         reward = rows["reward"]
         if self.curiosity is not None:
-            reward = reward + self._novelty(rows["pair"], rows["next_obs"], learning)
+            reward = reward + self._intrinsic_rewards(rows["pair"], rows["next_obs"], learning)
         td_target = torch.addcmul(reward, rows["discount"], next_q, value=self.config.discount)
         loss, self.logged["train/q_mean"] = self.critics.update(pairs, td_target, learning)
         self.improve(pairs[:, : self.obs_size], random_numbers, learning)
         return loss
 
-    def _novelty(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
-        """Return intrinsic rewards ``[M, B]`` of ``pairs [M, B, O + A]``. The intrinsic reward receives continuous
-        actions as vectors and discrete ones as indices."""
+    def _intrinsic_rewards(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
+        """Return intrinsic rewards ``[M, B]`` of ``pairs [M, B, O + A]``, and train their networks in the members
+        ``learning``. `Curiosity.rewards` receives continuous actions as vectors and discrete ones as indices."""
         assert self.curiosity is not None
         obs, vectors = pairs.split((self.obs_size, self.action_size), 2)
         action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
         return self.curiosity.rewards(obs, action, next_obs, learning)
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return target values ``[M, B]`` of ``next_obs [M, O, B]``."""
+        """Return the target critics' values ``[M, B]`` of ``next_obs [M, O, B]`` with the actor's next actions."""
         raise NotImplementedError
 
     def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
@@ -207,6 +212,8 @@ class TwinCriticAgent(OffPolicyAgent):
         super().select(members)
 
     def metrics(self) -> dict[str, Tensor]:
+        """Return statistics of the last updates of critics and actor since the last call, ``{tag: [M]}``, NaN without
+        one. Clear `TwinCritics.latest`."""
         latest = dict(self.critics.latest)
         self.critics.latest.clear()
         names = ("train/explained_variance", "train/grad_norm", "train/policy_loss")
@@ -214,13 +221,13 @@ class TwinCriticAgent(OffPolicyAgent):
         if "values" in latest:
             update_metrics["train/grad_norm"] = norms([latest["gradient"]])
             update_metrics["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["td_target"])
-        if "acted" in latest:
+        if "actor_values" in latest:
             update_metrics["train/policy_loss"] = self.policy_loss(latest)
-        return self.logged | self.of_learners(update_metrics)
+        return self.logged | self.mask_non_learners(update_metrics)
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
-        """Return the actor's loss ``[M]`` in the latest update. ``latest`` is a copy of `TwinCritics.latest`."""
-        return latest["acted"].flatten(1).mean(1).neg()
+        """Return the actor's loss ``[M]`` in its last update. ``latest`` is a copy of `TwinCritics.latest`."""
+        return latest["actor_values"].flatten(1).mean(1).neg()
 
     def training_state(self) -> dict[str, Any]:
         noise_state = {} if self.action_noise is None else {"action noise": self.action_noise.state_dict()}
@@ -233,24 +240,22 @@ class TwinCriticAgent(OffPolicyAgent):
             self.action_noise.load_state_dict(state["action noise"])
 
 
-class Play(Policy):
-    """Evaluation policy of M trained actors: greedy, or sampled from ``streams``."""
+class ActorPolicy(Policy):
+    """Evaluation policy of M trained actors ``flat_parameters [M, D]``. Actions are sampled from ``streams``, or greedy
+    if it is None."""
 
     def __init__(self, agent: TwinCriticAgent, flat_parameters: Tensor, streams: Streams | None = None):
-        self.agent, self.flat_parameters, self.streams, self.members = (
-            agent,
-            flat_parameters,
-            streams,
-            len(flat_parameters),
-        )
+        self.agent, self.flat_parameters, self.streams = agent, flat_parameters, streams
+        self.members = len(flat_parameters)
         self.layers = agent.network.layers(flat_parameters[:, : agent.network.size])
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         outputs = self.agent.network.forward(self.layers, obs.transpose(1, 2))[-1]
-        return self.agent.clip(self.agent.play(outputs, self.streams).nan_to_num(0.0))
+        vectors = self.agent.play(outputs, self.streams).nan_to_num(0.0)  # a diverged member continues to play
+        return self.agent.clip(vectors)
 
 
-def _vector(spaces: Spaces) -> int:
+def _vector_size(spaces: Spaces) -> int:
     """Return A, the length of an action vector: for discrete actions, one number for each of them."""
     return spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size

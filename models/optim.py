@@ -44,6 +44,8 @@ class Adam(LeanOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Make one step with the gradients in ``param.grad``; skip parameters without one. All parameters of a group
+        share a step count. Return the result of ``closure``, which is called first, or None without it."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -52,21 +54,23 @@ class Adam(LeanOptimizer):
             group["step_count"] += 1
             beta1, beta2 = group["betas"]
             correction1 = 1 - beta1 ** group["step_count"]
-            root2 = (1 - beta2 ** group["step_count"]) ** 0.5
+            root_correction2 = (1 - beta2 ** group["step_count"]) ** 0.5
             for param in group["params"]:
                 if param.grad is None:
                     continue
                 if not (state := self.state[param]):
                     state |= {"mean": torch.zeros_like(param), "square": torch.zeros_like(param)}
-                update = _direction(param.grad, state["mean"], state["square"], group["betas"], root2, group["eps"])
+                moments = state["mean"], state["square"]
+                update = _update_moments(param.grad, *moments, group["betas"], root_correction2, group["eps"])
                 update.mul_(group["lr"] / correction1)
                 if self.lr_factor is not None:
-                    update.mul_(self.lr_factor.to(update).view(-1, *[1] * (update.dim() - 1)))
+                    trailing_ones = [1] * (update.dim() - 1)
+                    update.mul_(self.lr_factor.to(update).view(-1, *trailing_ones))
                 param.sub_(update)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state. Raises StateError if it belongs to other parameters."""
+        """Load the state. Raises StateError if its parameter groups or shapes differ from the current ones."""
         check_like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
         params = [param for group in self.param_groups for param in group["params"]]
         for index, moments in state_dict["state"].items():
@@ -74,38 +78,40 @@ class Adam(LeanOptimizer):
         super().load_state_dict(state_dict)
 
 
-def _direction(
+def _update_moments(
     grad: Tensor,
     mean: Tensor,
     square: Tensor,
     betas: tuple[float, float],
-    root2: float | Tensor,
+    root_correction2: float | Tensor,
     eps: float,
-    keep: tuple[float | Tensor, float | Tensor] | None = None,
+    decay: tuple[float | Tensor, float | Tensor] | None = None,
 ) -> Tensor:
-    """Update the moments ``mean`` and ``square`` in place. Return Adam's step before the factor of learning rate and
-    first bias correction. ``root2`` is the square root of the second bias correction. ``keep`` replaces ``betas`` as
-    the decay rates of both moments."""
-    keep = keep or betas
-    mean.mul_(keep[0]).add_(grad * (1 - betas[0]))
-    square.mul_(keep[1]).add_(grad.square().mul_(1 - betas[1]))
-    return mean / square.sqrt().div_(root2).add_(eps)
+    """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
+    root_correction2 + eps)``, which the caller multiplies by learning rate and first bias correction.
+    ``root_correction2`` is the square root of the second bias correction. ``decay`` (None: ``betas``) are the factors
+    on the old moments, such as 1 for members that keep them."""
+    decay = decay or betas
+    mean.mul_(decay[0]).add_(grad * (1 - betas[0]))
+    square.mul_(decay[1]).add_(grad.square().mul_(1 - betas[1]))
+    return mean / square.sqrt().div_(root_correction2).add_(eps)
 
 
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Return tables of bias corrections by count, computed in float64: 1 / (1 - beta1**count) and the square root of
-    1 - beta2**count. Both are 1 at count 0. The tables end at the first count at which both are 1 in float32."""
-    first, root2 = [1.0], [1.0]
-    while len(first) == 1 or max(betas) ** (len(first) - 1) > 2e-8:  # less than half a unit in the last place of 1
-        first.append(1 / (1 - betas[0] ** len(first)))
-        root2.append((1 - betas[1] ** len(root2)) ** 0.5)
-    return torch.tensor(first), torch.tensor(root2)
+    """Return Adam's bias corrections by step count, two tables computed in float64: 1 / (1 - beta1**count) and the
+    square root of 1 - beta2**count. Both are 1 at count 0. The last entries, for the first count at which both are 1 in
+    float32, hold for all later counts."""
+    factor1, root_correction2 = [1.0], [1.0]
+    while len(factor1) == 1 or max(betas) ** (len(factor1) - 1) > 2e-8:  # less than half a unit in the last place of 1
+        factor1.append(1 / (1 - betas[0] ** len(factor1)))
+        root_correction2.append((1 - betas[1] ** len(root_correction2)) ** 0.5)
+    return torch.tensor(factor1), torch.tensor(root_correction2)
 
 
 class MemberAdam:
-    """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a separate step
-    count, and so a separate bias correction.
+    """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
+    (``lr [M]``) and a step count, and so a separate bias correction.
 
     A member's numbers equal the numbers of `Adam`, counted from its first update. It is no `torch.optim.Optimizer`,
     because that class loads torch's compiler and adds hooks to every step, a tenth of its time at these sizes.
@@ -115,25 +121,25 @@ class MemberAdam:
         self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
         self.count = torch.zeros(param.shape[0], dtype=torch.int64, device=param.device)
-        self._first, self._root2 = (table.to(param.device) for table in _corrections(betas))
+        self._factor1, self._root_correction2 = (table.to(param.device) for table in _corrections(betas))
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). The others keep weights
         and moments to the bit. No data is copied to the host."""
-        keep: tuple[float | Tensor, float | Tensor] = self.betas
+        decay: tuple[float | Tensor, float | Tensor] = self.betas
         rate = self.lr.unsqueeze(1)
         if learning is None:
             self.count += 1
         else:  # other members get no gradient, keep their moments, and have a step of 0
             self.count += learning
-            moves = learning.unsqueeze(1)
-            grad, rate = grad.masked_fill(~moves, 0.0), rate * moves
-            keep = (torch.where(moves, self.betas[0], 1.0), torch.where(moves, self.betas[1], 1.0))
-        at = self.count.clamp(max=len(self._first) - 1)
-        first, root2 = self._first[at].unsqueeze(1), self._root2[at].unsqueeze(1)
-        update = _direction(grad, self.mean, self.square, self.betas, root2, self.eps, keep)
-        self.param.sub_(update.mul_(rate * first))
+            is_learning = learning.unsqueeze(1)
+            grad, rate = grad.masked_fill(~is_learning, 0.0), rate * is_learning
+            decay = (torch.where(is_learning, self.betas[0], 1.0), torch.where(is_learning, self.betas[1], 1.0))
+        row = self.count.clamp(max=len(self._factor1) - 1)
+        factor1, root_correction2 = self._factor1[row].unsqueeze(1), self._root_correction2[row].unsqueeze(1)
+        update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps, decay)
+        self.param.sub_(update.mul_(rate * factor1))
 
     def select(self, param: Tensor, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``). ``param [M', D]`` are their parameters from now on."""
@@ -145,8 +151,8 @@ class MemberAdam:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         check_like(self.state_dict(), state, "optimizer")
-        at = self.param.device
-        self.mean, self.square, self.count = (state[name].to(at) for name in ("mean", "square", "count"))
+        device = self.param.device
+        self.mean, self.square, self.count = (state[name].to(device) for name in ("mean", "square", "count"))
 
 
 class AdamW:
@@ -168,7 +174,7 @@ class AdamW:
 
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
-        """Make one step with ``grads``, shaped as the parameters."""
+        """Make one step with ``grads``, one for each parameter, of its shape."""
         adamw(
             self.params,
             list(grads),
@@ -221,17 +227,17 @@ class LockstepAdam:
         self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if per_member else 0
 
     @torch.no_grad()
-    def update(self, grad: Tensor, share: float = 1.0, learning: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]`` and learning rates multiplied by ``lr_factor``. ``moves [M]`` bool are the
-        members to update (None: all); it requires ``per_member``."""
+    def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
+        """Make one step with ``grad [M, D]`` and learning rates multiplied by ``lr_factor``. ``learning [M]`` bool are
+        the members to update (None: all); it requires ``per_member``."""
         tensors = (self.param, grad, self.mean, self.square)
-        in_step = isinstance(self.count, int)
-        rows = [tensors] if in_step and len(set(self.lr)) == 1 else list(zip(*tensors, strict=True))
-        counts = [self.count] * len(rows) if isinstance(self.count, int) else self.count.tolist()
-        for m, (lr, row) in enumerate(zip(self.lr, rows, strict=False)):
+        in_one_call = isinstance(self.count, int) and len(set(self.lr)) == 1
+        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))
+        counts = [self.count] * len(calls) if isinstance(self.count, int) else self.count.tolist()
+        for m, (lr, arguments) in enumerate(zip(self.lr, calls, strict=False)):  # a single call has the common rate
             if learning is not None and not learning[m]:
                 continue
-            param, member_grad, mean, square = ([tensor] for tensor in row)
+            param, member_grad, mean, square = ([tensor] for tensor in arguments)
             adamw(
                 param,
                 member_grad,
@@ -242,7 +248,7 @@ class LockstepAdam:
                 fused=True,
                 amsgrad=False,
                 maximize=False,
-                lr=share * lr,
+                lr=lr_factor * lr,
                 beta1=self.betas[0],
                 beta2=self.betas[1],
                 eps=self.eps,
@@ -276,19 +282,19 @@ def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
 
 
 def gradients(params: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of the parameters that have one, ``[M, D]`` each."""
-    return [p.grad.flatten(1) for p in params if p.grad is not None]
+    """Return the gradients of the parameters that have one, as views ``[M, D]``."""
+    return [param.grad.flatten(1) for param in params if param.grad is not None]
 
 
 def norms(grads: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each member's gradient, ``[M]``, over all of ``grads`` (``[M, D]`` each)."""
-    return torch.stack([g.square().sum(1) for g in grads]).sum(0).sqrt()
+    return torch.stack([grad.square().sum(1) for grad in grads]).sum(0).sqrt()
 
 
 def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     """Scale gradients ``[M, D]`` in place as `clip_gradients` does, and return the norms ``[M]`` from before."""
-    norm = norms(grads)
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
+    member_norms = norms(grads)
+    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:
         grad.mul_(scale)
-    return norm
+    return member_norms

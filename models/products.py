@@ -8,39 +8,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.layers import LEAK, dense, in_blocks, sigmoid
+from models.layers import LEAK, allocate_blocks, dense, sigmoid
 
 _LARGE = 4096  # weights of a layer; above this, a matrix product is faster than a sum of products even for one column
 _MINUS_ONE = torch.tensor(-1.0)
 
 
 class Columns:
-    """Products for activations ``[M, features, B]``."""
+    """Matrix products of a fully connected layer, with the batch last: activations are ``[M, features, B]``."""
 
     batch = 2  # the batch axis
 
     @staticmethod
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
         """Return ``activation(weight @ x + bias)``: ``[M, out, in], [M, out, 1], [M, in, B] -> [M, out, B]``. ``slope``
-        is leakyrelu's.
+        is leakyrelu's. None and "identity" apply no activation; elu and silu are not supported here.
 
-        One column or one output is computed as a product and a sum. One column of a large layer is computed as two
-        equal columns. The result is in whole blocks of memory, for `torch.sigmoid` (see `in_blocks`).
+        A library's matrix-vector product would round depending on M. So one column or one output is computed as a
+        product and a sum, and one column of a large layer as two equal columns. The result is in whole blocks of
+        memory, for `torch.sigmoid` (see `allocate_blocks`).
         """
         one_column, one_output = x.shape[2] == 1, weight.shape[1] == 1
         if one_column and weight.shape[1] * weight.shape[2] > _LARGE:
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
-        memory, out = in_blocks((weight.shape[0], weight.shape[1], x.shape[2]), x)
+        memory, out = allocate_blocks((weight.shape[0], weight.shape[1], x.shape[2]), x)
         # 2 sigmoid(2 x) - 1 equals tanh within 2e-7, in a quarter of the time of torch.tanh.
-        double = 2 if activation == "tanh" else 1
+        factor = 2 if activation == "tanh" else 1
         if one_column and weight.stride(2) > 1:  # stored [in, out]
-            torch.add((weight.transpose(1, 2) * x).sum(1).unsqueeze(2), bias, out=out).mul_(double)
+            torch.add((weight.transpose(1, 2) * x).sum(1).unsqueeze(2), bias, out=out).mul_(factor)
         elif one_column:
-            torch.add((weight * x.transpose(1, 2)).sum(2, keepdim=True), bias, out=out).mul_(double)
+            torch.add((weight * x.transpose(1, 2)).sum(2, keepdim=True), bias, out=out).mul_(factor)
         elif one_output:
-            torch.add((weight.transpose(1, 2) * x).sum(1, keepdim=True), bias, out=out).mul_(double)
+            torch.add((weight.transpose(1, 2) * x).sum(1, keepdim=True), bias, out=out).mul_(factor)
         else:
-            torch.baddbmm(bias, weight, x, beta=double, alpha=double, out=out)
+            torch.baddbmm(bias, weight, x, beta=factor, alpha=factor, out=out)
         if activation == "relu":
             out.relu_()
         elif activation == "tanh":
@@ -50,38 +51,40 @@ class Columns:
         return out
 
     @staticmethod
-    def outer(layer_input: Tensor, gradient: Tensor, turned: bool) -> Tensor:
-        """Return the gradient of a weight as it is stored, with the shorter side first: ``[M, in, out]`` if ``turned``,
-        else ``[M, out, in]``. ``gradient [M, out, B]`` is d loss / d output of the layer."""
-        short, long = (layer_input, gradient) if turned else (gradient, layer_input)
+    def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
+        """Return d loss / d weight, summed over the batch, as the weight is stored: ``[M, in, out]`` if ``transposed``,
+        else ``[M, out, in]``. ``layer_input`` is ``[M, in, B]``; ``gradient [M, out, B]`` is d loss / d output of the
+        layer. The first side must be the shorter one."""
+        short, long = (layer_input, gradient) if transposed else (gradient, layer_input)
         if short.shape[1] == 1:
             return (short * long).sum(2).unsqueeze(1)
         return torch.bmm(short, long.transpose(1, 2))
 
     @staticmethod
     def input_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
-        """Return d loss / d input of a layer: ``[M, out, in], [M, out, B] -> [M, in, B]``."""
+        """Return d loss / d input from ``gradient``, d loss / d output: ``[M, out, in], [M, out, B] -> [M, in, B]``."""
         if weight.shape[1] == 1:
             return weight.transpose(1, 2) * gradient
-        if gradient.shape[2] == 1:
+        if gradient.shape[2] == 1:  # two equal columns: a matrix-vector product would round depending on M
             return torch.bmm(weight.transpose(1, 2), gradient.repeat(1, 1, 2))[:, :, :1]
         return torch.bmm(weight.transpose(1, 2), gradient)
 
 
 class Rows:
-    """Products for activations ``[M, B, features]``."""
+    """Matrix products of a fully connected layer, with features last: activations are ``[M, B, features]``."""
 
     batch = 1  # the batch axis
 
     @staticmethod
     def affine(weight: Tensor, bias: Tensor, x: Tensor, activation: str | None = None, slope: float = LEAK) -> Tensor:
-        """Return ``activation(x @ weight + bias)``: ``[M, in, out], [M, out], [M, B, in] -> [M, B, out]``."""
+        """Return ``activation(x @ weight + bias)``: ``[M, in, out], [M, out], [M, B, in] -> [M, B, out]``. ``slope`` is
+        leakyrelu's. None, "identity", "prelu" and "silu" apply no activation; `MLP` applies the last two itself."""
         if activation == "elu":
-            if x.shape[1] == 1:
+            if x.shape[1] == 1:  # `dense` can write only two or more rows to ``out``
                 return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
-            memory, out = in_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
+            memory, out = allocate_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
             dense(x, weight, bias, out)
-            F.elu_(memory)
+            F.elu_(memory)  # whole blocks, so that all elements are rounded alike
             return out
         out = dense(x, weight, bias)
         if activation == "relu":
@@ -93,31 +96,32 @@ class Rows:
         return out
 
     @staticmethod
-    def outer(layer_input: Tensor, gradient: Tensor, turned: bool) -> Tensor:
-        """Return the gradient of a weight, ``[M, in, out]``. ``turned`` is not used."""
-        return _product(layer_input.transpose(1, 2), gradient)
+    def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
+        """Return d loss / d weight, summed over the batch: ``[M, B, in], [M, B, out] -> [M, in, out]``. ``gradient`` is
+        d loss / d output of the layer. ``transposed`` is not used."""
+        return _batch_matmul(layer_input.transpose(1, 2), gradient)
 
     @staticmethod
     def input_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
-        """Return d loss / d input of a layer: ``[M, in, out], [M, B, out] -> [M, B, in]``."""
-        return _product(gradient, weight.transpose(1, 2))
+        """Return d loss / d input from ``gradient``, d loss / d output: ``[M, in, out], [M, B, out] -> [M, B, in]``."""
+        return _batch_matmul(gradient, weight.transpose(1, 2))
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return the matrix product ``[M, i, j] x [M, j, k] -> [M, i, k]``, without the library's special case for one row
-    or column."""
-    if a.shape[2] == 1:
-        return a * b
-    if b.shape[2] == 1:
-        return (a * b.transpose(1, 2)).sum(2, keepdim=True)
-    if a.shape[1] == 1:
-        return torch.bmm(a.expand(-1, 2, -1), b)[:, :1]
-    return torch.bmm(a, b)
+def _batch_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """Return the matrix product ``[M, i, j] x [M, j, k] -> [M, i, k]``. The library's matrix-vector product would round
+    depending on M. So j = 1 is a product, k = 1 a product and a sum, and i = 1 is computed as two equal rows."""
+    if left.shape[2] == 1:
+        return left * right
+    if right.shape[2] == 1:
+        return (left * right.transpose(1, 2)).sum(2, keepdim=True)
+    if left.shape[1] == 1:
+        return torch.bmm(left.expand(-1, 2, -1), right)[:, :1]
+    return torch.bmm(left, right)
 
 
-def derivative(gradient: Tensor, output: Tensor, activation: str, leak: float = LEAK) -> Tensor:
-    """Return ``gradient`` times the derivative of an activation. ``output`` is the activation's output (silu: its
-    input). May overwrite ``gradient``."""
+def activation_gradient(gradient: Tensor, output: Tensor, activation: str, leak: float = LEAK) -> Tensor:
+    """Return ``gradient`` times the derivative of an activation, elementwise. ``output`` is the activation's output
+    (silu: its input). May overwrite ``gradient``. ``identity`` returns ``gradient``; prelu is not supported."""
     aten = torch.ops.aten
     if activation == "relu":
         return aten.threshold_backward(gradient, output, 0)

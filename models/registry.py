@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from models.family import Family
-from models.mixture import Classes, make_mixture, names_in, parts
-from models.settings import SettingError, kinds, no_choice, spelt
+from models.mixture import Classes, family_configs, make_mixture, names_in
+from models.settings import SettingError, choice_error, kinds, match_spelling
 
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return implementation name -> family. Implementations that learn a proxy are last."""
+    """Return implementation name -> family, from all ``config.py`` of families. Implementations that learn a proxy are
+    last. Raises RuntimeError if two families have one name."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
             family_spec: Family = importlib.import_module(f"models.{kind}.{path.parent.name}.config").FAMILY
             for name in family_spec.implementations:
                 if name in families:
-                    raise RuntimeError(
-                        f"implementation {name} is in {families[name].package} and in {family_spec.package}"
-                    )
+                    packages = f"{families[name].package} and in {family_spec.package}"
+                    raise RuntimeError(f"implementation {name} is in {packages}")
                 families[name] = family_spec
     return families
 
 
 # Names from other libraries and books -> the nearest implementation here, for suggestions in error messages.
-_ELSEWHERE = {
-    other: name
+_ALIASES = {
+    alias: name
     for name, aliases in {
         "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
         "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
@@ -47,25 +47,26 @@ _ELSEWHERE = {
         "UDRL": "upside-down RL, upside-down, decision transformer, DT",
         "CategoricalLatent": "Dreamer, DreamerV2, DreamerV3",
     }.items()
-    for other in aliases.split(", ")
+    for alias in aliases.split(", ")
 }
 
 
-def _resolve(name: str) -> str:
-    return _ELSEWHERE.get(spelt(name, _ELSEWHERE), name)
+def _resolve_alias(name: str) -> str:
+    """Return the nearest implementation to ``name``, a name from another library; ``name`` itself if unknown."""
+    return _ALIASES.get(match_spelling(name, _ALIASES), name)
 
 
 def family(name: str) -> Family:
-    """Return the family of implementation ``name``. Raises SettingError if there is none."""
-    names = implementations()
-    if name not in names:
-        raise no_choice("implementation", name, names, guess=_resolve(name))
-    return names[name]
+    """Return the family of implementation ``name``. Raises SettingError if there is no such implementation."""
+    families = implementations()
+    if name not in families:
+        raise choice_error("implementation", name, families, guess=_resolve_alias(name))
+    return families[name]
 
 
-def as_named(names: str) -> str:
+def canonical_names(names: str) -> str:
     """Return ``names`` of implementations, separated by commas, in their canonical spelling."""
-    return ",".join(spelt(name.strip(), implementations()) for name in names.split(","))
+    return ",".join(match_spelling(name.strip(), implementations()) for name in names.split(","))
 
 
 def inner_agents() -> list[str]:
@@ -74,8 +75,8 @@ def inner_agents() -> list[str]:
 
 
 def named_agents(names: str) -> list[str]:
-    """Split ``names`` of agents at commas. Raises SettingError if an agent cannot train on a proxy, and for an empty or
-    repeated name."""
+    """Split the value of the setting ``agent`` at commas into names of inner agents. Raises SettingError if an agent
+    cannot train on a proxy, and for an empty or repeated name."""
     agents = [name.strip() for name in names.split(",")]
     duplicate = next((name for name in agents if agents.count(name) > 1), None)
     if duplicate is not None or "" in agents:
@@ -84,62 +85,64 @@ def named_agents(names: str) -> list[str]:
         raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
     for name in agents:
         if name not in inner_agents():
-            resolved = _resolve(name)
-            # Agents that learn from whole episodes cannot train on proxies: suggest a similar agent, no similar name.
-            other_names = implementations().keys() - set(inner_agents())
-            resolved = {"AAC": "A2C", "VPG": "PPO"}.get(resolved, "" if resolved in other_names else resolved)
-            raise no_choice("agent", name, inner_agents(), guess=resolved)
+            guess = _resolve_alias(name)
+            # Another implementation cannot train on proxies: suggest a similar agent for two, else nothing.
+            if guess in implementations().keys() - set(inner_agents()):
+                guess = {"AAC": "A2C", "VPG": "PPO"}.get(guess, "")
+            raise choice_error("agent", name, inner_agents(), guess=guess)
     return agents
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """Return the folder names of all families with settings in a run of ``name``. If ``name`` learns a proxy, they
-    include the families of the agents in ``agent``."""
-    inner = named_agents(agent) if family(name).learns_from == "evolution" else []
-    family_specs = [family(agent_name) for agent_name in (name, *inner)]
+    """Return the folder names of all families with settings in a run of implementation ``name``, without repetition. If
+    it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN")."""
+    inner_names = named_agents(agent) if family(name).learns_from == "evolution" else []
+    family_specs = [family(implementation) for implementation in (name, *inner_names)]
     return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
 
 
 def config_classes(agents: Sequence[str]) -> Classes:
-    """Return the classes of the settings of ``agents`` without repetition, each with the first agent that has it."""
-    classes: dict[type, str] = {}
+    """Return ``(agent, class of its settings)`` for each family among ``agents``. The agent is the first of them from
+    this family."""
+    first_agents: dict[type, str] = {}
     for name in agents:
-        classes.setdefault(family(name).config, name)
-    return tuple((name, config_class) for config_class, name in classes.items())
+        first_agents.setdefault(family(name).config, name)
+    return tuple((name, config_class) for config_class, name in first_agents.items())
 
 
-def by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
-    """Return a tuple for each family among ``agents``: its first agent, field -> name of the field in ``config``, and
-    its settings. ``config`` are the joint settings of all ``agents``."""
+def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
+    """Split the joint settings ``config`` of all ``agents`` (`models.mixture`) by family. Return for each family: its
+    first agent, field -> name of this field in ``config``, such as ``lr`` -> ``PPO_lr``, and the family's settings."""
     classes = config_classes(agents)
-    names = names_in(classes)
+    joint_names, configs = names_in(classes), family_configs(config)
     return [
-        (name, names[config_class], part) for (name, config_class), part in zip(classes, parts(config), strict=True)
+        (first_agent, joint_names[config_class], family_config)
+        for (first_agent, config_class), family_config in zip(classes, configs, strict=True)
     ]
 
 
-def distinctive(name: str) -> set[str]:
-    """Return the settings in which the implementations of a family differ. ``name`` is one of them."""
-    return {key for overrides in family(name).implementations.values() for key in overrides}
+def overridden_names(name: str) -> set[str]:
+    """Return the names of settings that any implementation in the family of ``name`` overrides."""
+    return {setting_name for overrides in family(name).implementations.values() for setting_name in overrides}
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``.
 
-    If several of ``agents`` share its family, settings that the family's implementations override have the values of
-    implementation ``name``.
+    If several of ``agents`` are from its family, settings in which implementations of the family differ
+    (`overridden_names`) get the default values of implementation ``name``.
     """
     family_spec = family(name)
-    part = next(part for part in parts(config) if type(part) is family_spec.config)
+    family_config = next(each for each in family_configs(config) if type(each) is family_spec.config)
     if sum(family(other) is family_spec for other in agents) == 1:
-        return part
-    defaults = {key: getattr(family_spec.config, key) for key in distinctive(name)}
-    return dataclasses.replace(part, **{**defaults, **family_spec.implementations[name]})
+        return family_config
+    defaults = {setting_name: getattr(family_spec.config, setting_name) for setting_name in overridden_names(name)}
+    return dataclasses.replace(family_config, **{**defaults, **family_spec.implementations[name]})
 
 
 def agent_class(name: str) -> type[Any]:
-    """Return the ``Agent`` class of implementation ``name``. Imports torch. Raises TypeError if the class does not
-    satisfy `models.contract`."""
+    """Return the ``Agent`` class of implementation ``name``. Imports torch. Raises TypeError if the class has another
+    base than its family requires, lacks an attribute (`models.contract`), or its settings lack one."""
     from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
 
     family_spec = family(name)
@@ -150,44 +153,49 @@ def agent_class(name: str) -> type[Any]:
         StepAgent: ("act", "observe", "learn", "learning"),
         InnerAgent: ("with_weights", "select"),
     }
-    by_step = InnerAgent if family_spec.trains_on_proxies else StepAgent
-    base = EpisodeAgent if family_spec.learns_from == "episodes" else by_step
-    where = f"{agent.__module__}.{agent.__name__}"
+    step_base = InnerAgent if family_spec.trains_on_proxies else StepAgent
+    base = EpisodeAgent if family_spec.learns_from == "episodes" else step_base
+    class_name = f"{agent.__module__}.{agent.__name__}"
     if not issubclass(agent, base):
-        raise TypeError(f"{where} is no {base.__name__}, but its family learns from {family_spec.learns_from}")
-    must = {name: kind for kind, names in required.items() if issubclass(base, kind) for name in names}
-    if lacks := [name for name, kind in must.items() if getattr(agent, name, None) is getattr(kind, name, None)]:
-        text = f"every {base.__name__} must have {', '.join(must)} (models/contract.py)"
-        raise TypeError(f"{where} has no {', '.join(lacks)}; {text}")
-    of_config = "schedule" if base is EpisodeAgent else "num_envs"
-    if not hasattr(family_spec.config, of_config):
-        raise TypeError(f"{family_spec.config.__module__}.Config has no {of_config} (models/family.py)")
+        raise TypeError(f"{class_name} is no {base.__name__}, but its family learns from {family_spec.learns_from}")
+    declared_by: dict[str, type[Any]] = {}
+    for kind, names in required.items():
+        if issubclass(base, kind):
+            declared_by |= dict.fromkeys(names, kind)
+    # An inherited attribute is not implemented.
+    missing = [name for name, kind in declared_by.items() if getattr(agent, name, None) is getattr(kind, name, None)]
+    if missing:
+        text = f"every {base.__name__} must have {', '.join(declared_by)} (models/contract.py)"
+        raise TypeError(f"{class_name} has no {', '.join(missing)}; {text}")
+    config_attribute = "schedule" if base is EpisodeAgent else "num_envs"
+    if not hasattr(family_spec.config, config_attribute):
+        raise TypeError(f"{family_spec.config.__module__}.Config has no {config_attribute} (models/family.py)")
     return agent
 
 
 def default_config(name: str, game: str, choices: Mapping[str, Any] | None = None) -> Any:
-    """Return the default settings of ``name`` on ``game``: the family's defaults, overridden by the implementation's,
-    the game's and those in the preset of ``choices``, if it has one. Parameters of ``game`` after a comma change no
-    defaults. Raises SettingError for a preset that ``name`` does not have."""
+    """Return the default settings of implementation ``name`` on ``game``. The family's defaults are overridden first by
+    the implementation's, then by the game's, then by the preset's, if ``choices`` contain a ``preset``. Parameters of
+    ``game`` after a comma change no defaults. Raises SettingError for a preset that ``name`` does not have."""
     family_spec = family(name)
-    values = {
-        **family_spec.implementations[name],
-        **family_spec.environment_presets.get((name, game.partition(",")[0]), {}),
-    }
+    game_name = game.partition(",")[0]
+    values = {**family_spec.implementations[name], **family_spec.environment_presets.get((name, game_name), {})}
     preset = (choices or {}).get("preset")
     if family_spec.presets and preset is not None:
-        presets = [family_spec.config.preset, *(key for key, by_name in family_spec.presets.items() if name in by_name)]
+        default_preset = family_spec.config.preset  # changes nothing
+        presets = [default_preset, *(key for key, overrides in family_spec.presets.items() if name in overrides)]
         if preset not in presets:
-            raise no_choice("preset", preset, presets, f" for {name}")
+            raise choice_error("preset", preset, presets, f" for {name}")
         values |= {"preset": preset, **family_spec.presets.get(preset, {}).get(name, {})}
     return family_spec.config(**values)
 
 
-def default_configs(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Return the default settings of the agents and of the proxy (None if ``name`` learns none).
+def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
+    """Return the default settings of a run of implementation ``name`` on ``game``: the agent's and None or, if ``name``
+    learns a proxy, the joint settings of all inner agents (`make_mixture`) and the proxy's.
 
-    ``choices`` may contain a preset. ``agent`` names the agents that train on a proxy, separated by commas. ``PPO_lr``
-    in a preset applies only to PPO's family. Raises SettingError for an unknown agent or preset.
+    ``choices`` are the settings chosen so far, such as a preset. ``agent`` names the inner agents ("PPO,DDQN"). A
+    preset's ``PPO_lr`` applies only to PPO's family. Raises SettingError for an unknown agent or preset.
     """
     family_spec = family(name)
     if family_spec.learns_from != "evolution":
@@ -198,18 +206,23 @@ def default_configs(name: str, game: str, choices: Mapping[str, Any], agent: str
         **family_spec.implementations[name],
         **family_spec.proxy_defaults({**choices, "agent": agent}, game),
     }
-    if {**values, **choices}.get("agents_take_turns") != "generations":
-        for key in ("agents_per_proxy", "second_agents"):  # equally many agents of each kind
-            if (values.get(key) or (1 if key == "agents_per_proxy" else len(agents))) % len(agents):
-                values[key] = len(agents)
-        if len(classes) > 1 and {**values, **choices}.get("strategy") != "nes":  # nes may compare with the mean instead
+    chosen = {**values, **choices}
+    if chosen.get("agents_take_turns") != "generations":
+        # Each kind has equally many agents, so the number of agents must be a multiple of the number of kinds.
+        if (values.get("agents_per_proxy") or 1) % len(agents):
+            values["agents_per_proxy"] = len(agents)
+        if (values.get("second_agents") or 0) % len(agents):
+            values["second_agents"] = len(agents)
+        if len(classes) > 1 and chosen.get("strategy") != "nes":  # nes may compare with the mean instead
             values.setdefault("rank_apart", True)
     configs = []
-    for first, config_class in classes:
-        inner = family(first)
-        changes = {key: value for key, value in values.items() if key in kinds(config_class)}
-        for other in inner.implementations:
-            changes |= {key: values[f"{other}_{key}"] for key in kinds(config_class) if f"{other}_{key}" in values}
-        configs.append((first, config_class(**{**inner.implementations[first], **changes})))
-    proxy = family_spec.config(**{key: value for key, value in values.items() if key in kinds(family_spec.config)})
+    for first_agent, config_class in classes:
+        field_names, implementations_of_family = kinds(config_class), family(first_agent).implementations
+        changes = {field: value for field, value in values.items() if field in field_names}
+        for prefix in implementations_of_family:
+            changes |= {field: values[f"{prefix}_{field}"] for field in field_names if f"{prefix}_{field}" in values}
+        configs.append((first_agent, config_class(**{**implementations_of_family[first_agent], **changes})))
+    proxy = family_spec.config(
+        **{field: value for field, value in values.items() if field in kinds(family_spec.config)}
+    )
     return make_mixture(tuple(configs)), proxy

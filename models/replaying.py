@@ -22,10 +22,7 @@ def rates(member_configs: Sequence[Any]) -> Tensor:
 
 class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_views`.
-
-    ``member_configs`` are the hyperparameters of each member. ``steps`` is the number of steps so far in each
-    environment.
-    """
+    ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment."""
 
     member_configs: list[Any]
     optimizer: MemberAdam  # of ``flat_parameters``
@@ -34,10 +31,10 @@ class OffPolicyAgent(InnerAgent):
     noise: NoiseBlocks
     steps: int
 
-    def of_learners(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``values`` (``[M]`` each) with NaN for members that do not learn yet."""
-        waiting = ~self.learning()
-        return {tag: numbers.masked_fill(waiting, torch.nan) for tag, numbers in values.items()}
+    def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
+        not_learning = ~self.learning()
+        return {tag: values.masked_fill(not_learning, torch.nan) for tag, values in metrics.items()}
 
     def status(self) -> dict[str, Tensor]:
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
@@ -53,16 +50,20 @@ class OffPolicyAgent(InnerAgent):
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
+        """Return whether members have played ``init_episodes`` and stored ``fill`` steps, ``[M]`` bool."""
         return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
 
     def count_steps(self, steps: int) -> None:
-        """Count ``steps`` steps in each environment, after compiled code has made them and written their rows."""
+        """Count ``steps`` steps in each environment, after compiled code made them and wrote their rows to the replay
+        buffer."""
         self.steps += steps
         self.replay_buffer.added(steps * self.envs)
 
     def select(self, members: Tensor) -> None:
+        """Keep only ``members`` (indices ``[M']`` int64)."""
         indices = members.tolist()
-        self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
+        self.seeds = [self.seeds[m] for m in indices]
+        self.member_configs = [self.member_configs[m] for m in indices]
         self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
         self.optimizer.select(self.flat_parameters, members)
         self.episodes = self.episodes[members]

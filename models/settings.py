@@ -24,11 +24,11 @@ RANGES: dict[type, dict[str, float]] = {
     float: {"minimum": -(10**9), "maximum": 10**9},
     str: {"maximum": 4096},  # bytes, of the longest path
 }
-"""Bounds of a field that has none of its own on that side."""
+"""Bounds of a field that sets none on that side."""
 SMALLEST = 1e-30
-"""The size of the smallest number that is not 0; single precision ends at 1e-38."""
+"""The least absolute value of a number except 0; single precision ends at 1e-38."""
 LONGEST = 16
-"""Items of a list."""
+"""The largest number of items of a list."""
 
 
 class UserError(Exception):
@@ -49,11 +49,9 @@ class StopNow(BaseException):
 
 
 class SettingError(UserError, ValueError):
-    """A setting that is unknown, of the wrong type, out of range or in conflict with another.
-
-    ``name`` is the setting at fault, or empty if there are several. A message can use it to name the file with the
-    value.
-    """
+    """The error about a setting that is unknown, of the wrong type, out of range or in conflict with another. Its text
+    is ``line``. ``name`` is the setting at fault, or empty if there are several; the caller uses it to name the file
+    with the value."""
 
     def __init__(self, line: str, name: str = ""):
         super().__init__(line)
@@ -69,9 +67,11 @@ class SettingErrors(SettingError):
 
 
 def raise_all(errors: Sequence[SettingError]) -> None:
-    """Raise the only error, or several as one SettingErrors. Does nothing without errors."""
+    """Raise the only error, or several as one SettingErrors. Do nothing without errors."""
+    if len(errors) == 1:
+        raise errors[0]
     if errors:
-        raise SettingErrors(errors) if len(errors) > 1 else errors[0]
+        raise SettingErrors(errors)
 
 
 FACTS: dict[str, Any] = {
@@ -111,10 +111,10 @@ def setting(
     longest: int = LONGEST,
     **facts: Any,
 ) -> Any:
-    """A dataclass field with help, range and `FACTS`. Bounds and choices hold for each item of a tuple, which has at
-    most ``longest`` items; None is never bounded. ``above`` and ``below`` exclude the bound itself. For text
-    ``maximum`` counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty text.
-    ``section`` is the heading under which ``--help`` lists it."""
+    """Return a dataclass field with help, range and `FACTS` as its metadata. Bounds and choices hold for each item of a
+    tuple, which has at most ``longest`` items; None is never bounded. ``above`` and ``below`` exclude the bound itself.
+    For text ``maximum`` counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty
+    text. ``section`` is the heading in ``--help``. Raises TypeError for an unknown fact."""
     if unknown := facts.keys() - FACTS.keys():
         raise TypeError(f"{', '.join(unknown)}: no fact of a setting; allowed: {', '.join(FACTS)}")
     metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, "longest": longest}
@@ -123,7 +123,8 @@ def setting(
 
 
 def names_with(config: Any, fact: str, value: Any = True) -> set[str]:
-    """The settings of a config, or of its class, that have this value of a fact. None has no settings."""
+    """Return the names of settings with ``value`` for ``fact`` (a key of `FACTS`), in ``config``, which is an instance,
+    a class or None. None has no settings."""
     fields = dataclasses.fields(config) if config is not None else ()
     return {field.name for field in fields if field.metadata[fact] == value}
 
@@ -135,9 +136,11 @@ def width(default: Any, help: str, **metadata: Any) -> Any:
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
     """Return a `setting` for the activation of hidden layers. All agents with a network allow four names;
-    ``extra_choices`` are additional ones. ``but`` is added to the help text, to name layers with a fixed activation."""
-    about = f"activation of the hidden layers{but}{source and f' [{source}]'}"
-    return setting(default, about, choices=("relu", "leakyrelu", "tanh", "identity", *extra_choices))
+    ``extra_choices`` are additional ones. In the help text, ``but`` names layers with a fixed activation, and
+    ``source`` is a citation."""
+    citation = f" [{source}]" if source else ""
+    choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
+    return setting(default, f"activation of the hidden layers{but}{citation}", choices=choices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +165,8 @@ _KINDS: dict[type, dict[str, Kind]] = {}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Name -> Kind of every field, in order; empty for the class of None. Cached for each class, because it is slow."""
+    """Return field name -> Kind for the fields of a dataclass, in order; empty for ``NoneType``. Results are cached,
+    because `typing.get_type_hints` is slow."""
     if config_class is type(None):
         return {}
     if config_class not in _KINDS:
@@ -172,6 +176,7 @@ def kinds(config_class: type) -> Mapping[str, Kind]:
 
 
 def _kind(hint: Any) -> Kind:
+    """Return the Kind of a type hint: ``X``, ``tuple[X, ...]``, or one of them with ``| None``."""
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
@@ -181,11 +186,9 @@ def _kind(hint: Any) -> Kind:
 
 
 def check(config: Any) -> None:
-    """Check every field of a dataclass instance against its type and range.
-
-    Raises SettingError ("lr is -1.0; allowed: number, greater than 0") for all that fail. NaN, infinity and empty text
-    always do.
-    """
+    """Check every field of a dataclass instance against its type and range. Raises one SettingError ("lr is -1.0;
+    allowed: number, greater than 0") about all fields that fail. NaN and infinity always fail, empty text unless the
+    field permits it."""
     errors = []
     for field in dataclasses.fields(config):
         try:
@@ -196,13 +199,15 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
-    """Raise SettingError, with ``name`` in its message, if a value does not fit its type and range."""
+    """Raise SettingError, with ``name`` in its message, if ``value`` does not fit its type ``kind`` and the range in
+    ``meta``, the metadata of `setting`."""
     if value is None and kind.optional:
         return
     items = value if kind.is_list else (value,)
-    fits = isinstance(items, tuple) and (items or meta.get("empty")) and len(items) <= meta.get("longest", LONGEST)
-    if not fits or not all(_fits(item, kind.item, meta) for item in items):
-        raise refused(name, value, kind, meta)
+    longest = meta.get("longest", LONGEST)
+    right_length = isinstance(items, tuple) and (items or meta.get("empty")) and len(items) <= longest
+    if not right_length or not all(_fits(item, kind.item, meta) for item in items):
+        raise value_error(name, value, kind, meta)
 
 
 def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,44 +215,49 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
     Empty for choices and bools."""
     if meta.get("choices"):
         return {}
-    limits = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
-    sides = {"minimum": "above", "maximum": "below"}
-    return {name: bound for name, bound in RANGES.get(kind.item, {}).items() if sides[name] not in limits} | limits
+    field_bounds = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
+    strict_name = {"minimum": "above", "maximum": "below"}  # a strict bound also replaces the default on its side
+    defaults = {
+        name: bound for name, bound in RANGES.get(kind.item, {}).items() if strict_name[name] not in field_bounds
+    }
+    return defaults | field_bounds
 
 
-def refused(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
-    """Return the error for a value that is not allowed. It states the value and the allowed values, including `RANGES`
-    if the value exceeds them."""
-    choices, note = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)], ""
+def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
+    """Return the SettingError for a ``value`` that is not allowed, as text or as a Python object. It states the value
+    and the allowed values, including the default bounds in `RANGES` if the value exceeds them."""
+    choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
     hint = nearest(value, choices) if isinstance(value, str) else ""
     items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
     if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # such as 1e3
         hint = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
-    if not all(_in_range(item, kind, {}) for item in items):
+    note = ""
+    if not all(_in_range(item, kind, {}) for item in items):  # beyond the default bounds
         meta = {**meta, **bounds(kind, meta)}
         if kind.item is float and any(0 < abs(_as_number(item) or 0) < SMALLEST for item in items):
             note = f", of size {SMALLEST:g} at least where not 0"
     if len(items) > meta.get("longest", LONGEST):
         note = f", {meta.get('longest', LONGEST)} of them at most"
-    return SettingError(f"{name} is {format_value(value)}{allowing(hint, allowed(kind, meta))}{note}", name)
+    return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
 
 
-def no_choice(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
-    """Return the error for a ``value`` of ``name`` that is not in ``choices``. It suggests the choice nearest to
-    ``guess``, by default the value."""
+def choice_error(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
+    """Return the SettingError for a ``value`` of setting ``name`` that is not in ``choices``. It suggests the choice
+    nearest to ``guess`` (None: to the value). ``where`` follows "allowed", such as " for PPO"."""
     names, guess = list(choices), value if guess is None else guess
     hint = nearest(guess, names) if isinstance(guess, str) else ""
-    return SettingError(f"{name} is {format_value(value)}{allowing(hint, ', '.join(names), where)}", name)
+    return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, ', '.join(names), where)}", name)
 
 
-def read(item: type, text: str) -> Any:
-    """Parse ``text`` as ``item``; ``1e5`` is an integer too. Raises ValueError, also for NaN and infinities."""
-    if item is int and re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
-        return int(float(text))
+def parse_value(item: type, text: str) -> Any:
+    """Parse ``text`` as type ``item`` (bool, int, float or str). Integers may be written as ``1e5`` or ``0x10``, bools
+    as in `_SWITCH`. Raises ValueError, also for NaN and infinities."""
     if item is int:
-        return int(text, 10 if text.isdecimal() else 0)
+        if re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
+            return int(float(text))
+        return int(text, 10 if text.isdecimal() else 0)  # base 0 reads a prefix, but rejects 007
     value = _SWITCH.get(text.strip().lower()) if item is bool else item(text)
-    if value is None or item is float and not math.isfinite(value):
+    if value is None or (item is float and not math.isfinite(value)):
         raise ValueError(text)
     return value
 
@@ -255,29 +265,28 @@ def read(item: type, text: str) -> Any:
 def format_value(value: Any) -> str:
     """Return a value as text for an error message: its `repr`, with tuples as lists, shortened if it is long."""
     try:
-        return brief(repr(list(value) if isinstance(value, tuple) else value), 60)
+        return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
     except ValueError:  # `repr` of an integer with more than 4,300 digits
         return "a number of thousands of digits"
 
 
-def brief(text: str, limit: int) -> str:
-    """Return ``text``, without its middle if it has more than ``limit`` characters."""
+def shorten(text: str, limit: int) -> str:
+    """Return ``text``; if it has more than ``limit`` characters, replace its middle by three dots."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     """Return the allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater
-    than 0; or null". `RANGES` are left out."""
+    than 0; or null". The default bounds in `RANGES` are left out."""
     unit = " bytes" if kind.item is str else ""
-    bounds = [f"{words} {meta[bound]}{unit}" for bound, (words, _) in _BOUNDS.items() if meta.get(bound) is not None]
+    conditions = [f"{words} {meta[name]}{unit}" for name, (words, _) in _BOUNDS.items() if meta.get(name) is not None]
     if kind.item is str and not meta.get("choices") and not meta.get("empty"):
-        bounds.append("not empty")
-    if kind.is_list:
-        bounds = [f"each {words}" for words in bounds]
+        conditions.append("not empty")
     noun = ", ".join(map(str, meta.get("choices", ()))) or _NOUNS[kind.item]
     if kind.is_list:
+        conditions = [f"each {condition}" for condition in conditions]
         noun = f"list of {noun}s" if noun in _NOUNS.values() else f"list of {noun}"
-    return ", ".join(filter(None, [noun, *bounds])) + ("; or null" if kind.optional else "")
+    return ", ".join(filter(None, [noun, *conditions])) + ("; or null" if kind.optional else "")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -286,32 +295,36 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean '{close}'?" if close else ""
 
 
-def allowing(hint: str, allowed_text: str, where: str = "") -> str:
-    """Return the end of an error message: the suggestion ``hint`` (from `nearest`), if there is one, then the allowed
-    values."""
+def allowed_clause(hint: str, allowed_text: str, where: str = "") -> str:
+    """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the allowed
+    values. ``where`` follows "allowed", such as " for PPO"."""
     return f"{hint} Allowed{where}: {allowed_text}" if hint else f"; allowed{where}: {allowed_text}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of ``names``, ignoring case: an equal name, else the shortest that begins with ``name``
     and an underscore, else the closest by `difflib`. None if no name is close."""
-    by_lower, lowered = {other.lower(): other for other in names}, name.lower()
-    longer = sorted((other for other in by_lower if other.startswith(f"{lowered}_")), key=len)
-    close = [lowered] if lowered in by_lower else longer or difflib.get_close_matches(lowered, by_lower, 1, cutoff=0.6)
-    return by_lower[close[0]] if close else None
+    by_lower = {other.lower(): other for other in names}
+    lower = name.lower()
+    if lower in by_lower:
+        return by_lower[lower]
+    extended = sorted((other for other in by_lower if other.startswith(f"{lower}_")), key=len)
+    candidates = extended or difflib.get_close_matches(lower, by_lower, 1, cutoff=0.6)
+    return by_lower[candidates[0]] if candidates else None
 
 
-def spelt(name: str, names: Iterable[str]) -> str:
+def match_spelling(name: str, names: Iterable[str]) -> str:
     """Return the element of ``names`` that equals ``name`` apart from case, blanks, dashes and underscores. Return
     ``name`` itself if it is in ``names``, or if there is no unique match."""
     names = list(names)
-    same = (
-        [] if name in names else [other for other in names if _without_separators(other) == _without_separators(name)]
-    )
-    return same[0] if len(same) == 1 else name
+    if name in names:
+        return name
+    matches = [other for other in names if _without_separators(other) == _without_separators(name)]
+    return matches[0] if len(matches) == 1 else name
 
 
 def _without_separators(name: str) -> str:
+    """Return ``name`` in lower case, without blanks, dashes and underscores."""
     return name.lower().translate(_SEPARATORS)
 
 
@@ -319,6 +332,7 @@ _SEPARATORS = str.maketrans("", "", " -_")
 
 
 def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
+    """Return whether ``value``, not a list, has type ``item`` and the range and choices in ``meta``."""
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
     if type(value) is not item and not (item is float and type(value) is int):
         return False
@@ -332,22 +346,24 @@ def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
 
 
 def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    """Return whether a number (also as text) is within its `bounds`; for a field of text, whether its length is. True
-    for other values."""
-    size = len(value.encode(errors="replace")) if kind.item is str and isinstance(value, str) else _as_number(value)
-    if size is None or kind.item is bool:
+    """Return whether ``value`` is within its `bounds`: a number (also as text), or the bytes of text in a text field.
+    True for other values, which have no bounds."""
+    is_text = kind.item is str and isinstance(value, str)
+    number = len(value.encode(errors="replace")) if is_text else _as_number(value)
+    if number is None or kind.item is bool:
         return True
-    tiny = kind.item is float and 0 < abs(size) < SMALLEST
-    return not tiny and all(_BOUNDS[name][1](size, bound) for name, bound in bounds(kind, meta).items())
+    if kind.item is float and 0 < abs(number) < SMALLEST:
+        return False
+    return all(_BOUNDS[name][1](number, bound) for name, bound in bounds(kind, meta).items())  # [1] is the comparison
 
 
 def _as_number(value: Any) -> float | None:
-    """Return a value, or the number in a text, as a number. An int remains an int; anything else becomes a float. None
-    if it is no number."""
+    """Return ``value``, a number or text, as a number. An int remains an int; anything else becomes a float. None for
+    NaN and if it is no number."""
     try:
         number = value if type(value) is int else float(value)
     except OverflowError:
         return math.inf
     except (ValueError, TypeError):
         return None
-    return number if number == number else None
+    return number if number == number else None  # not `math.isnan`, which fails for large integers

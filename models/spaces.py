@@ -7,20 +7,22 @@ import torch
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions are integers ``0 .. n - 1``."""
+    """The space of n discrete actions, the integers ``0 .. n - 1``."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """Actions are vectors of length A, with coordinate i in ``[low[i], high[i]]``. Bounds are finite."""
+    """The space of continuous actions: vectors of length A, with coordinate i in ``[low[i], high[i]]``. Bounds are
+    finite."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
 
     @property
     def size(self) -> int:
+        """The length A of an action vector."""
         return len(self.low)
 
 

@@ -1,5 +1,6 @@
 """Validation of state loaded from a file against the state of the current program."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,47 +11,53 @@ _NOT_NEGATIVE = ("square", "second_moment", "noise_std")
 
 
 class StateError(ValueError):
-    """A part of a state that this program cannot have written. ``str(e)`` states its name, its value and the expected
-    value."""
+    """The error about a value in a file that this program cannot have written. ``str(e)`` states its name, the value
+    and the expected value."""
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:
-    """Return ``value`` if it can replace ``template``. Raises StateError for the first part that cannot.
+    """Return ``value``, a loaded state, if it can replace ``template``, the current state. Raises StateError about the
+    first item that cannot, ``name`` or an item of it.
 
     Mappings must have the same keys, lists the same length, tensors the same shape and dtype. Integers, int64 tensors
     and tensors with a name that begins like one in ``_NOT_NEGATIVE`` must be at least 0. Floats must not be NaN, but
     tensors may contain NaN: a diverged member does not end the others.
     """
     if isinstance(template, Mapping):
-        require(isinstance(value, Mapping), name, f"is {_kind(value)}", _kind(template))
-        require(set(template) == set(value), name, f"has {_listed(value)}", _listed(template))
+        require(isinstance(value, Mapping), name, f"is {_describe_type(value)}", _describe_type(template))
+        require(set(template) == set(value), name, f"has {_join_names(value)}", _join_names(template))
         for key, template_item in template.items():
             check_like(template_item, value[key], f"{name}.{key}")
         return value
-    require(_kind(value) == _kind(template), name, f"is {_kind(value)}", _kind(template))
+    require(
+        _describe_type(value) == _describe_type(template), name, f"is {_describe_type(value)}", _describe_type(template)
+    )
     if isinstance(template, list | tuple):
         for i, (template_item, item) in enumerate(zip(template, value, strict=True)):
             check_like(template_item, item, f"{name}[{i}]")
     elif isinstance(template, Tensor):
-        counts = template.dtype == torch.int64 or name.rpartition(".")[2].startswith(_NOT_NEGATIVE)
-        require(not (counts and bool((value < 0).any())), name, "is below 0", "0 and above")
-    elif isinstance(template, int | float):
-        require(value >= 0 if isinstance(template, int) else value == value, name, f"is {value}", "a count or a number")
+        last_name = name.rpartition(".")[2]
+        not_negative = template.dtype == torch.int64 or last_name.startswith(_NOT_NEGATIVE)
+        require(not (not_negative and bool((value < 0).any())), name, "is below 0", "0 and above")
+    elif isinstance(template, int):
+        require(value >= 0, name, f"is {value}", "a count or a number")
+    elif isinstance(template, float):
+        require(not math.isnan(value), name, f"is {value}", "a count or a number")
     return value
 
 
 def require(holds: bool, name: str, problem: str, allowed: str) -> None:
-    """Raise StateError with this message, unless ``holds``."""
+    """Raise StateError "``name`` ``problem``; allowed: ``allowed``" unless ``holds``."""
     if not holds:
         raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     return ", ".join(map(str, names)) or "nothing"
 
 
-def _kind(value: Any) -> str:
-    """Return the type of a value as text, with the shape of a tensor and the length of a list."""
+def _describe_type(value: Any) -> str:
+    """Return the type of a value as text, with the dtype and shape of a tensor and the length of a list."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__

@@ -14,10 +14,11 @@ from models.state import check_like, require
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
+"""A function ``(streams, steps, count) -> [M, steps, count]`` and the shapes of the numbers of one step, by name."""
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Return a 32-bit seed for the stream ``name`` of the run ``seed``, unrelated to the seeds for other names."""
+    """Return a 32-bit seed for the stream ``name`` of the run ``seed``, a hash that differs for other names."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
 
 
@@ -40,57 +41,57 @@ class Streams:
 
     @classmethod
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
-        """Return the streams ``name`` of the runs ``seeds``."""
-        derived = {seed: derive_seed(seed, name) for seed in set(seeds)}
-        return cls([derived[seed] for seed in seeds])
+        """Return the stream ``name`` of each of the runs ``seeds``."""
+        stream_seeds = {seed: derive_seed(seed, name) for seed in set(seeds)}
+        return cls([stream_seeds[seed] for seed in seeds])
 
     def __len__(self) -> int:
         return len(self.generators)
 
-    def map_generators(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        """Call ``draw`` with the generator of each member, and stack the results: ``[M, ...]``."""
-        return torch.stack([draw(generator) for generator in self.generators])
+    def map_generators(self, sample: Callable[[torch.Generator], Tensor]) -> Tensor:
+        """Call ``sample`` with the generator of each member, and stack the results: ``[M, ...]``."""
+        return torch.stack([sample(generator) for generator in self.generators])
 
     def uniform(self, *shape: int) -> Tensor:
         """Sample uniform numbers in [0, 1), ``[M, *shape]``."""
-        return self.map_generators(lambda g: torch.rand(shape, generator=g))
+        return self.map_generators(lambda generator: torch.rand(shape, generator=generator))
 
     def normal(self, *shape: int) -> Tensor:
         """Sample standard normal numbers, ``[M, *shape]``."""
-        return self.map_generators(lambda g: torch.randn(shape, generator=g))
+        return self.map_generators(lambda generator: torch.randn(shape, generator=generator))
 
     def gumbel(self, *shape: int) -> Tensor:
         """Sample standard Gumbel noise, ``[M, *shape]``: ``argmax(logits + gumbel)`` samples from softmax(logits)."""
-        tiny = torch.finfo(torch.float32).tiny
+        tiny = torch.finfo(torch.float32).tiny  # replaces 0, whose logarithm is infinite
         return self.map_generators(lambda g: -(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log())
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         """Sample uniform integers in [0, highs), ``[M, *shape]`` int64. ``highs`` is one bound, or one per member."""
         if isinstance(highs, int):
-            return self.map_generators(lambda g: torch.randint(highs, shape, generator=g))
-        bounds = zip(highs, self.generators, strict=True)
-        return torch.stack([torch.randint(high, shape, generator=g) for high, g in bounds])
+            return self.map_generators(lambda generator: torch.randint(highs, shape, generator=generator))
+        member_highs = zip(highs, self.generators, strict=True)
+        return torch.stack([torch.randint(high, shape, generator=generator) for high, generator in member_highs])
 
     def permutations(self, count: int) -> Tensor:
         """Sample permutations of 0 .. ``count`` - 1, ``[M, count]`` int64."""
-        return self.map_generators(lambda g: torch.randperm(count, generator=g))
+        return self.map_generators(lambda generator: torch.randperm(count, generator=generator))
 
     def episode_seeds(self, *shape: int) -> Tensor:
         """Sample seeds for environment resets, ``[M, *shape]`` int64 in [0, 2**31 - 1)."""
         return self.integers(2**31 - 1, *shape)
 
     def fork(self) -> "Streams":
-        """Return new streams, each with a seed sampled from one of these."""
+        """Return new streams, each with a seed sampled from the same member's stream, which advances."""
         return Streams(self.integers(2**31 - 1).tolist())
 
-    def of(self, members: Tensor) -> "Streams":
-        """Return the streams of ``members`` (indices). They share their generators with these streams."""
+    def subset(self, members: Tensor) -> "Streams":
+        """Return the streams of ``members`` (indices ``[M']``). They share their generators with these streams."""
         member_streams = Streams(())
         member_streams.generators = [self.generators[m] for m in members.tolist()]
         return member_streams
 
     def select(self, members: Sequence[int]) -> None:
-        """Keep only the streams of ``members`` (indices)."""
+        """Keep only the streams of ``members`` (indices), in this order."""
         self.generators = [self.generators[m] for m in members]
 
     def get_state(self) -> Tensor:
@@ -104,55 +105,60 @@ class Streams:
         return lambda: torch.stack(states)
 
     def set_state(self, state: Tensor) -> None:
+        """Restore the result of `get_state`. Raises StateError for another shape."""
         check_like(self.get_state(), state, "random generators")
-        for generator, row in zip(self.generators, state, strict=True):
-            generator.set_state(row.clone())
+        for generator, generator_state in zip(self.generators, state, strict=True):
+            generator.set_state(generator_state.clone())
 
 
 class SharedStreams(Streams):
     """Streams of which many have the same seed. The numbers equal the numbers of `Streams`, but members with one seed
-    share a generator, which takes a fraction of the time. All members must sample together."""
+    share a generator, which takes a fraction of the time. All members must sample together. So `subset`, and `integers`
+    with a bound for each member, raise NotImplementedError."""
 
     def __init__(self, seeds: Sequence[int]):
-        numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
-        super().__init__(list(numbers))
-        self._of = torch.tensor([numbers[seed] for seed in seeds])  # [M], index of each member's generator
+        index_by_seed = {seed: index for index, seed in enumerate(dict.fromkeys(seeds))}
+        super().__init__(list(index_by_seed))
+        self._generator_index = torch.tensor([index_by_seed[seed] for seed in seeds])  # [M]
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._generator_index)
 
-    def map_generators(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        return super().map_generators(draw).index_select(0, self._of)
+    def map_generators(self, sample: Callable[[torch.Generator], Tensor]) -> Tensor:
+        return super().map_generators(sample).index_select(0, self._generator_index)
 
     def capture_state(self) -> Callable[[], Tensor]:
-        get_states, of = super().capture_state(), self._of
-        return lambda: get_states().index_select(0, of)
+        get_generator_states, generator_index = super().capture_state(), self._generator_index
+        return lambda: get_generator_states().index_select(0, generator_index)
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         if not isinstance(highs, int):
             raise NotImplementedError("bounds of each member")
         return super().integers(highs, *shape)
 
-    def of(self, members: Tensor) -> Streams:
+    def subset(self, members: Tensor) -> Streams:
         raise NotImplementedError("some of the streams")
 
     def select(self, members: Sequence[int]) -> None:
-        used, self._of = self._of[torch.tensor(members, dtype=torch.int64)].unique(return_inverse=True)
-        super().select(used.tolist())
+        remaining = self._generator_index[torch.tensor(members, dtype=torch.int64)]
+        used_generators, self._generator_index = remaining.unique(return_inverse=True)
+        super().select(used_generators.tolist())
 
     def set_state(self, state: Tensor) -> None:
         check_like(self.get_state(), state, "random generators")
-        for generator, row in zip(self._of.tolist(), state, strict=True):
-            self.generators[generator].set_state(row.clone())
+        for index, generator_state in zip(self._generator_index.tolist(), state, strict=True):
+            self.generators[index].set_state(generator_state.clone())
 
 
-def in_step(seeds: Sequence[int], name: str) -> Streams:
-    """Return `Streams.from_name` for members that always sample together; faster if seeds repeat."""
-    return (Streams if len(set(seeds)) == len(seeds) else SharedStreams).from_name(seeds, name)
+def lockstep_streams(seeds: Sequence[int], name: str) -> Streams:
+    """Return `Streams.from_name` for members that always sample together. If seeds repeat, return the faster
+    `SharedStreams`, with the same numbers."""
+    streams_class = Streams if len(set(seeds)) == len(seeds) else SharedStreams
+    return streams_class.from_name(seeds, name)
 
 
 def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) -> Tensor:
-    """Sample uniform actions, ``[M, E]`` (discrete) or ``[M, E, A]`` (continuous), E = ``envs``."""
+    """Sample uniform actions, ``[M, E]`` int64 (discrete) or ``[M, E, A]`` within the bounds, E = ``envs``."""
     if isinstance(actions, Discrete):
         return streams.integers(actions.n, envs)
     low, high = torch.tensor(actions.low), torch.tensor(actions.high)
@@ -160,12 +166,12 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
 
 
 def uniforms(streams: Streams, steps: int, count: int) -> Tensor:
-    """Sample uniform numbers ``[M, steps, count]`` for `NoiseBlocks`. Works with any subclass of `Streams`."""
+    """Sample uniform numbers ``[M, steps, count]``, for `Draw`. Works with any subclass of `Streams`."""
     return streams.uniform(steps, count)
 
 
 def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
-    """Return a function that samples integers in [0, n) for `NoiseBlocks`, from one uniform number each."""
+    """Return a function for `Draw` that samples integers in [0, n), each from one uniform number."""
     return lambda streams, steps, count: (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
 
 
@@ -178,6 +184,7 @@ class Blocks:
         self._begin(-1)
 
     def _begin(self, number: int) -> None:
+        """Make an empty block ``number`` the current one."""
         self.number = number  # of the current block; -1 before the first
         # The current block, and the next one if already sampled, each with the state of the streams before it.
         self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.capture_state(), {})]
@@ -193,7 +200,7 @@ class Blocks:
             self._blocks.append((self.streams.capture_state(), self.draw_block()))
 
     def next_block(self) -> None:
-        """Move to the next block."""
+        """Move to the next block; sample it first, unless `prepare` did."""
         self.prepare()
         del self._blocks[0]
         self.number, self._by_step = self.number + 1, None
@@ -204,45 +211,47 @@ class Blocks:
         return self._blocks[0][1]
 
     def row(self, step: int) -> dict[str, Any]:
-        """Return the numbers of one step of the current block, ``{name: [M, ...]}``."""
+        """Return the numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from its start."""
         if self._by_step is None:
             self._by_step = self._split()
-        return {name: steps[step] for name, steps in self._by_step.items()}
+        return {name: rows[step] for name, rows in self._by_step.items()}
 
     def _split(self) -> Mapping[str, Sequence[Any]]:
-        return {name: block.unbind(1) for name, block in self.block.items()}
+        """Split the current block by steps: ``{name: T times [M, ...]}``."""
+        return {name: values.unbind(1) for name, values in self.block.items()}
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``)."""
         self.streams.select(members.tolist())
         self._blocks = [
-            (partial(_rows, start_state, members), {name: column[members] for name, column in block.items()})
-            for start_state, block in self._blocks
+            (partial(_select_state, get_state, members), {name: values[members] for name, values in block.items()})
+            for get_state, block in self._blocks
         ]
         self._by_step = None
 
     def block_start(self) -> Tensor:
-        """Return the state of the streams before the current block."""
+        """Return the state of the streams before the current block, ``[M, bytes]``."""
         return self._blocks[0][0]()
 
-    def seek(self, began: Tensor, number: int) -> None:
-        """Move to block ``number``; -1 is before the first. ``block_start`` is the state of the streams before this
-        block."""
-        self.streams.set_state(began)
+    def seek(self, start_state: Tensor, number: int) -> None:
+        """Move to block ``number``; -1 is before the first. ``start_state`` is the state of the streams before this
+        block, from `block_start`."""
+        self.streams.set_state(start_state)
         self._begin(max(number, 0) - 1)
         if number >= 0:
             self.next_block()
 
 
-def _rows(state: Callable[[], Tensor], members: Tensor) -> Tensor:
-    return state()[members]
+def _select_state(get_state: Callable[[], Tensor], members: Tensor) -> Tensor:
+    """Return the state of the streams of ``members``."""
+    return get_state()[members]
 
 
 class NoiseBlocks(Blocks):
     """`Blocks` of ``steps`` steps each, used in order.
 
-    ``draws`` are pairs of a function, such as `Streams.uniform`, and ``{name: shape}`` of the numbers for one step.
-    Each function is called once per block, in this order, and its numbers are then split by name.
+    ``draws`` are pairs (`Draw`) of a function, such as `Streams.uniform`, and ``{name: shape}`` of the numbers for one
+    step. Each function is called once per block, in this order, and its numbers are then split by name.
     """
 
     STEPS = 128
@@ -259,29 +268,29 @@ class NoiseBlocks(Blocks):
         self._used += 1
         return self.row(self._used - 1)
 
-    def ahead(self, max_steps: int, joined: int = 0) -> dict[str, Tensor]:
-        """Return the numbers of the next T steps, ``{name: [M, T, *shape]}``.
+    def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
+        """Use up and return the numbers of the next T steps, ``{name: [M, T, *shape]}``.
 
         T is at most ``max_steps``. The steps end with the current block, or with the next one if the current block is
-        used up. Further blocks follow only as long as the total cannot exceed ``joined`` steps.
+        used up. A further block is joined only if the total is then at most ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
-        done_steps = 0
-        while not parts or done_steps < max_steps and done_steps + self.steps <= joined:
+        taken = 0
+        while not parts or (taken < max_steps and taken + self.steps <= max_joined):
             if self._used == self.steps:
                 self.next_block()
-            first, self._used = self._used, min(self.steps, self._used + max_steps - done_steps)
-            parts.append({name: block[:, first : self._used] for name, block in self.block.items()})
-            done_steps += self._used - first
+            start, self._used = self._used, min(self.steps, self._used + max_steps - taken)
+            parts.append({name: values[:, start : self._used] for name, values in self.block.items()})
+            taken += self._used - start
         if len(parts) == 1:
             return {name: part.contiguous() for name, part in parts[0].items()}
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
         block = {}
-        for draw, shapes in self.draws:
+        for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
-            numbers = draw(self.streams, self.steps, sum(counts)).to(self.device)
+            numbers = sample(self.streams, self.steps, sum(counts)).to(self.device)  # [M, T, sum of counts]
             for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
                 block[name] = part.unflatten(2, shape).contiguous()  # copied here, because another thread may run this
         return block
@@ -291,12 +300,13 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Sample the block of the next step if it is a new one. Another thread may call this while the current numbers
+        """Sample the next block if the current one is used up. Another thread may call this while the current numbers
         are in use."""
         if self._used == self.steps:
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the streams' state before the current block, and how many of its steps are used (None: no block)."""
         return {"streams": self.block_start(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -33,11 +33,11 @@ class Trajectory:
         return self.valid.sum(0)
 
 
-def padded(rows: Sequence[Tensor], count: int) -> Tensor:
+def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
     """Stack one tensor ``[n, ...]`` per member, with differing n, to ``[M, count, ...]``, padded with zeros."""
-    out = rows[0].new_zeros(len(rows), count, *rows[0].shape[1:])
-    for m, row in enumerate(rows):
-        out[m, : len(row)] = row
+    out = tensors[0].new_zeros(len(tensors), count, *tensors[0].shape[1:])
+    for m, tensor in enumerate(tensors):
+        out[m, : len(tensor)] = tensor
     return out
 
 
@@ -56,35 +56,36 @@ def discounted_returns(
 def lambda_returns(
     reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, gae_lambda: float
 ) -> Tensor:
-    """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - trace) V_{t+1} + trace G_{t+1}]`` along the first axis.
-    ``gae_lambda`` is lambda.
+    """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]`` along the first axis
+    of ``reward [T, ...]``. lambda is ``gae_lambda``. Steps that are not ``valid`` give 0.
 
     ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
     after truncation. At the last valid step G_{t+1} is ``next_value`` too. Source: Sutton & Barto 2018, eq. 12.20.
     """
     returns: list[Tensor] = []
-    running, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
+    next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
     for t in range(len(reward) - 1, -1, -1):
-        traced = running if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * running
-        ahead = torch.where(next_valid, traced, next_value[t])
+        mixed = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
+        next_target = torch.where(next_valid, mixed, next_value[t])  # the value after the last valid step
         next_valid = valid[t]
-        running = torch.where(next_valid, reward[t] + discount * ahead, running)
-        returns.append(running)
+        next_return = torch.where(next_valid, reward[t] + discount * next_target, next_return)
+        returns.append(next_return)
     return torch.stack(returns[::-1]).masked_fill(~valid, 0.0)
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
-    """Return GAE ``A_t = d_t + discount_t trace A_{t+1}`` with ``d_t = r_t + discount_t V(s_{t+1}) - V(s_t)`` along the
-    first axis of rollouts ``[T, ...]``, in which episodes may begin and end anywhere. ``gae_lambda`` is lambda.
+    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}``, with TD errors ``d_t = r_t + discount_t
+    V(s_{t+1}) - V(s_t)``, along the first axis of rollouts ``[T, ...]``, in which episodes may begin and end anywhere.
+    lambda is ``gae_lambda``.
 
     ``next_value`` is V of the observation after each step; if the episode ended (``done``), of its final observation.
-    Traces are cut at the end of an episode and after the last step. ``discount`` is 0 after termination.
+    A_{t+1} counts as 0 at the end of an episode and after the last step. ``discount`` is 0 after termination.
     Values of 0 and a ``gae_lambda`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
     """
-    error = reward + discount * next_value - value
+    td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)
-    advantages = [error[-1]]
-    for step_error, share in zip(error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
-        advantages.append(step_error + share * advantages[-1])
+    advantages = [td_error[-1]]  # from the last step to the first
+    for step_error, step_decay in zip(td_error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
+        advantages.append(step_error + step_decay * advantages[-1])
     return torch.stack(advantages[::-1])

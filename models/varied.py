@@ -28,7 +28,8 @@ def vary(source: str = "") -> Any:
 
 
 def validate(config: Any) -> str | None:
-    """Return the error in settings of random hyperparameters as one line, or None if there is none."""
+    """Return the error in settings of random hyperparameters as one line, or None if there is none. Width and depth can
+    vary only if all hidden layers have one width."""
     if config.vary_hp and set(SHAPE) & set(config.vary) and len(set(config.hidden_sizes)) > 1:
         line = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
         return f"{line}; allowed: hidden layers of one width, or a vary without width and depth"
@@ -42,7 +43,7 @@ def sample_config(config: Any, seed: int) -> Any:
     Depth is uniform in {h - 1, h, h + 1}, and at least 1 (in the public code, zero hidden layers and one give the same
     network).
     """
-    return sampled(
+    return with_varied_values(
         config,
         seed,
         lambda u: {
@@ -54,10 +55,11 @@ def sample_config(config: Any, seed: int) -> Any:
     )
 
 
-def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
+def with_varied_values(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
     """Return ``config`` with random values for the settings in ``vary``; unchanged unless ``vary_hp``.
 
     ``values(u)`` returns a value for each name in ``vary``, from four uniform numbers in [0, 1) sampled by ``seed``.
+    Width and depth together replace ``hidden_sizes``; one that is not in ``vary`` keeps its value.
     """
     if not config.vary_hp:
         return config
@@ -66,28 +68,28 @@ def sampled(config: Any, seed: int, values: Callable[[list[float]], Mapping[str,
     from models.streams import derive_seed
 
     generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
-    sample = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
-    changes: dict[str, Any] = {name: sample[name] for name in config.vary if name not in SHAPE}
+    samples = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
+    changes: dict[str, Any] = {name: samples[name] for name in config.vary if name not in SHAPE}
     if set(SHAPE) & set(config.vary):
-        shape = {"width": config.hidden_sizes[0], "depth": len(config.hidden_sizes)}
-        width, depth = (int(sample[name]) if name in config.vary else shape[name] for name in SHAPE)
+        width = int(samples["width"]) if "width" in config.vary else config.hidden_sizes[0]
+        depth = int(samples["depth"]) if "depth" in config.vary else len(config.hidden_sizes)
         changes["hidden_sizes"] = (width,) * depth
     return dataclasses.replace(config, **changes)
 
 
 def _log_uniform(base: int, u: float) -> int:
+    """Return a log-uniform integer in [int(base/3), 3 base], at least 1, from ``u``, uniform in [0, 1)."""
     low, high = max(1, int(base / 3)), 3 * base
     return min(high, int(low * ((high + 1) / low) ** u))
 
 
-def draw_all(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """Return the settings of each member of one tensor program (`draw`). Raises ValueError if shapes (`shape_of`)
-    differ."""
+def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
+    """Return the settings of each member of one tensor program (`sample_config`). Raises ValueError if members differ
+    in hidden layers or batch size (`shape_of`)."""
     configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
-    member_configs = [configs_by_seed[seed] for seed in seeds]
-    if any(shape_of(config_of_seed) != shape_of(member_configs[0]) for config_of_seed in configs_by_seed.values()):
+    if len({shape_of(seed_config) for seed_config in configs_by_seed.values()}) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")
-    return member_configs
+    return [configs_by_seed[seed] for seed in seeds]
 
 
 def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
@@ -96,9 +98,10 @@ def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-    """Group the positions in ``seeds`` by shape (`shape_of`). Members of a group can share a tensor program."""
-    group_rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence. The members of a group can
+    share a tensor program."""
+    positions_by_shape: dict[tuple[tuple[int, ...], int], list[int]] = {}
     shapes = {seed: shape_of(sample_config(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):
-        group_rows.setdefault(shapes[seed], []).append(position)
-    return list(group_rows.values())
+        positions_by_shape.setdefault(shapes[seed], []).append(position)
+    return list(positions_by_shape.values())

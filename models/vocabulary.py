@@ -7,12 +7,12 @@ contain aliases. They apply to flags, files, keywords, search spaces and the set
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from models.registry import as_named
-from models.settings import LONGEST, SettingError, format_value, no_choice
+from models.registry import canonical_names
+from models.settings import LONGEST, SettingError, choice_error, format_value
 
 # Setting -> its aliases. Sources: the public code of [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the
 # command-conditioned family's original; SB3 (stable-baselines3), CleanRL and RLlib.
-_OTHERS = {
+_ALIASES_OF = {
     "implementation": "algo algorithm",  # SB3's zoo
     "gamename": "env env_id env_name environment game",
     "exp_name": "experiment experiment_name",
@@ -52,7 +52,7 @@ _OTHERS = {
     "anneal_lr": "lr_decay linear_lr_schedule",
 }  # fmt: skip
 # Family's folder -> alias -> setting, for aliases with another meaning in this family, or with a meaning only there.
-_OF_FAMILY = {
+_FAMILY_ALIASES = {
     "model_generalisation": {"eval_frequency": "steps_per_epoch", "learning_starts": "training_start_time"},
     "policy_gradients": {"batch_size": "batch_episodes", "target_reward": "target_running_mean"},
     "ppo": {"num_steps": "rollout_steps", "n_steps": "rollout_steps", "n_epochs": "ppo_epochs",
@@ -91,7 +91,7 @@ def _mode(text: str) -> int | str:
     name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
-        raise no_choice("mode", text, MODE_NAMES, guess=name)
+        raise choice_error("mode", text, MODE_NAMES, guess=name)
     return MODE_NAMES.get(name, text)
 
 
@@ -100,105 +100,108 @@ _VALUES: dict[str, Callable[[str], int | str]] = {
     "mode": _mode,
     "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
     "accelerator": lambda text: "gpu" if text.lower() in ("cuda", "cuda:0") else text,
-    "implementation": as_named,
-    "agent": as_named,
+    "implementation": canonical_names,
+    "agent": canonical_names,
 }
 
-_GENERAL = {other: setting_name for setting_name, alias_text in _OTHERS.items() for other in alias_text.split()}
+_SETTING_OF_ALIAS = {alias: setting_name for setting_name, text in _ALIASES_OF.items() for alias in text.split()}
 
 
 def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[str, str]:
-    """Return alias -> setting for the settings in ``setting_names``. ``families`` are folder names, because families
-    have additional aliases."""
-    names_by_alias = _GENERAL | {
-        other: setting_name for family in families for other, setting_name in _OF_FAMILY.get(family, {}).items()
-    }
+    """Return alias -> setting for the settings in ``setting_names``, without aliases that are themselves settings.
+    ``families`` are folder names; their aliases override the general ones."""
+    names_by_alias = dict(_SETTING_OF_ALIAS)
+    for family in families:
+        names_by_alias |= _FAMILY_ALIASES.get(family, {})
     return {
-        other: setting_name
-        for other, setting_name in names_by_alias.items()
-        if setting_name in setting_names and other not in setting_names
+        alias: setting_name
+        for alias, setting_name in names_by_alias.items()
+        if setting_name in setting_names and alias not in setting_names
     }
 
 
 def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
     """Return the aliases of setting ``name`` in ``families`` (folder names)."""
     names_by_alias = vocabulary(families, (name,))
-    parts = [*WIDTHS[1:], *DEPTHS[1:]] if name == "hidden_sizes" else []
-    return [other for other, setting_name in names_by_alias.items() if setting_name == name] + parts
+    aliases = [alias for alias, setting_name in names_by_alias.items() if setting_name == name]
+    if name == "hidden_sizes":  # without "width" and "depth", the first of each, which are no other program's names
+        aliases += [*WIDTHS[1:], *DEPTHS[1:]]
+    return aliases
 
 
 def translate(
     values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate aliases in ``values`` to ``setting_names``. Values are Python objects or lists of words.
+    """Translate names in ``values`` that are aliases of ``setting_names``, and old names of values (`_VALUES`). Other
+    names are kept. ``values`` are Python objects or, from the command line, lists of words.
 
-    Return the values by setting name, and alias -> setting name for the aliases in use. ``default_of(name)`` is the
-    current value of a setting, or None: a width in ``values`` changes only a part of ``hidden_sizes``. Raises
-    SettingError if ``values`` contain two names of one setting.
+    Return the values by setting name, and alias -> setting name for the aliases in use. Names of a width or a depth
+    (`WIDTHS`, `DEPTHS`) are combined to ``hidden_sizes``; ``default_of("hidden_sizes")``, which may be None, is the
+    current value, of which they change a part. Raises SettingError if ``values`` contain two names of one setting.
     """
-    words = vocabulary(families, setting_names)
-    words |= {name: part for names in (WIDTHS, DEPTHS) for name in names if (part := names[0]) in setting_names}
+    names_by_alias = vocabulary(families, setting_names)
+    for names in (WIDTHS, DEPTHS):  # a search space has settings "width" and "depth"
+        if names[0] in setting_names:
+            names_by_alias |= dict.fromkeys(names, names[0])
     translated: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     for name, value in values.items():
-        setting_name = words.get(name, name)
-        if (
-            setting_name == name
-            and name not in setting_names
-            and "hidden_sizes" in setting_names
-            and name in WIDTHS + DEPTHS
-        ):
-            continue  # a part of hidden_sizes, which is built below
-        if setting_name in translated or setting_name != name and setting_name in values:
+        setting_name = names_by_alias.get(name, name)
+        is_known = setting_name != name or name in setting_names
+        if not is_known and "hidden_sizes" in setting_names and name in WIDTHS + DEPTHS:
+            continue  # see `_add_hidden_sizes`
+        if setting_name in translated or (setting_name != name and setting_name in values):
             alias = next((old for old, new in renamed.items() if new == setting_name), setting_name)
-            first, second = sorted((alias, name if alias != name else setting_name), key=setting_name.__eq__)
+            other_name = name if alias != name else setting_name
+            first, second = sorted((alias, other_name), key=setting_name.__eq__)  # the setting's name last
             raise SettingError(f"{first} and {second} are one setting; give {setting_name}", name)
-        translated[setting_name] = _renamed(_VALUES[setting_name], value) if setting_name in _VALUES else value
+        translated[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
             renamed[name] = setting_name
     if "hidden_sizes" in setting_names and "width" not in setting_names and {*WIDTHS, *DEPTHS} & values.keys():
-        _put_together(values, setting_names, translated, renamed, default_of)
+        _add_hidden_sizes(values, setting_names, translated, renamed, default_of)
     return translated, renamed
 
 
-def _renamed(name: Callable[[str], int | str], value: Any) -> Any:
-    """Translate the words in ``value`` by the function ``name``. Items of a list remain text."""
+def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> Any:
+    """Apply ``translate_word`` to ``value``, or to each item of a list; values that are no text are kept. Items of a
+    list remain text."""
     if isinstance(value, list | tuple):
-        return type(value)(str(name(item)) if isinstance(item, str) else item for item in value)
-    return name(value) if isinstance(value, str) else value
+        return type(value)(str(translate_word(item)) if isinstance(item, str) else item for item in value)
+    return translate_word(value) if isinstance(value, str) else value
 
 
-def _put_together(
+def _add_hidden_sizes(
     values: Mapping[str, Any], setting_names: Collection[str], translated: dict[str, Any], renamed: dict[str, str],
     default_of: Callable[[str], Any],
 ) -> None:  # fmt: skip
-    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a width or a depth. Record their names in
-    ``renamed``."""
-    widths, depths = (
-        [name for name in names if name in values and name not in setting_names] for names in (WIDTHS, DEPTHS)
-    )
-    parts = widths + depths
-    if not parts:
+    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a name of its width or depth; the other number is
+    from ``default_of``. Record the names in ``renamed``. Raises SettingError for two names of one number, or if a
+    number is missing."""
+    width_names = [name for name in WIDTHS if name in values and name not in setting_names]
+    depth_names = [name for name in DEPTHS if name in values and name not in setting_names]
+    names = width_names + depth_names
+    if not names:
         return
-    if "hidden_sizes" in translated or len(widths) > 1 or len(depths) > 1:
-        two = (
-            ("hidden_sizes", parts[0]) if "hidden_sizes" in translated else (widths if len(widths) > 1 else depths)[:2]
-        )
-        raise SettingError(f"{' and '.join(two)} are one setting; give hidden_sizes", parts[0])
+    conflict = ["hidden_sizes", names[0]] if "hidden_sizes" in translated else []
+    for duplicates in (conflict, width_names, depth_names):
+        if len(duplicates) > 1:
+            raise SettingError(f"{' and '.join(duplicates[:2])} are one setting; give hidden_sizes", names[0])
     old_sizes = default_of("hidden_sizes")
-    if old_sizes is None and not (widths and depths):
-        raise SettingError(
-            f"{parts[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64", parts[0]
-        )
-    width = _integer(widths[0], values[widths[0]], 65_536) if widths else old_sizes[0]
-    depth = _integer(depths[0], values[depths[0]], LONGEST) if depths else len(old_sizes)
+    if old_sizes is None and not (width_names and depth_names):
+        line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
+        raise SettingError(line, names[0])
+    width = _parse_count(width_names[0], values[width_names[0]], 65_536) if width_names else old_sizes[0]
+    depth = _parse_count(depth_names[0], values[depth_names[0]], LONGEST) if depth_names else len(old_sizes)
     sizes = (width,) * depth
-    worded = isinstance(values[parts[0]], list)
-    translated["hidden_sizes"] = [",".join(map(str, sizes))] if worded else sizes
-    renamed |= dict.fromkeys(parts, "hidden_sizes")
+    from_command_line = isinstance(values[names[0]], list)
+    translated["hidden_sizes"] = [",".join(map(str, sizes))] if from_command_line else sizes
+    renamed |= dict.fromkeys(names, "hidden_sizes")
 
 
-def _integer(name: str, value: Any, limit: int) -> int:
+def _parse_count(name: str, value: Any, limit: int) -> int:
+    """Return ``value`` (an integer, text, or a list of one of them) as an integer from 1 to ``limit``. Raises
+    SettingError about setting ``name``."""
     number = value[0] if isinstance(value, list) and len(value) == 1 else value
     text = str(number) if isinstance(number, int | str) and not isinstance(number, bool) else ""
     if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= limit):

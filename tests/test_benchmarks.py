@@ -26,7 +26,7 @@ from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.networks import Networks, Program
-from models.registry import default_config, default_configs
+from models.registry import agent_and_proxy_defaults, default_config
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -89,7 +89,7 @@ def test_plain_behavior_policy() -> None:
 
 def settings_of(preset: str) -> tuple[Any, Any]:
     """Agent and synthetic environment for CartPole."""
-    return default_configs("SE", "cartpole", {"preset": preset}, "DDQN")
+    return agent_and_proxy_defaults("SE", "cartpole", {"preset": preset}, "DDQN")
 
 
 def ddqn_and_proxies(preset: str) -> tuple[Agent, Program]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
-from models.curiosity import Curiosity, Icm, curiosity_of
+from models.curiosity import Curiosity, Icm, build_curiosity
 from models.intrinsic import Intrinsic
 from models.moments import Moments
 from models.spaces import Continuous, Discrete, Spaces
@@ -30,7 +30,7 @@ KINDS = {"icm": dataclasses.replace(SMALL, intrinsic="icm"), "rnd": dataclasses.
 
 
 def make_curiosity(kind: str, spaces: str = "three", seeds: Any = (0, 1)) -> Any:
-    return curiosity_of(KINDS[kind], SPACES[spaces], list(seeds))
+    return build_curiosity(KINDS[kind], SPACES[spaces], list(seeds))
 
 
 def batch(spaces: str, seed: int, members: int = 2, scale: float = 1.0) -> list[Tensor]:

@@ -47,7 +47,7 @@ def contents(memory: EpisodeMemory, member: int) -> list[tuple[int, int, float]]
         assert torch.equal(memory.fields["obs"][member][stored.slots], numbers[:, None].float().expand(-1, 2))
         episodes.append((int(numbers[0]), len(stored), stored.score))
     if episodes:
-        firsts = memory.firsts(member)
+        firsts = memory.first_slots(member)
         assert memory.fields["number"][member][firsts].tolist() == [number for number, _, _ in episodes]
         assert not memory.fields["place"][member][firsts].any()
     return episodes
@@ -79,7 +79,7 @@ def test_memory_equals_plain_list(first, second, capacity: int, unit: str, order
             assert contents(memory, m) == plain[m].episodes
     for m in range(2):
         slots = [slot for stored in memory.episodes[m] for slot in stored.slots.tolist()]
-        assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free[m].tolist())
+        assert len(set(slots)) == len(slots) and not set(slots) & set(memory._free_slots[m].tolist())
 
 
 def test_storage_is_reused() -> None:

@@ -16,7 +16,7 @@ from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.storage.run_dir import read_metrics
 from helpers import run_folder, same_runs
-from models.mixture import parts
+from models.mixture import family_configs
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.registry import config_of, family
@@ -31,32 +31,32 @@ def mixed_settings(flags: str) -> Any:
 
 def test_settings_per_family(tmp_path: Path) -> None:
     """A flag is for all families; a flag with a family's name wins."""
-    ddqn, ppo = parts(mixed_settings("").agent)
+    ddqn, ppo = family_configs(mixed_settings("").agent)
     assert (ddqn.hidden_sizes, ppo.hidden_sizes, ppo.lr) == ((64,), (64, 64), family("PPO").config.lr)
     assert ddqn.vary == ppo.vary == ("lr",) and ddqn.vary_hp and ppo.vary_hp
     flags = "--PPO_lr 1e-4 --lr 5e-3 --no_vary_hp --ent_coef 0.02 --eps_min 0.1"
-    ddqn, ppo = parts(mixed_settings(flags).agent)
+    ddqn, ppo = family_configs(mixed_settings(flags).agent)
     assert (ddqn.lr, ppo.lr, ppo.ent_coef, ddqn.eps_min) == (5e-3, 1e-4, 0.02, 0.1)
     assert not ddqn.vary_hp and not ppo.vary_hp
     file = tmp_path / "run.yaml"
     file.write_text(to_yaml(mixed_settings(flags)))
     assert config.parse(["--config", str(file)]).agent == mixed_settings(flags).agent
-    ddqn, ppo = parts(config.parse(["--config", str(file), "--lr", "7"]).agent)
+    ddqn, ppo = family_configs(config.parse(["--config", str(file), "--lr", "7"]).agent)
     assert (ddqn.lr, ppo.lr, ppo.ent_coef) == (7.0, 7.0, 0.02)
     settings = config.settings_from(implementation="SE", gamename="cartpole", agent="DDQN,PPO", lr=1e-2, PPO_lr=1e-3)
-    assert [family_config.lr for family_config in parts(settings.agent)] == [1e-2, 1e-3]
+    assert [family_config.lr for family_config in family_configs(settings.agent)] == [1e-2, 1e-3]
 
 
 def test_settings_round_trip() -> None:
     settings = mixed_settings("--PPO_num_envs 3")
     assert from_dict(as_dict(settings)).agent == settings.agent == pickle.loads(pickle.dumps(settings.agent))
-    assert parts(settings.replace(lr=1.0).agent)[1].lr == 1.0
+    assert family_configs(settings.replace(lr=1.0).agent)[1].lr == 1.0
 
 
 def test_agents_of_one_family_share_settings() -> None:
     names = ["DDQN", "PPO", "DuelingDDQN"]
     settings = config.parse([*SE.split()[:-1], ",".join(names), "--DDQN_lr", "0.5"])
-    assert settings.proxy.agents_per_proxy == 3 and len(parts(settings.agent)) == 2
+    assert settings.proxy.agents_per_proxy == 3 and len(family_configs(settings.agent)) == 2
     plain, ppo, dueling = (config_of(settings.agent, name, names) for name in names)
     assert (plain.head, dueling.head, plain.lr, dueling.lr) == ("plain", "dueling", 0.5, 0.5) and ppo.lr != 0.5
 
@@ -163,7 +163,7 @@ def test_search_resumes_to_same_results(
     assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
     # Evaluated agents have the settings of their family in the search.
     for name, expected in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
-        for part in parts(agent_settings(second, name, {"lr": 0.5})):
+        for part in family_configs(agent_settings(second, name, {"lr": 0.5})):
             assert (part.hidden_sizes, part.lr) == ((8,), 0.5)
             assert all(getattr(part, key) == value for key, value in expected.items())
     assert second.description["scores"]["report"]["each"].keys() == {"DDQN", "PPO"}

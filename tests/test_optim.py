@@ -96,7 +96,7 @@ def test_lockstep_adam(rates: list[float]) -> None:
         single.update(grads[0][2:])
     assert torch.equal(optimizer.param, alone.param)
     previous_param = optimizer.param.clone()
-    optimizer.update(grads[1][2:], share=0.0)
+    optimizer.update(grads[1][2:], lr_factor=0.0)
     assert torch.equal(optimizer.param, previous_param)
     with pytest.raises(ValueError, match="63 numbers a member are no multiple of 64"):
         LockstepAdam(torch.zeros(1, 63), [0.1])

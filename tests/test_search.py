@@ -23,7 +23,7 @@ from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from fake_runs import refused
 from helpers import flags, run_folder, same_runs, trained
-from models.mixture import parts
+from models.mixture import family_configs
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
@@ -133,7 +133,7 @@ def test_agents_of_another_kind_take_what_the_preset_says_of_theirs() -> None:
     assert [agent_settings(broad, name, {}).num_envs for name in ("DDQN", "PPO")] == [8, 4]
     cliff = files.load("cliff-additive-potential")  # of a search with tables, which vary lr and discount
     for name in ("DDQN", "PPO", "DDQN,PPO"):
-        for agent_config in parts(agent_settings(cliff, name, {})):
+        for agent_config in family_configs(agent_settings(cliff, name, {})):
             assert (agent_config.vary_hp, agent_config.vary, agent_config.discount) == (
                 True,
                 ("lr",),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.streams import Draw, NoiseBlocks, SharedStreams, Streams, derive_seed, in_step
+from models.streams import Draw, NoiseBlocks, SharedStreams, Streams, derive_seed, lockstep_streams
 
 DRAWS = {
     "uniform": lambda s: s.uniform(37),
@@ -25,7 +25,7 @@ def test_member_alone_equals_member_in_company(name: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_shared_streams_equal_separate_streams(name: str) -> None:
-    shared, plain_streams = in_step([5, 3, 5, 5, 4], "x"), Streams.from_name([5, 3, 5, 5, 4], "x")
+    shared, plain_streams = lockstep_streams([5, 3, 5, 5, 4], "x"), Streams.from_name([5, 3, 5, 5, 4], "x")
     assert isinstance(shared, SharedStreams) and len(shared) == 5 and len(shared.generators) == 3
     for _ in range(2):
         assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
@@ -33,10 +33,10 @@ def test_shared_streams_equal_separate_streams(name: str) -> None:
         streams.select([2, 4, 3])
     assert torch.equal(shared.get_state(), plain_streams.get_state()) and len(shared.generators) == 2
     assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
-    restored = in_step([1, 2, 1], "y")
+    restored = lockstep_streams([1, 2, 1], "y")
     restored.set_state(shared.get_state())
     assert torch.equal(DRAWS[name](restored), DRAWS[name](plain_streams))
-    assert type(in_step([1, 2], "x")) is Streams
+    assert type(lockstep_streams([1, 2], "x")) is Streams
 
 
 def test_names_derive_different_seeds() -> None:

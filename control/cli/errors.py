@@ -6,7 +6,7 @@ import os
 import sys
 
 from control.cli.colour import painted
-from models.settings import SettingErrors, UserError, brief
+from models.settings import SettingErrors, UserError, shorten
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # disk full or broken
@@ -61,7 +61,7 @@ def one_line(error: BaseException) -> str | None:
 def _plain(line: str) -> str:
     """Return ``line`` as one printable line of at most 1500 characters. It may contain user input, which may be long
     and have escape sequences of terminals."""
-    line = brief(" ".join(brief(word, 300) for word in line.split()), 1500)
+    line = shorten(" ".join(shorten(word, 300) for word in line.split()), 1500)
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
 
 

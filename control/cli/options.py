@@ -6,8 +6,8 @@ from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command
 from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, agents_of
-from models.mixture import shared
-from models.registry import default_configs, families_of, family, implementations, inner_agents
+from models.mixture import shared_settings
+from models.registry import agent_and_proxy_defaults, families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
@@ -46,7 +46,7 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
     ``mode``. Raises RuntimeError if two declarations have one name."""
     choices = choices or {}
     inner = agents_of(implementation, game, choices)
-    agent, proxy = default_configs(implementation, game, choices, inner)
+    agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner)
     commands = {
         f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
         for name, field in RETURN_COMMANDS.items()
@@ -79,7 +79,7 @@ def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> d
 def _of_all(agents: Any, section: str) -> dict[str, Flag]:
     """Settings that apply to several families at once, with their common default, if there is one."""
     agent_flags, shared_flags = flags_of(agents, section), {}
-    for name, names in shared(agents).items() if agents is not None else ():
+    for name, names in shared_settings(agents).items() if agents is not None else ():
         first = agent_flags[names[0]]
         default = first.default if all(agent_flags[other].default == first.default for other in names) else None
         meta = {**first.meta, "help": f"{' and '.join(names)} at once"}

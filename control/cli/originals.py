@@ -5,7 +5,7 @@ from typing import Any
 
 from control.cli.options import parameters
 from models.agents.model_generalisation.config import OF_LATENT, OF_LEARNED
-from models.settings import SettingError, allowing, format_value, nearest, no_choice
+from models.settings import SettingError, allowed_clause, choice_error, format_value, nearest
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _UNREAD = {"SimpleModel": {*OF_LATENT, "rollout_batch_size", "seperate_rollout_batch_size"}}
@@ -26,11 +26,11 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     keys = dict(content)
     game, env_config = keys.pop("environment", None), keys.pop("env_config", {})
     if game not in ORIGINAL_GAMES:
-        raise no_choice("environment", game, ORIGINAL_GAMES)
+        raise choice_error("environment", game, ORIGINAL_GAMES)
     if not isinstance(env_config, dict):
         raise SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping")
     for key in env_config.keys() - (names := parameters(game.lower())).keys():
-        hint = allowing(nearest(key, names), ", ".join(names), f" for {game}")
+        hint = allowed_clause(nearest(key, names), ", ".join(names), f" for {game}")
         raise SettingError(f"env_config: {key} is unknown{hint}")
     settings = {"gamename": game.lower()} | ({"grid_size": "10"} if game == "ProcMaze" else {}) | env_config
     settings |= {"implementation": _implementation(keys), "episodic_env": "false"}
@@ -68,5 +68,5 @@ def _implementation(keys: dict[str, Any]) -> str:
         setting, choices = "latent_type", list(ORIGINAL_AGENTS)[3:]
         agent = keys.get("latent_type", choices[0])
     if agent not in choices:
-        raise no_choice(setting, agent, choices)
+        raise choice_error(setting, agent, choices)
     return ORIGINAL_AGENTS[agent]

@@ -12,8 +12,8 @@ from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneCo
 from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
 from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, read_value, split, unboxed, word, words_by_setting
-from models.mixture import Mixture, spread
-from models.registry import default_configs, families_of, family
+from models.mixture import Mixture, expand_shared
+from models.registry import agent_and_proxy_defaults, families_of, family
 from models.settings import SettingError, SettingErrors, check_value, format_value, kinds, names_with, raise_all
 from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
@@ -91,7 +91,7 @@ def _parse(
     from_flags = words_by_setting(flag_words.items(), *arguments, "--", choice.game, wrong)
     from_file = words_by_setting(file_words.items(), *arguments, f"{file}: ", choice.game, wrong)
     if isinstance(choice.agents, Mixture):
-        from_flags, from_file = (spread(choice.agents, words) for words in (from_flags, from_file))
+        from_flags, from_file = (expand_shared(choice.agents, words) for words in (from_flags, from_file))
     flag_names |= from_flags.keys()
     words = from_file | from_flags
     if choice.evaluating:
@@ -197,7 +197,7 @@ def settings_from(**values: Any) -> Settings:
     for name in values:
         if name not in choice.valid_flags:
             raise unknown(name, choice.valid_flags, choice.implementation, "", choice.game)
-    values = spread(choice.agents, values) if isinstance(choice.agents, Mixture) else values
+    values = expand_shared(choice.agents, values) if isinstance(choice.agents, Mixture) else values
     return _settings(values, choice, frozenset(values))
 
 
@@ -311,7 +311,10 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
     )
     choices = {name: one_word(name, words[name]) for name in choosing if name in words}
     agent = agents_of(implementation, game.name, choices)
-    families, agents = families_of(implementation, agent), default_configs(implementation, game.name, choices, agent)[0]
+    families, agents = (
+        families_of(implementation, agent),
+        agent_and_proxy_defaults(implementation, game.name, choices, agent)[0],
+    )
     return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, choices), families, agents)
 
 

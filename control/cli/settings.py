@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
-from models.family import Family, StepSchedule, idle
-from models.mixture import Mixture, shared, spread
-from models.registry import by_family, config_of, default_configs, families_of, family, named_agents
+from models.family import Family, StepSchedule, reasons_by_setting
+from models.mixture import Mixture, expand_shared, shared_settings
+from models.registry import agent_and_proxy_defaults, config_of, families_of, family, named_agents, split_by_family
 from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, setting
 from models.vocabulary import translate
 
@@ -91,7 +91,7 @@ class Settings:
                 raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
             check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
         command = {name: float(value) for name, value in command.items() if value is not None}
-        changes = spread(self.agent, changes) if isinstance(self.agent, Mixture) else changes
+        changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
         changes = _aimed(self.run, changes) if self.proxy is not None else changes
         by_part: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
@@ -127,7 +127,7 @@ def default_settings(settings: Settings) -> dict[str, Any]:
     """The written form of the defaults of these agents in this environment, for the chosen preset and proxy."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
-    agent, proxy = default_configs(run.implementation, run.gamename, choices, run.agent)
+    agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
     subcommand = None if settings.subcommand is None else type(settings.subcommand)()
     return as_dict(Settings(RunConfig(), agent, proxy=proxy, subcommand=subcommand))
 
@@ -137,7 +137,9 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     Alternative names are allowed. Raises SettingError."""
     values, _ = translate(values, (), _FIRST, lambda name: None)
     defaults = _defaults(values)
-    setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared(defaults.agent).keys()
+    setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared_settings(
+        defaults.agent
+    ).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return _completed(defaults, values)
@@ -152,7 +154,7 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
     """The default settings for the implementation, game, agents, preset and command in ``values``."""
     run = build(RunConfig(), {name: values[name] for name in _FIRST if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
-    agent, proxy = default_configs(run.implementation, run.gamename, values, run.agent)
+    agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
 
 
@@ -167,7 +169,7 @@ def _completed(defaults: Settings, values: Mapping[str, Any]) -> Settings:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
     if settings.proxy is not None:
         validate(run.implementation, settings.proxy)
-        for name, _, agent_config in by_family(settings.agent, named_agents(run.agent)):
+        for name, _, agent_config in split_by_family(settings.agent, named_agents(run.agent)):
             validate(name, agent_config)
     else:
         validate(run.implementation, settings.agent)
@@ -245,7 +247,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     reasons = dict(family_spec.ineffective(settings.proxy))
     # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
     agents, sample_all = named_agents(run.agent), settings.proxy.retest_drawn
-    for first, called, _ in by_family(settings.agent, agents):
+    for first, called, _ in split_by_family(settings.agent, agents):
         kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
         agent_reasons = [_ineffective(family(first), config, settings.lacks, sample_all) for config in kin]
         reasons |= {
@@ -260,7 +262,7 @@ def _ineffective(of: Family, config: Any, lacks: Container[str], sample_all: boo
     parts = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
     missing = {name: f"there are no {part}" for name, part in parts.items() if part in lacks}
     fixed = not (sample_all or getattr(config, "vary_hp", True))
-    return dict(of.ineffective(config)) | missing | idle((fixed, ("vary",), "vary_hp is off"))
+    return dict(of.ineffective(config)) | missing | reasons_by_setting((fixed, ("vary",), "vary_hp is off"))
 
 
 def acting(settings: Settings) -> dict[str, Any]:

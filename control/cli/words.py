@@ -8,7 +8,7 @@ from typing import Any
 from control.cli.errors import MOST
 from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown
 from control.cli.settings import Settings, as_dict, end_of
-from models.settings import SettingError, allowed, closest, format_value, read, refused
+from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
 """The name of a setting and the words given for it, none for a bare flag."""
@@ -83,9 +83,9 @@ def words_by_setting(
             setting_words[name] = words
         elif positive in valid_flags and valid_flags[positive].kind.item is bool:
             try:
-                setting_words[positive] = [word(not read(bool, " ".join(words) or "true"))]
+                setting_words[positive] = [word(not parse_value(bool, " ".join(words) or "true"))]
             except ValueError:
-                wrong.append(refused(name, " ".join(words), valid_flags[positive].kind, {}))
+                wrong.append(value_error(name, " ".join(words), valid_flags[positive].kind, {}))
         elif len(wrong) < MOST:
             wrong.append(unknown(name, valid_flags, implementation, prefix, game))
         else:
@@ -107,9 +107,9 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         inside = ",".join(words).strip("[]() ").removesuffix(",")
         items = inside.split(",") if inside else []
     try:
-        values = tuple(read(kind.item, item) for item in items)
+        values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        error = refused(flag.name, " ".join(words), kind, flag.meta)
+        error = value_error(flag.name, " ".join(words), kind, flag.meta)
         raise SettingError(f"{error}{_MORE.get(flag.name, '')}", flag.name) from None
     return values if kind.is_list else values[0]
 

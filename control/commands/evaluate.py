@@ -31,10 +31,10 @@ from control.reports.tables import Table, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.names import taken_apart, with_parameters
-from models.mixture import names_in, parts, spread
+from models.mixture import expand_shared, family_configs, names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import agent_class, by_family, config_classes, distinctive, family, named_agents
+from models.registry import agent_class, config_classes, family, named_agents, overridden_names, split_by_family
 from models.settings import SettingError, kinds, names_with
 from models.spaces import Spaces
 from models.vocabulary import translate
@@ -213,7 +213,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     kind = KINDS[config.proxy]
     learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
     print(f"{proxy.game} by a {kind.called}: {proxy.path}")
-    sampled_names = list(dict.fromkeys(name for part in parts(agent) if part.vary_hp for name in part.vary))
+    sampled_names = list(dict.fromkeys(name for part in family_configs(agent) if part.vary_hp for name in part.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     print(
         f"{options.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
@@ -335,7 +335,7 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
         for first, config_class in agent_classes:
             names = names_in(agent_classes)[config_class]
             if config_class in searched_names:
-                told_apart = set() if first in searched else distinctive(first)
+                told_apart = set() if first in searched else overridden_names(first)
                 for field, called in searched_names[config_class].items():
                     if field in told_apart:
                         search.pop(names[field], None)
@@ -354,8 +354,8 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
-    changed = spread(agent_config, changed)
-    for _, names, part in by_family(agent_config, named_agents(name)):
+    changed = expand_shared(agent_config, changed)
+    for _, names, part in split_by_family(agent_config, named_agents(name)):
         if changed.get(names["vary_hp"]):
             changed = {names["vary"]: type(part)().vary} | changed
     return from_dict(search | changed).agent

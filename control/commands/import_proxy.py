@@ -12,7 +12,7 @@ from control.loops.build import spaces_of
 from control.storage import run_dir
 from envs.names import resolve
 from models.proxies import files, originals
-from models.registry import default_configs
+from models.registry import agent_and_proxy_defaults
 from models.settings import SettingError, check
 from understudy.files import IN_RUN, refused
 
@@ -32,7 +32,7 @@ def import_proxy(settings: Settings) -> int:
     if original.kind == "bandit":  # our networks have the action before the observation
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], 1)
     agent = original.agents.get("agent", agents_of(implementation, game, {"proxy": original.kind}))
-    config = default_configs(implementation, game, {"proxy": original.kind}, agent)[1]
+    config = agent_and_proxy_defaults(implementation, game, {"proxy": original.kind}, agent)[1]
     # The default settings of searches may scale inputs and outputs; the original does not.
     unscaled = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
     config = dataclasses.replace(config, **unscaled | original.settings, proxy=original.kind)

@@ -17,7 +17,7 @@ from models.settings import (
     INTEGER,
     LONGEST,
     SettingError,
-    allowing,
+    allowed_clause,
     kinds,
     names_with,
     nearest,
@@ -187,7 +187,7 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}")
     ((kind, arguments),) = entry.items()
     if kind not in KINDS:
-        raise SettingError(f"{name}: {kind!r} is unknown{allowing(nearest(kind, ranges), ', '.join(KINDS))}")
+        raise SettingError(f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}")
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
     values, count = (

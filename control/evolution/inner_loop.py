@@ -29,7 +29,7 @@ from envs.make import make_dynamics, make_environment, stages_of
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, named_agents
-from models.streams import Streams, derive_seed, in_step, numbered_seed
+from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 MOST_MEMBERS = 512  # maximum number of agents in one program, to limit memory; the others are trained afterwards
@@ -327,7 +327,7 @@ class InnerLoop:
             stage = make_environment(self.game, agent.members, agent.envs, time_limit=limit)
         else:
             stage = self.stages.stage(proxies, agent)
-        return StepLoop(agent, stage, in_step(seeds, "episodes"))
+        return StepLoop(agent, stage, lockstep_streams(seeds, "episodes"))
 
     def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
         """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps."""
@@ -355,7 +355,7 @@ class InnerLoop:
             yield None
             return
         count = config.inner_steps // config.test_every + 1
-        starts = in_step(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
+        starts = lockstep_streams(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
         with contextlib.closing(real):
             yield TestsInTraining(real, starts)
@@ -371,7 +371,7 @@ class InnerLoop:
         the episodes."""
         count, limit = self.config.test_episodes, self.config.test_limit
         with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
-            return self._rollout(policy, real, in_step(seeds, "tests").episode_seeds(count))
+            return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(count))
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Play greedy episodes from ``seeds [M, K]``, by the fastest method that supports the policy."""

@@ -152,7 +152,7 @@ def recorded(loop: InnerLoop, seed: int) -> Transitions:
         if "pair" in rows:  # continuous actions are scaled to [-1, 1], discrete ones have one number per action
             rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
             discrete = isinstance(agent.spaces.actions, Discrete)
-            rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.reach * vector
+            rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
         elif isinstance(agent.spaces.actions, Discrete):
             rows["action"] = rows["action"].long()
         rows["ended"] = (rows["discount"] == 0).float()

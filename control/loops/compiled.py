@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 # one call, up to this number of steps summed over members.
 COMPACT_EVERY, _FEW = 64, 2048
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
-_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.Play: td3}
+_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.ActorPolicy: td3}
 
 
 def choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
@@ -302,7 +302,7 @@ class Advance:
         if loop.obs is None:
             loop.obs = loop._start(None)
         while count and running.any():
-            numbers = agent.noise.ahead(count, _FEW // agent.members)
+            numbers = agent.noise.take(count, _FEW // agent.members)
             steps = next(iter(numbers.values())).shape[1]
             yield from self._block(loop, numbers, steps, running, pause)
             count -= steps

@@ -299,7 +299,7 @@ class StepGroups(Loop):
         assert not sample
         seeds, streams, rows = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork(), []
         for group in self.groups:
-            policy = group.loop.agent.begin(count, streams.of(group.at), sample=False, evaluate=True)
+            policy = group.loop.agent.begin(count, streams.subset(group.at), sample=False, evaluate=True)
             action_log = self.action_log if group is self.groups[0] else None
             rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False, action_log=action_log)))
         return Episodes(**self._gathered(rows))
@@ -313,7 +313,7 @@ class StepGroups(Loop):
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member
-        return first.loop.agent.begin(envs, streams.of(first.at), sample=sample, evaluate=True)
+        return first.loop.agent.begin(envs, streams.subset(first.at), sample=sample, evaluate=True)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
         return super().state_dict() | {

@@ -50,7 +50,7 @@ from models.mixture import Mixture  # noqa: E402
 from models.off_policy import TwinCriticAgent  # noqa: E402
 from models.proxies import files  # noqa: E402
 from models.registry import agent_class, families_of, named_agents  # noqa: E402
-from models.settings import SettingError, kinds, no_choice  # noqa: E402
+from models.settings import SettingError, choice_error, kinds  # noqa: E402
 from models.vocabulary import translate  # noqa: E402
 from understudy.kinds import KINDS, MODES  # noqa: E402
 
@@ -227,7 +227,7 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
     flags_by_name, values = known_flags(proxy.implementation, proxy.game), {}
     for key, _, text in (change.partition("=") for change in changes):
         if key not in (config_kinds := kinds(type(proxy.config))):
-            raise no_choice("use", key, config_kinds)
+            raise choice_error("use", key, config_kinds)
         if key in TESTING:
             raise SettingError(f"--use {key}={text} has no effect: all agents train and are tested alike")
         values[key] = read_value(flags_by_name[key], [text])
@@ -338,7 +338,7 @@ def compare(options: argparse.Namespace) -> None:
     families = families_of(settings.run.implementation, settings.run.agent)
     translated_changes, _ = translate(changes, families, setting_names, functools.partial(getattr, settings.agent))
     if unknown := [name for name in translated_changes if name not in setting_names]:
-        raise no_choice("set", unknown[0], setting_names)
+        raise choice_error("set", unknown[0], setting_names)
     settings = parse.parse([*argv, *(word for name, words in changes.items() for word in (f"--{name}", *words))])
     if settings.proxy.solved_reward is None:
         line = f"{options.gamename} has no return from which it is solved"
@@ -357,7 +357,7 @@ def compare(options: argparse.Namespace) -> None:
     if options.only is not None:
         selected_names, entries = options.only or ["native"], dict(other_rewards)
         if unknown := [name for name in selected_names if name not in entries]:
-            raise no_choice("only", unknown[0], entries)
+            raise choice_error("only", unknown[0], entries)
         other_rewards = [(name, entries[name]) for name in selected_names]
     head = [
         "reward",

@@ -9,7 +9,7 @@ import functools
 import importlib.util
 from dataclasses import dataclass, replace
 
-from models.family import idle
+from models.family import reasons_by_setting
 from models.settings import kinds, setting, width
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None  # installed with the extra `fast`
@@ -238,7 +238,7 @@ class SearchConfig:
 def ineffective(config: SearchConfig) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason (`models.family.Family`)."""
     second = tuple(name for name in kinds(type(config)) if name.startswith("second_") and name != "second_phase")
-    return idle(
+    return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),

@@ -23,7 +23,7 @@ from models.mlp import MlpNetwork
 from models.optim import Adam, clip_gradients
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
-from models.trajectory import Trajectory, discounted_returns, lambda_returns, padded
+from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
 
 _VALUE_CHUNK = 4096
 _UNIFORM_WITHIN = 0.005  # nats
@@ -150,7 +150,7 @@ class Agent(EpisodeAgent):
         names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
         if not names:
             return {}
-        returns = [self.memory.fields[names[0]][m][self.memory.firsts(m)] for m in range(self.members)]
+        returns = [self.memory.fields[names[0]][m][self.memory.first_slots(m)] for m in range(self.members)]
         ends = {"min": torch.amin, "max": torch.amax}
         return {
             f"command/return_seen_{name}": torch.stack([end(member_returns) for member_returns in returns])
@@ -246,7 +246,7 @@ class Agent(EpisodeAgent):
         """
         assert self.value
         chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)
-        rows = padded(obs, chunks * _VALUE_CHUNK)
+        rows = stack_padded(obs, chunks * _VALUE_CHUNK)
         out = torch.cat([self._value(part) for part in rows.split(_VALUE_CHUNK, dim=1)], dim=1)
         return [out[m, : len(values)] for m, values in enumerate(obs)]
 

@@ -9,7 +9,7 @@ Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform 
 
 from dataclasses import dataclass
 
-from models.family import EpisodeSchedule, Family, idle
+from models.family import EpisodeSchedule, Family, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
 
 
@@ -189,7 +189,7 @@ def ineffective(config: Config) -> dict[str, str]:
     by_advantage, traces = config.desire_advantage, config.use_lambda_td or config.advantage_target == "lambda"
     by_return = config.desire_rtg or config.desire_cum_rew
     embedded = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage
-    return idle(
+    return reasons_by_setting(
         (embedded, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),

@@ -32,7 +32,7 @@ class BehaviorNetwork(Network):
         state_w, state_b, command_w, command_b, *rest = self.weights()
         x = dense(obs, state_w, state_b).tanh() * sigmoid(dense(command, command_w, command_b))
         for weight, bias in zip(rest[:-2:2], rest[1:-2:2], strict=True):
-            x = self.activated(dense(x, weight, bias))
+            x = self.activation(dense(x, weight, bias))
         return dense(x, rest[-2], rest[-1])
 
 
@@ -72,7 +72,7 @@ class HyperNetwork(Network):
             matrix = torch.cat([w_b.view(members, a, b), w_w.view(members, -1, b)], dim=1)
             x = dense(mixed, matrix, torch.zeros_like(b_b)) + dense(command, b_w, b_b)
             if i < len(self.widths) - 2:
-                x = self.activated(x)
+                x = self.activation(x)
         return x.view(members, batch, -1)
 
 
@@ -91,7 +91,7 @@ class GatedNetwork(Network):
         x, weights = obs, self.weights()
         for i in range(0, len(weights) - 2, 4):
             w, b, gate_w, gate_b = weights[i : i + 4]
-            x = self.activated(dense(x, w, b)) * sigmoid(dense(command, gate_w, gate_b))
+            x = self.activation(dense(x, w, b)) * sigmoid(dense(command, gate_w, gate_b))
         return dense(x, weights[-2], weights[-1])
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import DuelingQNetwork
 from models.contract import Policy
-from models.curiosity import curiosity_of
+from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.losses import explained_variance
 from models.mlp import MLP
@@ -17,8 +17,8 @@ from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
-from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
-from models.varied import draw_all, groups
+from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams, uniforms
+from models.varied import groups, sample_member_configs
 
 
 class Agent(OffPolicyAgent):
@@ -38,14 +38,14 @@ class Agent(OffPolicyAgent):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = draw_all(config, seeds)
+        self.member_configs = sample_member_configs(config, seeds)
         first = self.member_configs[0]
         self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
         sizes = [self.obs_size, *first.hidden_sizes, self.actions]
         self.network: MLP | DuelingQNetwork = MLP(sizes, config.activation)
         if config.head == "dueling":
             self.network = DuelingQNetwork(config, sizes)
-        start = self.network.initial(in_step(seeds, "weights"))
+        start = self.network.initial(lockstep_streams(seeds, "weights"))
         self.flat_parameters = nn.Parameter(start, requires_grad=False)
         self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
         self.optimizer = MemberAdam(
@@ -54,10 +54,10 @@ class Agent(OffPolicyAgent):
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
-        self.curiosity = curiosity_of(config, spaces, seeds)
+        self.curiosity = build_curiosity(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
-            in_step(seeds, "exploration and replay"),
+            lockstep_streams(seeds, "exploration and replay"),
             [
                 (uniforms, {"explore": (self.envs,)}),
                 (integers_below(self.actions), {"action": (self.envs,)}),
@@ -90,7 +90,7 @@ class Agent(OffPolicyAgent):
 
     def epsilon(self) -> Tensor:
         """Return the current probability of a random action, ``[M]``."""
-        return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
+        return self._epsilon.current(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
@@ -151,7 +151,7 @@ class Agent(OffPolicyAgent):
             numbers = values.mean(1), explained_variance(values, td_target), norms([self._latest["gradient"]])
             batch_metrics = dict(zip(names, numbers, strict=True))
             self._latest.clear()
-        return {"train/epsilon": self.epsilon()} | self.of_learners(batch_metrics)
+        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(batch_metrics)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return action values, ``obs [M, B, O] -> [M, B, A]``."""

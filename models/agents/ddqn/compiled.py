@@ -92,7 +92,7 @@ def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, l
     network, config, replay_buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
     (table,) = replay_buffer.reserve(steps * envs)
     dueling = isinstance(network, DuelingQNetwork)
-    by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, envs, agent.budget)
+    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
     return Members._make(
         (
             dueling,

@@ -8,7 +8,7 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code.
 from dataclasses import dataclass
 
 from models import intrinsic, varied
-from models.family import Family, idle
+from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
 
@@ -63,7 +63,7 @@ class Config(Intrinsic):
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    return intrinsic.ineffective(config) | idle(
+    return intrinsic.ineffective(config) | reasons_by_setting(
         (config.head == "plain", ("feature_dim", "dueling_mean"), "head is 'plain'"),
         (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given"),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from models.agents.model_generalisation.presets import CELLS, GAMES, REGIMES
-from models.family import Family, StepSchedule, idle
+from models.family import Family, StepSchedule, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
 
 LARGEST_LATENT = 65_536  # numbers of a categorical latent state
@@ -227,7 +227,7 @@ def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason."""
     model = f"model is {config.model!r}, so "
     latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
-    return idle(
+    return reasons_by_setting(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
         (config.model in ("none", "perfect"), (*OF_LEARNED, "rollout_batch_size"), f"{model}no model is learned"),
         (config.model != "latent", tuple(OF_LATENT), f"{model}there are no latent states"),

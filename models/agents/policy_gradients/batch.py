@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.trajectory import Trajectory, padded
+from models.trajectory import Trajectory, stack_padded
 
 CHUNK = 256  # experiences; large enough for matrix products, small enough to waste little on padding
 
@@ -43,12 +43,12 @@ class Batch:
         """Apply ``function`` to each member's ``values [n]`` without padding. If it returns ``[n]``, the result is
         ``[M, N]`` padded with zeros; if it returns ``[]``, the result is ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
-        return torch.stack(results) if results[0].dim() == 0 else padded(results, values.shape[1])
+        return torch.stack(results) if results[0].dim() == 0 else stack_padded(results, values.shape[1])
 
 
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
     """Return ``values [T, M, E, ...]`` at ``valid`` steps as ``[M, rows, ...]``: episode after episode, then zeros."""
-    return padded([values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])], rows)
+    return stack_padded([values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])], rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
@@ -56,7 +56,7 @@ def pack(trajectory: Trajectory) -> Batch:
     counts = trajectory.valid.sum((0, 2)).tolist()
     rows = -(-max(counts) // CHUNK) * CHUNK
     obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
-    mean_weight = padded([torch.full((count,), 1 / count) for count in counts], rows)
+    mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
     return Batch(obs, action, torch.zeros_like(mean_weight), torch.zeros_like(mean_weight), mean_weight, counts)
 
 

@@ -8,7 +8,7 @@ learning", [M] Mnih et al. 2016, arXiv 1602.01783 (entropy; advantage actor-crit
 
 from dataclasses import dataclass
 
-from models.family import EpisodeSchedule, Family, idle
+from models.family import EpisodeSchedule, Family, reasons_by_setting
 from models.settings import nonlinearity, setting, width
 
 
@@ -159,7 +159,7 @@ def ineffective(config: Config) -> dict[str, str]:
         f"baseline is {config.baseline!r}, so there is no value network",
     )
     critic_settings = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
-    return idle(
+    return reasons_by_setting(
         (config.shared_trunk, value_settings, "shared_trunk is on, so there is one network"),
         (config.baseline != "value", (*value_settings, *critic_settings), reason),
     )

@@ -22,7 +22,7 @@ from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
 from models.agents.ppo.networks import LIMIT, ActorCritic, Play
 from models.contract import InnerAgent
-from models.curiosity import curiosity_of
+from models.curiosity import build_curiosity
 from models.layers import exp
 from models.losses import clipped_surrogate, clipped_value_error
 from models.moments import Moments
@@ -33,7 +33,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.state import check_like
 from models.streams import Streams
 from models.trajectory import gae
-from models.varied import draw_all, groups
+from models.varied import groups, sample_member_configs
 
 _PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and stable-baselines3
 MEASURED = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
@@ -54,7 +54,7 @@ class Agent(InnerAgent):
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = draw_all(config, seeds)
+        self.member_configs = sample_member_configs(config, seeds)
         members, self.envs = len(seeds), config.num_envs
         self.network = ActorCritic(config, self.member_configs[0], spaces)
         self.flat_parameters = nn.Parameter(
@@ -65,7 +65,7 @@ class Agent(InnerAgent):
         self.rollout_steps = config.rollout_steps
         self.rows = self.rollout_steps * self.envs
         self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
-        self.curiosity = curiosity_of(config, spaces, seeds)
+        self.curiosity = build_curiosity(config, spaces, seeds)
         self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None

@@ -62,16 +62,16 @@ class Agent(TwinCriticAgent):
     def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         alpha, activations = self.alpha(), self.network.forward(self._actor, obs)
         action_sample = sample(activations[-1], random_numbers["now"])
-        min_q, slopes = self.critics.smaller(torch.cat([obs, action_sample.action], 1))
-        self.critics.latest |= {"acted": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
+        min_q, slopes = self.critics.min_q_gradient(torch.cat([obs, action_sample.action], 1))
+        self.critics.latest |= {"actor_values": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
         policy_gradient = slopes[:, self.obs_size :]
         gradient = slope(action_sample, policy_gradient.neg(), (alpha / obs.shape[2]).unsqueeze(2))
         entropy = action_sample.log_prob.mean(1).neg()
         of_level = (entropy - self.target_entropy) * float(self.config.learn_temperature)
         of_network = self.network.backward(self._actor, obs, activations, gradient)[0]
         self.optimizer.update(torch.cat([of_network, of_level.unsqueeze(1)], 1), learning)
-        self.critics.follow(self.config.tau, learning)
+        self.critics.update_targets(self.config.tau, learning)
         self.logged |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
-        return (latest["alpha"] * latest["log_prob"] - latest["acted"]).mean(1)
+        return (latest["alpha"] * latest["log_prob"] - latest["actor_values"]).mean(1)

@@ -9,7 +9,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from models.layers import exp, in_blocks
+from models.layers import allocate_blocks, exp
 from models.losses import HALF_LOG_TWO_PI
 
 LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation, as in the authors' code
@@ -41,7 +41,7 @@ def sample(outputs: Tensor, noise: Tensor) -> Draw:
 def _log_slope(pre_tanh: Tensor) -> Tensor:
     """Return ``log(1 - tanh(x)^2)``, computed as ``2 (log 2 - |x| - log(1 + e^(-2 |x|)))``: no x overflows."""
     size = pre_tanh.abs()
-    memory, out = in_blocks(tuple(size.shape), size)
+    memory, out = allocate_blocks(tuple(size.shape), size)
     torch.mul(size, -2, out=out)
     memory.exp_().log1p_()
     return out.add_(size).sub_(log(2)).mul_(-2)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
 from models.contract import InnerAgent, Policy
-from models.curiosity import curiosity_of
+from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
 from models.state import check_like, require
-from models.streams import NoiseBlocks, Streams, in_step, integers_below, uniforms
-from models.varied import sampled
+from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams, uniforms
+from models.varied import with_varied_values
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ def sample_actions(config: Config, seed: int) -> Config:
 
     Source: Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world.
     """
-    return sampled(config, seed, lambda u: {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]})
+    return with_varied_values(config, seed, lambda u: {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]})
 
 
 class Cells:
@@ -118,7 +118,7 @@ class Agent(InnerAgent):
         shape = (len(seeds), self.states * self.actions)
         self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
-        self.curiosity = curiosity_of(config, spaces, seeds)
+        self.curiosity = build_curiosity(config, spaces, seeds)
         # [M, E], the next action; A if none is chosen yet.
         self.planned = torch.full((len(seeds), self.envs), self.actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
@@ -129,7 +129,7 @@ class Agent(InnerAgent):
         ]
         if config.random_ties:
             draws.append((Streams.uniform, {f"{form}ties": (self.envs, self.actions) for form in forms}))
-        self.noise = Numbers(in_step(seeds, "exploration"), draws, steps=_BLOCK)
+        self.noise = Numbers(lockstep_streams(seeds, "exploration"), draws, steps=_BLOCK)
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self._now = Now()
         self._prepare()
@@ -158,7 +158,7 @@ class Agent(InnerAgent):
 
     def epsilon(self) -> Tensor:
         """Return the current probability of a random action, ``[M]``."""
-        return self._epsilon.now(self.episodes, (self.steps - 1) * self.envs, self.budget)
+        return self._epsilon.current(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
     def _explore(self, greedy: Array, form: str = "", at: Any = slice(None)) -> None:
         """Replace actions in ``greedy [M, E]`` by random ones at steps that explore. If ``at`` is the index of an

@@ -65,7 +65,7 @@ class Work(NamedTuple):
 def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the state before T = ``steps`` steps with random ``random_numbers``, ``[M, T, ...]`` each."""
     config, empty = agent.config, np.empty((0, 0), np.int64)
-    by_episode, by_step = agent._epsilon.ahead(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
+    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
     arrays: dict[str, Array] = {}
     for form in ("", "next "):
         explore = random_numbers.get(form + "explore", random_numbers["explore"])

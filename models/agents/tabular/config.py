@@ -10,7 +10,7 @@ for Markov Decision Processes" (count bonus).
 from dataclasses import dataclass
 
 from models import intrinsic
-from models.family import Family, idle
+from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import setting
 
@@ -65,7 +65,7 @@ def validate(config: Config) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    return intrinsic.ineffective(config) | idle(
+    return intrinsic.ineffective(config) | reasons_by_setting(
         (config.eps_fraction is not None, ("eps_decay",), "eps_fraction is given")
     )
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from models.critics import follow
+from models.critics import polyak_update
 from models.off_policy import TwinCriticAgent
 from models.streams import Streams
 
@@ -58,14 +58,14 @@ class Agent(TwinCriticAgent):
             return
         active = None if due_members.all() else due_members
         self.optimizer.update(self._slope(obs, random_numbers), active)
-        follow(self.target_parameters, self.flat_parameters, self.config.tau, active)
-        self.critics.follow(self.config.tau, active)
+        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, active)
+        self.critics.update_targets(self.config.tau, active)
 
     def _slope(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the gradient ``[M, D]`` of the actor's loss, minus the mean value of its actions."""
         activations = self.network.forward(self._actor, obs)
         action = activations[-1].tanh()
-        policy_gradient = self.critics.first_slope(torch.cat([obs, action], 1))[:, self.obs_size :]
+        policy_gradient = self.critics.q1_gradient(torch.cat([obs, action], 1))[:, self.obs_size :]
         gradient = torch.ops.aten.tanh_backward(policy_gradient.neg(), action)
         return self.network.backward(self._actor, obs, activations, gradient)[0]
 

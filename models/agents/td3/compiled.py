@@ -12,7 +12,7 @@ import torch
 from models.agents.td3.agent import Agent
 from models.compiled import Learner, Net, adam, backward, follow, forward, layers_of, learner, net, row_of, single
 from models.machine import FAST, compiled
-from models.off_policy import Play
+from models.off_policy import ActorPolicy
 from models.spaces import Continuous
 
 Array = np.ndarray[Any, Any]
@@ -83,7 +83,7 @@ def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, l
     config, replay_buffer, critics = agent.config, agent.replay_buffer, agent.critics
     (table,) = replay_buffer.reserve(steps * agent.envs)
     critic = critics.network
-    bounds = [value.numpy() for value in (agent.centre, agent.reach, agent.low, agent.high)]
+    bounds = [value.numpy() for value in (agent.centre, agent.half_range, agent.low, agent.high)]
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
     return Members._make(
         (
@@ -137,12 +137,12 @@ class Player(NamedTuple):
     vector: int
 
 
-def player(policy: Play) -> Player | None:
+def player(policy: ActorPolicy) -> Player | None:
     """Return the compiled policy, or None if it samples actions or the agent is of another class."""
     agent = policy.agent
     if policy.streams is not None or type(agent) is not Agent or not isinstance(agent.spaces.actions, Continuous):
         return None
-    actor, bounds = net(agent.network), (agent.centre, agent.reach, agent.low, agent.high)
+    actor, bounds = net(agent.network), (agent.centre, agent.half_range, agent.low, agent.high)
     arrays = [tensor.numpy() for tensor in (policy.flat_parameters.detach(), *bounds)]
     return Player._make((actor, *arrays, actor.widest, agent.action_size))
 
@@ -298,7 +298,7 @@ def improve(a, w, m, t):
 
 
 def decide(p, m, obs, state, rows, vector):
-    """Write the greedy action of member m to ``vector`` (`Play.act`). Return 0."""
+    """Write the greedy action of member m to ``vector`` (`ActorPolicy.act`). Return 0."""
     at = _outputs(p, p.flat_parameters[m], obs, rows)
     for k in range(p.vector):
         vector[k] = _executed(p, _finite(np.tanh(rows[at, k])), k)

@@ -83,7 +83,7 @@ class Agent(td3.Agent):
         activations, heat = self.network.forward(self._actor, obs), self.temperature(self.flat_parameters)
         self.critics.latest["logits"] = activations[-1]
         soft, vectors = self._vectors(activations[-1], random_numbers["gumbel"], heat)
-        policy_gradient = self.critics.first_slope(torch.cat([obs, vectors], 1))[:, self.obs_size :]
+        policy_gradient = self.critics.q1_gradient(torch.cat([obs, vectors], 1))[:, self.obs_size :]
         gradient = softmax_slope(soft, policy_gradient.neg()) / heat
         of_network = self.network.backward(self._actor, obs, activations, gradient)[0]
         if self.config.gumbel_temperature == "learned":
@@ -100,7 +100,7 @@ class Agent(td3.Agent):
         logits = self.critics.latest.get("logits")
         nan_values = torch.full((self.members,), torch.nan)
         entropy_metrics = {"train/entropy": nan_values if logits is None else entropy(logits.transpose(1, 2))}
-        return super().metrics() | self.of_learners(entropy_metrics)
+        return super().metrics() | self.mask_non_learners(entropy_metrics)
 
 
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:

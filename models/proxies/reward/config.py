@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.family import Family, idle
+from models.family import Family, reasons_by_setting
 from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig
-from models.settings import no_choice, setting
+from models.settings import choice_error, setting
 
 _reward = functools.partial(setting, section="reward network")
 PRESETS = ("recipe", "cheap", "paper")
@@ -153,7 +153,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     settings. Raises SettingError for a preset that does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
-        raise no_choice("preset", preset, PRESETS)
+        raise choice_error("preset", preset, PRESETS)
     base = game.partition(",")[0]
     base = "cartpole-200" if base == "cartpole" else base
     number = int(mode) if str(mode).isdecimal() else 0
@@ -180,7 +180,7 @@ def ineffective(config: Config) -> dict[str, str]:
     state = ("rn_input_center", "rn_input_spread")
     network_settings = (*network, *state, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
     weights = "its network is a weight for each number in info"
-    return search.ineffective(config) | idle(
+    return search.ineffective(config) | reasons_by_setting(
         (config.mode == 0, network_settings, "mode is 0, the task's own reward"),
         (config.mode in (101, 102), (*network, *state), f"mode is {config.mode}: {weights}"),
         (config.proxy_hidden_layer == 0, (network[0], network[2]), "proxy_hidden_layer is 0"),

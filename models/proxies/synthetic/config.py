@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from models.family import Family, idle
+from models.family import Family, reasons_by_setting
 from models.proxies import search
 from models.proxies.search import NetworkConfig, SearchConfig
-from models.settings import SettingError, names_with, no_choice, setting, width
+from models.settings import SettingError, choice_error, names_with, setting, width
 
 _proxy = functools.partial(setting, section="synthetic environment")
 _width = functools.partial(width, section="synthetic environment")
@@ -308,16 +308,16 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     explicit settings. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
     if proxy not in PROXIES:
-        raise no_choice("proxy", proxy, PROXIES)
+        raise choice_error("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
         listed = [name for name, kind in _PRESETS if kind == proxy]
         if other := next((kind for name, kind in _PRESETS if name == preset), None):
             line = f"preset is {preset!r}, which is for a {other}; did you mean '--proxy {other}'?"
             raise SettingError(f"{line} Allowed for a {proxy}: {', '.join(listed)}", "preset")
-        raise no_choice("preset", preset, listed, f" for a {proxy}")
+        raise choice_error("preset", preset, listed, f" for a {proxy}")
     names = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
     if preset == "broad" and "PPO" not in names:
-        raise no_choice("agent", ",".join(names), ["PPO", "PPO,DDQN"], " with preset broad")
+        raise choice_error("agent", ",".join(names), ["PPO", "PPO,DDQN"], " with preset broad")
     game = game.partition(",")[0]
     base = "cartpole" if game == "cartpole-200" else game
     solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
@@ -346,7 +346,7 @@ def ineffective(config: Config) -> dict[str, str]:
     fitted, reason = config.preset == "supervised", f"preset is {config.preset!r}"
     latent, bandit = config.first_states == "latent", config.proxy == "bandit"
     of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")
-    return search.ineffective(config) | idle(
+    return search.ineffective(config) | reasons_by_setting(
         (fitted, tuple(names_with(Config, "fit", False)), f"{reason}, which searches for nothing"),
         (not fitted, tuple(field.name for field in fields(Supervised)), reason),
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
