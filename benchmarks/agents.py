@@ -80,7 +80,7 @@ class Ours:
         """Numbers of a member that learn."""
         agent = self.agent
         if self.case is ON_POLICY:
-            return agent.network.trained
+            return agent.network.num_trained
         return agent.flat_parameters.shape[1] + agent.critics.flat_parameters.shape[1]
 
     def play(self, steps: int) -> float:

@@ -17,7 +17,7 @@ from fake_runs import load_script
 from helpers import MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.latents import latents, pick
+from models.agents.model_generalisation.latents import latent_distribution, sample_classes
 from models.agents.model_generalisation.values import exploration_noise, explore
 from models.registry import default_config
 from models.settings import SettingError
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(name: str, spaces: Spaces, changes: dict[str,
 ])  # fmt: skip
 def test_pick_is_the_inverse_of_the_distribution_function(probability: list[float], table: dict[float, int]) -> None:
     probabilities = torch.tensor(probability).expand(len(table), len(probability))
-    assert pick(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
+    assert sample_classes(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
 
 
 @pytest.mark.parametrize("temperature", [0.0125, 0.4, 12.8])
@@ -143,7 +143,7 @@ def test_epsilon_greedy_at_its_ends(epsilon: float, first: float, second: float,
 ])  # fmt: skip
 def test_deviations_are_never_below_a_millionth(std_act: str, raw: float, deviation: float) -> None:
     """The encoder's have ``min_std`` on top."""
-    kind = latents(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
+    kind = latent_distribution(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
     for encoder, extra_std in ((False, 0.0), (True, 0.25)):
         mean, std = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
         assert mean.item() == pytest.approx(0.7) and std.item() == pytest.approx(deviation + extra_std, rel=1e-5)

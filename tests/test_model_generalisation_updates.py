@@ -66,7 +66,7 @@ class Oracle:
     """One member. Batches are ``[B, ...]``; ``now`` are the random numbers of a tick without the member axis."""
 
     def __init__(self, agent: Agent, m: int, world: Any):
-        self.config, self.world, self.t, self.actions = agent.config, world, -1, agent.actions
+        self.config, self.world, self.t, self.actions = agent.config, world, -1, agent.num_actions
         self.bits = agent.config.binary_obs is not False
         self.nets = {name: [self._layer(w[m].T, b[m]) for w, b in net.layers()] for name, net in nets(agent).items()}
         self.target = self._copy()
