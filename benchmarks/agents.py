@@ -80,7 +80,7 @@ class Ours:
         """Return the number of trainable parameters of a member."""
         agent = self.agent
         if self.case is ON_POLICY:
-            return agent.network.trained
+            return agent.network.num_trained
         return agent.flat_parameters.shape[1] + agent.critics.flat_parameters.shape[1]
 
     def play(self, steps: int) -> float:

@@ -29,7 +29,7 @@ from control.commands.process import prepare
 from control.loops.build import build_loop
 from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
-from models.agents.model_generalisation.values import compiled
+from models.agents.model_generalisation.values import compile_function
 from models.replay import row_bytes
 from models.settings import SettingError
 
@@ -260,7 +260,7 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
         if name == "PerfectModel":
             layout = type(agent.replay_buffer).layout(environment.dynamics)
         else:
-            layout = type(agent.replay_buffer).layout(agent.obs_size, agent.actions, bits=True)
+            layout = type(agent.replay_buffer).layout(agent.obs_size, agent.num_actions, bits=True)
         computed = seeds * rows * row_bytes(layout)
         allocated_bytes = sum(table.nbytes for table in group.agent.replay_buffer._tables.values())
         key, description = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
@@ -274,7 +274,7 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
 def can_compile() -> bool:
     """Return whether there is a compiler; print a line if not."""
     try:
-        compiled(abs, torch.device("cpu"))
+        compile_function(abs, torch.device("cpu"))
     except SettingError as error:
         print(f"{error}; the rows of compile are left out")
         return False

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
-from models.agents.model_generalisation.values import network
+from models.agents.model_generalisation.values import make_network
 from models.layers import BLOCK, Dense, Truncated
 from models.mlp import MLP, MlpNetwork
 from models.streams import Streams
@@ -132,7 +132,7 @@ def test_parameter_counts_equal_original() -> None:
         (64, 1024): 299_224, (1029, 1024): 492_224, (1029, 1): 286_601, (1024, 64): 298_264, (1024, 5): 286_405,
     }  # fmt: skip
     for (inputs, outputs), count in counts.items():
-        net = network(ModelConfig(), inputs, outputs, Streams([0]), torch.device("cpu"))
+        net = make_network(ModelConfig(), inputs, outputs, Streams([0]), torch.device("cpu"))
         assert sum(part.numel() for layer in net.layers() for part in layer) == count
 
 

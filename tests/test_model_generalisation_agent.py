@@ -16,7 +16,7 @@ from fake_runs import load_script
 from helpers import MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.latents import latents, pick
+from models.agents.model_generalisation.latents import latent_distribution, sample_classes
 from models.agents.model_generalisation.values import explore
 from models.registry import default_config
 from models.settings import SettingError
@@ -92,7 +92,7 @@ def test_invalid_settings(name: str, spaces: Spaces, changes: dict[str, Any], me
 ])  # fmt: skip
 def test_pick_inverts_distribution_function(probability: list[float], table: dict[float, int]) -> None:
     probabilities = torch.tensor(probability).expand(len(table), len(probability))
-    assert pick(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
+    assert sample_classes(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_epsilon_greedy_boundaries(epsilon: float, first: float, second: float, 
 ])  # fmt: skip
 def test_latent_deviations(std_act: str, raw: float, deviation: float) -> None:
     """At least 1e-6; the encoder adds ``min_std``."""
-    kind = latents(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
+    kind = latent_distribution(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
     for encoder, extra_std in ((False, 0.0), (True, 0.25)):
         mean, std = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
         assert mean.item() == pytest.approx(0.7) and std.item() == pytest.approx(deviation + extra_std, rel=1e-5)

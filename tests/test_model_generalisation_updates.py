@@ -64,7 +64,7 @@ class Oracle:
     """One member. Batches are ``[B, ...]``; ``now`` holds the random numbers of a step without the member axis."""
 
     def __init__(self, agent: Agent, m: int, world: Any):
-        self.config, self.world, self.t, self.actions = agent.config, world, -1, agent.actions
+        self.config, self.world, self.t, self.actions = agent.config, world, -1, agent.num_actions
         self.bits = agent.config.binary_obs is not False
         self.nets = {name: self.torch_network(network, m) for name, network in nets(agent).items()}
         self.target = copy.deepcopy(self.nets["values"])

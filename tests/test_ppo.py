@@ -104,7 +104,7 @@ def summed(values: Tensor) -> Tensor:
 def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
     """The loss of member ``m`` over columns ``part [W, B]`` by plain operations that autograd follows."""
     config, network = agent.config, agent.network
-    actor, critic, scales = flat.split(network.counts[:3])
+    actor, critic, scales = flat.split(network.part_sizes[:3])
     obs, action, rest = part.split([4, network.actions.width, 4])
     old_log_prob, advantage, goal, old_value = rest
 
@@ -116,7 +116,7 @@ def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
         return x
 
     policy = distribution(agent, forward(network.actor, actor), scales)
-    log_prob = summed(policy.log_prob(action[0] if agent.network.actions.scales == 0 else action.T))
+    log_prob = summed(policy.log_prob(action[0] if agent.network.actions.num_log_std == 0 else action.T))
     values, limit = forward(network.critic, critic)[0], config.clip_range_vf
     error = (values - goal).square()
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -136,10 +136,12 @@ def test_gradient_equals_autograd(kind: str, changes: dict[str, Any]) -> None:
     agent = run_agent(config, kind, 12)
     table = agent._rollout_batch()
     g = torch.Generator().manual_seed(4)
-    agent.flat_parameters[:, : agent.network.trained] += 0.1 * torch.randn(2, agent.network.trained, generator=g)
+    agent.flat_parameters[:, : agent.network.num_trained] += 0.1 * torch.randn(
+        2, agent.network.num_trained, generator=g
+    )
     flats = [agent.flat_parameters.data[m].clone().requires_grad_() for m in range(2)]
-    losses = [oracle_loss(agent, m, flats[m][: agent.network.trained], table[m]) for m in range(2)]
-    metrics = agent.measure(*agent.update_minibatch(table))
+    losses = [oracle_loss(agent, m, flats[m][: agent.network.num_trained], table[m]) for m in range(2)]
+    metrics = agent.minibatch_statistics(*agent.update_minibatch(table))
     for m in range(2):
         losses[m].backward()
         loss = metrics[m, 0] + config.vf_coef * metrics[m, 1] - config.ent_coef * metrics[m, 2]
@@ -245,7 +247,7 @@ def test_rollout_stores_normalized_observations_and_rewards() -> None:
     torch.testing.assert_close(normalized, ((obs - mean[:, None]) * scale[:, None]).clamp(-10, 10))
     reward = agent.rollout.rows()["reward"][last : last + 2].T
     torch.testing.assert_close(reward, (3 * agent.return_moments.scale())[:, None].expand(2, 2).clamp(max=10))
-    trained = agent.network.trained
+    trained = agent.network.num_trained
     torch.testing.assert_close(agent.flat_parameters[:, trained : trained + 8], torch.cat([mean, scale], 1))
     weights = agent.flat_parameters.clone()
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)

@@ -11,7 +11,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from helpers import torch_mlp
 from models.agents.sac.agent import Agent
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import sample, slope
+from models.agents.sac.gaussian import output_gradient, sample
 from models.spaces import Continuous, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
@@ -56,14 +56,14 @@ def test_log_prob_of_saturated_action() -> None:
     slope by the mean is 2."""
     samples = sample(torch.tensor([[[30.0], [0.0]]]), torch.zeros(1, 1, 1))
     assert samples.log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
-    gradient = slope(samples, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    gradient = output_gradient(samples, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     assert gradient.view(-1).tolist() == pytest.approx([2.0, -1.0])
 
 
 def test_clipped_deviation_has_no_gradient() -> None:
     samples = sample(torch.tensor([[[0.3, 0.3, 0.3], [-21.0, 2.5, 1.0]]]), torch.ones(1, 1, 3))
-    assert samples.deviation[0, 0, 1].item() == pytest.approx(7.389056)
-    gradient = slope(samples, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
+    assert samples.std[0, 0, 1].item() == pytest.approx(7.389056)
+    gradient = output_gradient(samples, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
     assert gradient[0] == gradient[1] == 0 != gradient[2]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from control.cli.settings import RunConfig, Settings
 from control.loops.build import build_loop
 from helpers import config_of, loop_of
-from models.agents.tabular.agent import Agent, sample_actions
+from models.agents.tabular.agent import Agent, sample_config
 from models.agents.tabular.config import Config
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -157,14 +157,14 @@ def test_epsilon_greedy_frequencies(decay: float) -> None:
 
 def test_varied_hyperparameters() -> None:
     config = Config(vary_hp=True)
-    configs = [sample_actions(config, seed) for seed in range(300)]
+    configs = [sample_config(config, seed) for seed in range(300)]
     for name in ("lr", "discount"):
         values = torch.tensor([getattr(member_config, name) for member_config in configs])
         assert 0.1 <= values.min() < 0.12 and 0.98 < values.max() <= 1
         assert values.mean() == pytest.approx(0.55, abs=0.05)
-    assert all(sample_actions(Config(vary_hp=True, vary=("discount",)), seed).lr == config.lr for seed in range(3))
+    assert all(sample_config(Config(vary_hp=True, vary=("discount",)), seed).lr == config.lr for seed in range(3))
     agent = make_agent(config, range(3))
-    assert agent.discounts().tolist() == pytest.approx([sample_actions(config, seed).discount for seed in range(3)])
+    assert agent.discounts().tolist() == pytest.approx([sample_config(config, seed).discount for seed in range(3)])
     assert make_agent(Config(), range(2)).discounts().tolist() == pytest.approx([0.8, 0.8])
 
 

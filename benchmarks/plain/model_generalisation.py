@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
-from models.agents.model_generalisation.imagination import Latent, Simple
+from models.agents.model_generalisation.imagination import LatentModel, SimpleModel
 
 # Seed-steps per second of the original's public code (JAX) on two idle cores, by agent and number of seeds.
 ORIGINAL: dict[str, dict[int, float]] = {
@@ -78,7 +78,7 @@ def plain_agents(agent: Any) -> list[PlainReplay]:
     for member in range(agent.members):
         coded = rows["action"][member].long()
         continues = coded >= 0
-        plain_agent = PlainReplay(agent.config, agent.obs_size, agent.actions)
+        plain_agent = PlainReplay(agent.config, agent.obs_size, agent.num_actions)
         plain_agent.remember(
             rows["obs"][member],
             torch.where(continues, coded, ~coded),
@@ -109,15 +109,15 @@ def update_gflop(agent: Any) -> float:
     termination see every step of a rollout once.
     """
     config, model, batch = agent.config, agent.model, agent.config.batch_size
-    steps = batch if config.model == "none" else agent.starts * config.rollout_length
+    steps = batch if config.model == "none" else agent.num_rollouts * config.rollout_length
     work = forward(agent.values.q_network, steps) + backward(agent.values.q_network, steps)
     work += forward(agent.values.q_network, steps)  # the target network's
-    if isinstance(model, Simple | Latent):
-        latent = isinstance(model, Latent)
+    if isinstance(model, SimpleModel | LatentModel):
+        latent = isinstance(model, LatentModel)
         nets: list[Any] = [model.following, model.reward, model.termination]
         work += sum(forward(net, steps) for net in nets)  # rollout
         if latent:
-            work += forward(model.encoder, agent.starts)  # first latent states
+            work += forward(model.encoder, agent.num_rollouts)  # first latent states
             work += forward(model.encoder, 2 * batch) + backward(model.encoder, 2 * batch)  # before and after a step
             nets.append(model.decoder)
         work += sum(forward(net, batch) + backward(net, batch, inputs=latent) for net in nets)

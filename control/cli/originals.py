@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.cli.options import parameters
-from models.agents.model_generalisation.config import OF_LATENT, OF_LEARNED
+from models.agents.model_generalisation.config import LATENT_SETTINGS, LEARNED_MODEL_SETTINGS
 from models.settings import SettingError, allowed_clause, choice_error, format_value, nearest
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
-_UNREAD = {"SimpleModel": {*OF_LATENT, "rollout_batch_size", "seperate_rollout_batch_size"}}
-_UNREAD["PerfectModel"] = {*_UNREAD["SimpleModel"], *OF_LEARNED, "model_alpha"}
+_UNREAD = {"SimpleModel": {*LATENT_SETTINGS, "rollout_batch_size", "seperate_rollout_batch_size"}}
+_UNREAD["PerfectModel"] = {*_UNREAD["SimpleModel"], *LEARNED_MODEL_SETTINGS, "model_alpha"}
 _UNREAD["ER"] = {*_UNREAD["PerfectModel"], "rollout_length"}
 _LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; they differ from GaussianLatent's
 

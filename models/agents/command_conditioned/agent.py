@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from models.agents.command_conditioned.commands import REACH, Commands
+from models.agents.command_conditioned.commands import SCALED_LIMIT, Commands
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, Policy
@@ -25,8 +25,8 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
 
-_VALUE_CHUNK = 4096
-_UNIFORM_WITHIN = 0.005  # nats
+_VALUE_CHUNK = 4096  # observations per pass of the value network over the memory
+_UNIFORM_WITHIN = 0.005  # nats; a policy with a loss this near to ln(A) counts as uniform
 _CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
 
 
@@ -44,19 +44,20 @@ class Agent(EpisodeAgent):
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.commands = Commands(config, self.members, spaces.max_return)
         self.streams = Streams.from_name(seeds, "learning")
-        init = Streams.from_name(seeds, "initial weights")
-        self.trunk, inputs = trunk(spaces, config.conv_channels, init)
-        self.outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
-        sizes = inputs, len(self.commands.names), self.outputs, config.hidden_sizes
-        self.policy = POLICIES[config.network](*sizes, init, config.activation)
-        sizes_of_value = (inputs, *config.value_hidden_sizes, 1)
-        self.value = MlpNetwork(sizes_of_value, config.activation, init) if config.desire_advantage else None
+        init_streams = Streams.from_name(seeds, "initial weights")
+        self.trunk, num_features = trunk(spaces, config.conv_channels, init_streams)
+        self.num_outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+        sizes = num_features, len(self.commands.names), self.num_outputs, config.hidden_sizes
+        self.policy = POLICIES[config.network](*sizes, init_streams, config.activation)
+        value_sizes = (num_features, *config.value_hidden_sizes, 1)
+        self.value = MlpNetwork(value_sizes, config.activation, init_streams) if config.desire_advantage else None
         self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
-        if self.value:
+        if self.value is not None:
             self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
-        self._latest: dict[str, Any] = {}  # norms of gradients and outputs of the latest updates
-        self.discrete = isinstance(spaces.actions, Discrete)
+        # "norms": gradient norms [M] of the latest updates; "outputs": the policy's outputs for the latest minibatch.
+        self._latest: dict[str, Any] = {}
+        self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # networks work in the cube [-1, 1]^A
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
@@ -66,10 +67,11 @@ class Agent(EpisodeAgent):
         for discrete actions only, because the loss of continuous actions does not show it."""
         if not isinstance(self.spaces.actions, Discrete):
             return super().has_collapsed(metrics)
-        uniform = math.log(self.spaces.actions.n)
-        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform:.3f}: the policy is uniform and not"
+        uniform_loss = math.log(self.spaces.actions.n)
+        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
         advice = "look at the command scales (reward_scale, horizon_scale) and lr"
-        return (metrics["policy_loss"] - uniform).abs() < _UNIFORM_WITHIN, f"{text} learning; {advice}"
+        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_WITHIN
+        return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
@@ -90,117 +92,127 @@ class Agent(EpisodeAgent):
         With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. Otherwise return an empty
         dict, also if ``num_val_batches`` is 0 or if steps have no command yet (RCP-A computes advantages in `learn`).
         """
-        discounted = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
-        episodes = [self._episodes(trajectory, discounted, m) for m in range(self.members)]
+        returns_to_go = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
+        episodes = [self._to_episodes(trajectory, returns_to_go, m) for m in range(self.members)]
         metrics = {}
         if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
             metrics["validation_loss"] = self._validation_loss(episodes)
         for m in range(self.members):
             self.memory.add(m, episodes[m])
-        self.commands.widen(discounted, trajectory.returns, trajectory.lengths)
-        self.commands.follow_returns(self.memory, discounted[0], trajectory.lengths)
+        self.commands.widen_scales(returns_to_go, trajectory.returns, trajectory.lengths)
+        self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
         return metrics
 
-    def _episodes(self, trajectory: Trajectory, discounted: Tensor, m: int) -> list[Episode]:
-        """Convert the episodes of member ``m`` to `Episode`, for `EpisodeMemory.add`. ``discounted [T, M, E]`` are
-        returns-to-go."""
-        episodes = []
+    def _to_episodes(self, trajectory: Trajectory, returns_to_go: Tensor, member: int) -> list[Episode]:
+        """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. Each step has the commands that its
+        action fulfilled. ``returns_to_go`` are ``[T, M, E]``."""
+        m, episodes = member, []
         lengths, returns = trajectory.lengths[m].tolist(), trajectory.returns[m].tolist()
-        for e, (length, total) in enumerate(zip(lengths, returns, strict=True)):
+        for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, m, e],
                 "action": trajectory.action[:length, m, e],
-                "rtg": discounted[:length, m, e],
-                "cum_rew": torch.full((length,), total),
-                "horizon": torch.arange(length, 0, -1, dtype=torch.float32),
+                "rtg": returns_to_go[:length, m, e],
+                "cum_rew": torch.full((length,), episode_return),
+                "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
             extras = {}
-            if self.value:
+            if self.value is not None:
                 steps["reward"] = trajectory.reward[:length, m, e]
+                # `_refresh_advantages` fills these in.
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
                 terminated = trajectory.terminated[length - 1, m, e]
                 extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": terminated.clone()}
-            episodes.append(Episode(steps, total, extras))
+            episodes.append(Episode(steps, episode_return, extras))
         return episodes
 
     def learn(self) -> dict[str, Tensor]:
+        """Make the gradient steps of one epoch on minibatches from memory: of the value network, if there is one, then
+        of the policy. Return means over them, ``{name: [M]}``; ``entropy`` is of the last minibatch."""
         config = self.config
         metrics = {}
-        if self.value:
+        if self.value is not None:
             self._refresh_advantages()
-            updates = max(1, config.num_grad_steps // config.val_func_update_interval)
-            metrics["value_loss"] = self._descend(self.optimizers[1], updates, self._value_loss)
+            num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
+            metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
             metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()
             pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
             metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
         metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
         metrics["grad_norm"] = torch.stack(self._latest["norms"], 1).mean(1)
-        if self.discrete:
+        if self.is_discrete:
             metrics["entropy"] = entropy(self._latest["outputs"] * config.action_noise)
         return metrics
 
     def status(self) -> dict[str, Tensor]:
+        """Return learning rate, steps in memory, and the range of returns in memory, ``{tag: [M]}``."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
     def _return_range(self) -> dict[str, Tensor]:
         """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
         return-to-go. Empty if no command is a return."""
-        names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]
+        names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]  # settings allow at most one
         if not names:
             return {}
+        # The return-to-go of an episode's first step is its return.
         returns = [self.memory.fields[names[0]][m][self.memory.first_slots(m)] for m in range(self.members)]
-        ends = {"min": torch.amin, "max": torch.amax}
         return {
-            f"command/return_seen_{name}": torch.stack([end(member_returns) for member_returns in returns])
-            for name, end in ends.items()
+            "command/return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
+            "command/return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
         }
 
-    def _descend(self, optimizer: Adam, updates: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """Take ``updates`` gradient steps on minibatches from memory and return the mean reported loss ``[M]``.
-        ``loss_of`` maps the ``slots [M, B]`` of a minibatch to the loss to descend and the loss to report, ``[M]``
-        each."""
-        config, losses, norms = self.config, [], []
-        for slots in self.memory.sample(self.streams, updates, config.batch_size, config.sample_by):
-            loss, plain = loss_of(slots)
+    def _descend(
+        self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """Take ``num_updates`` gradient steps on minibatches from memory. Return the mean reported loss ``[M]``, and
+        keep the gradient norms in ``_latest``. ``loss_function`` maps the ``slots [M, B]`` of a minibatch to the loss
+        to descend and the loss to report, ``[M]`` each."""
+        config, reported_losses, norms = self.config, [], []
+        for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
+            loss, reported_loss = loss_function(slots)
             optimizer.zero_grad()
             loss.sum().backward()
             norms.append(clip_gradients(optimizer.param_groups[0]["params"], config.max_grad_norm))
             optimizer.step()
-            losses.append(plain)
+            reported_losses.append(reported_loss)
         self._latest["norms"] = norms
-        return torch.stack(losses).mean(0)
+        return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        config = self.config
-        weighted_by = ["advantage" if config.desire_advantage else "cum_rew"] if config.expo_weighting else []
-        obs, action, *rest = self.memory.gather(slots, ["obs", "action", *self.commands.names, *weighted_by])
-        loss = self._fit_loss(obs, action, rest[: len(self.commands.names)])
-        plain = loss.detach().mean(1)
-        if weighted_by:
-            loss = loss * exponential_weights(rest[-1], config.beta, config.max_weight)
-        return loss.mean(1), plain
+        """Return the policy's mean loss ``[M]`` on a minibatch ``slots [M, B]``: with exponential weights, if they are
+        on (to descend), and without weights or gradient (to report)."""
+        config, command_names = self.config, self.commands.names
+        obs, action, *command = self.memory.gather(slots, ["obs", "action", *command_names])
+        loss = self._fit_loss(obs, action, command)
+        unweighted_loss = loss.detach().mean(1)
+        if config.expo_weighting:
+            (score,) = self.memory.gather(slots, ["advantage" if config.desire_advantage else "cum_rew"])
+            loss = loss * exponential_weights(score, config.beta, config.max_weight)
+        return loss.mean(1), unweighted_loss
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Return the policy's loss ``[M, B]`` on recorded actions: cross-entropy if discrete, otherwise the squared
-        error in units of half the action range. ``command`` is a list of C numbers ``[M, B]``."""
+        error in units of half the action range. ``command`` is a list of C numbers ``[M, B]``. Keep the policy's
+        outputs in ``_latest``."""
         outputs = self(obs, torch.stack(command, dim=-1))
         self._latest["outputs"] = outputs.detach()
-        if self.discrete:
+        if self.is_discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
-        """Return the policy's mean loss ``[M]`` on steps sampled from each member's new ``episodes``."""
-        config = self.config
-        names, batches = ["obs", "action", *self.commands.names], []
-        for fresh, generator in zip(episodes, self.streams.fork().generators, strict=True):
-            values = [torch.cat([episode.steps[name] for episode in fresh]) for name in names]
-            indices = torch.randint(len(values[0]), (config.num_val_batches * config.batch_size,), generator=generator)
-            batches.append([value[indices] for value in values])
-        obs, action, *command = [torch.stack(rows) for rows in zip(*batches, strict=True)]
+        """Return the policy's mean loss ``[M]`` on steps sampled from each member's new ``episodes``. The streams of
+        training do not advance."""
+        num_samples = self.config.num_val_batches * self.config.batch_size
+        names, member_batches = ["obs", "action", *self.commands.names], []
+        for member_episodes, generator in zip(episodes, self.streams.fork().generators, strict=True):
+            columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for name in names]
+            rows = torch.randint(len(columns[0]), (num_samples,), generator=generator)
+            member_batches.append([column[rows] for column in columns])
+        obs, action, *command = [torch.stack(columns) for columns in zip(*member_batches, strict=True)]
         return self._fit_loss(obs, action, command).mean(1)
 
     @torch.no_grad()
@@ -208,56 +220,71 @@ class Agent(EpisodeAgent):
         """Recompute value, value target and advantage of every step in memory with the current value network, then
         update the advantage command."""
         config, memory = self.config, self.memory
-        scale = self._value_scale()
-        values = self._values(memory.column("obs"))
-        last = self._values([torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes])
-        for m, returns in enumerate(memory.column("rtg")):
-            terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
-            last[m] = last[m] * scale[m] * ~terminated * float(config.bootstrap_truncation)
-            # At a time limit the network may extrapolate (a lander can climb for ever), and bootstrapping from an
-            # extrapolated value amplifies its error. So values are clamped to the returns in memory.
-            values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
-            last[m] = last[m].clamp(returns.min().clamp(max=0), returns.max().clamp(min=0))
+        values, final_values = self._clamped_values()
         memory.set_column("value", torch.cat(values))
-        # Episodes side by side, [T, N], ordered by member.
+        # All episodes side by side, padded, [T, N], ordered by member.
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
         columns = (memory.column("reward"), values)
         reward, value = (pad_sequence(torch.cat(column).split(lengths)) for column in columns)
         remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)
-        real = remaining_steps > 0
-        next_value = torch.where(remaining_steps == 1, torch.cat(last), value.roll(-1, 0))
-        traces = [config.td_lambda if on else 1.0 for on in (config.use_lambda_td, config.advantage_target == "lambda")]
-        targets = {trace: lambda_returns(reward, next_value, real, config.discount, trace) for trace in set(traces)}
-        memory.set_column("value_target", targets[traces[0]].T[real.T])
-        advantage = targets[traces[1]] - value
+        valid = remaining_steps > 0
+        is_last = remaining_steps == 1
+        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
+        # A lambda of 1 gives the discounted return.
+        target_lambda = config.td_lambda if config.use_lambda_td else 1.0
+        advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
+        lambdas = {target_lambda, advantage_lambda}
+        returns = {trace: lambda_returns(reward, next_value, valid, config.discount, trace) for trace in lambdas}
+        # Transposed, so that a mask selects episode after episode.
+        memory.set_column("value_target", returns[target_lambda].T[valid.T])
+        advantage = returns[advantage_lambda] - value
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
-        memory.set_column("advantage", advantage.T[real.T])
-        self.commands.follow_advantages(memory.column("advantage"))
+        memory.set_column("advantage", advantage.T[valid.T])
+        self.commands.update_from_advantages(memory.column("advantage"))
+
+    def _clamped_values(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return each member's values of all steps in memory, ``[steps]``, and of the final observations,
+        ``[episodes]``, which are 0 after termination and without ``bootstrap_truncation``. They are in units of reward.
+
+        At a time limit the network may extrapolate (a lander can climb for ever), and bootstrapping from an
+        extrapolated value amplifies its error. So values are clamped to the returns in memory.
+        """
+        memory, scale = self.memory, self._value_scale()
+        values = self._values(memory.column("obs"))
+        final_obs = [torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes]
+        final_values = self._values(final_obs)
+        for m, returns in enumerate(memory.column("rtg")):
+            terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
+            final_value = final_values[m] * scale[m] * ~terminated * float(self.config.bootstrap_truncation)
+            values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
+            final_values[m] = final_value.clamp(returns.min().clamp(max=0), returns.max().clamp(min=0))
+        return values, final_values
 
     def _value_scale(self) -> Tensor:
         """Return the factor ``[M]`` from the value network's output to units of reward."""
-        return self.commands.return_reach / REACH
+        return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
         """Return the value network's outputs ``[n_m]`` for each member's observations ``[n_m, *O]``.
 
         Chunks have one fixed shape, because a matrix product may round a row differently in a batch of another length.
         """
-        assert self.value
-        chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)
-        rows = stack_padded(obs, chunks * _VALUE_CHUNK)
-        out = torch.cat([self._value(part) for part in rows.split(_VALUE_CHUNK, dim=1)], dim=1)
-        return [out[m, : len(values)] for m, values in enumerate(obs)]
+        assert self.value is not None
+        num_chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)  # rounded up
+        padded_obs = stack_padded(obs, num_chunks * _VALUE_CHUNK)
+        values = torch.cat([self._value(chunk) for chunk in padded_obs.split(_VALUE_CHUNK, dim=1)], dim=1)
+        return [values[m, : len(member_obs)] for m, member_obs in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
-        """Return values ``[M, B]`` in units of `_value_scale`. No gradient flows into the trunk, which images share
-        with the policy."""
-        assert self.value
+        """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`. No gradient flows into the trunk,
+        which the policy trains."""
+        assert self.value is not None
         return self.value(self.trunk(obs).detach()).squeeze(-1)
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean squared error ``[M]`` of values in units of `_value_scale`, with and without gradient."""
+        """Return the value network's loss on a minibatch ``slots [M, B]``: the mean squared error ``[M]`` in units of
+        `_value_scale`, with gradient (to descend) and without (to report)."""
         obs, target = self.memory.gather(slots, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
@@ -269,12 +296,15 @@ class Agent(EpisodeAgent):
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `training_state`. Raises StateError if its episodes do not fit the spaces."""
         shape, spaces = (1, 1, 1), self.spaces
         obs = torch.zeros(*shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         action = torch.zeros(*shape, *spaces.action_shape, dtype=spaces.action_dtype)
         number, flag = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
-        step = Trajectory(obs, action, number, flag, flag, flag, obs[0], number[0])
-        self.memory.load_state_dict(state["memory"], self._episodes(step, number, 0)[0])
+        # An example of an episode, of one step, to check the saved episodes against.
+        trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
+        (example,) = self._to_episodes(trajectory, number, 0)
+        self.memory.load_state_dict(state["memory"], example)
         self.streams.set_state(state["streams"])
 
 
@@ -293,26 +323,31 @@ class CommandedPolicy(Policy):
         if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
             draws.append((Streams.normal, {"command": (envs,)}))
         if sample:
-            draws.append((Streams.gumbel if agent.discrete else Streams.normal, {"action": (envs, agent.outputs)}))
-        self.floor = agent.config.policy_floor if sample and agent.discrete else 0.0
+            sampler = Streams.gumbel if agent.is_discrete else Streams.normal
+            draws.append((sampler, {"action": (envs, agent.num_outputs)}))
+        self.floor = agent.config.policy_floor if sample and agent.is_discrete else 0.0
         if self.floor:
             draws.append((Streams.uniform, {"floor": (envs, 2)}))
         self.noise = NoiseBlocks(streams, draws)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Return actions ``[M, E]`` int64 or ``[M, E, A]`` for ``obs [M, E, *O]`` and the current commands."""
         noise = self.noise.next()
         if "command" in noise:
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
-        outputs, strength = self.agent(obs, self.command), self.agent.config.action_noise
-        if self.agent.discrete:
-            actions = (outputs * strength + noise["action"] if self.sample else outputs).argmax(-1)
+        outputs, action_noise = self.agent(obs, self.command), self.agent.config.action_noise
+        if self.agent.is_discrete:
+            if self.sample:
+                outputs = outputs * action_noise + noise["action"]
+            action = outputs.argmax(-1)
             if self.floor:
-                whether, uniform_action = noise["floor"].unbind(-1)
-                actions = torch.where(whether < self.floor, (uniform_action * self.agent.outputs).long(), actions)
-            return actions
+                floor_uniform, action_uniform = noise["floor"].unbind(-1)
+                random_action = (action_uniform * self.agent.num_outputs).long()
+                action = torch.where(floor_uniform < self.floor, random_action, action)
+            return action
         if self.sample:
-            outputs = outputs + _CONTINUOUS_NOISE * strength * noise["action"]
+            outputs = outputs + _CONTINUOUS_NOISE * action_noise * noise["action"]
         # A diverged member must not end the run of all members by an action that is not a number.
         return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
 

@@ -9,17 +9,19 @@ from models.agents.command_conditioned.config import Config
 from models.memory import EpisodeMemory
 from models.streams import Streams
 
-COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")
-REACH = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
+COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")  # return-to-go, whole return, steps left, advantage
+SCALED_LIMIT = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
 _USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # names for users
 
 
 class Commands(nn.Module):
-    """The distribution of each member's next commands. A command is C numbers in raw units, called ``names``.
+    """The distribution of each member's next commands. A command is C numbers in raw units; ``names`` are their names,
+    from `COMMANDS`, and ``column`` maps a name to its index.
 
     ``mean`` and ``spread [M]`` are the mean and standard deviation of the return or advantage, ``horizon [M]`` is the
-    number of steps. The reaches ``[M]`` say how large returns, horizons and advantages get; ``scale [M, C]`` is the
-    factor on each command before it enters the network. ``max_return`` is the largest possible return, None if unknown.
+    number of steps. The reaches ``[M]`` are the magnitudes that returns, horizons and advantages can have, for
+    automatic scales. ``scale [M, C]`` is the factor on each command before it enters the network. ``max_return`` is the
+    largest possible return, None if unknown.
     """
 
     mean: Tensor
@@ -47,19 +49,21 @@ class Commands(nn.Module):
         advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. ``overrides``
         replaces commands by their names for users, such as ``{"return": 250.0}``.
         """
-        best = self.config.command_source == "best"
-        samples = self.sample_value(streams.uniform(envs) if best else streams.normal(envs), exact)
-        if best and self.max_return is not None:
+        is_uniform = self.config.command_source == "best"
+        samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
+        if is_uniform and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         for name in self.names:
-            if _USER_NAMES[name] in overrides:
-                values[name] = torch.full_like(samples, overrides[_USER_NAMES[name]])
+            user_name = _USER_NAMES[name]
+            if user_name in overrides:
+                values[name] = torch.full_like(samples, overrides[user_name])
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
         """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
-        return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * (torch.zeros_like(noise) if exact else noise)
+        deviation = torch.zeros_like(noise) if exact else noise
+        return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * deviation
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
         """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
@@ -73,20 +77,20 @@ class Commands(nn.Module):
             command[..., self.column["horizon"]].sub_(1).clamp_(min=1)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, ``[M]`` each."""
+        """Return the mean of the current exploration commands by their names for users, copies ``[M]``."""
         return {_USER_NAMES[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:
-        """Split ``command [M, E, C]`` into numbers ``[M, E]`` by their names for users."""
+        """Split ``command [M, E, C]`` into numbers by their names for users, copies ``[M, E]``."""
         return {_USER_NAMES[name]: command[..., column].clone() for name, column in self.column.items()}
 
-    def follow_returns(self, memory: EpisodeMemory, fresh_returns: Tensor, lengths: Tensor) -> None:
+    def update_from_returns(self, memory: EpisodeMemory, new_returns: Tensor, lengths: Tensor) -> None:
         """Update mean, spread and horizon of the next commands after new episodes, which are in ``memory`` already.
-        ``fresh_returns`` and ``lengths [M, E]`` are the new episodes' discounted returns and lengths.
+        ``new_returns`` and ``lengths [M, E]`` are the new episodes' discounted returns and lengths.
 
-        UDRL: mean return, standard deviation and mean length of the `last_few` best episodes in memory (paper, section
-        2.2). RCP-R: maximum and standard deviation of ``fresh_returns``, and the mean length of the 5 best of these.
-        RCP-A: the same horizon; mean and spread are set by `follow_advantages`.
+        UDRL: mean return, standard deviation and mean length of the ``last_few`` best episodes in memory (paper,
+        section 2.2). RCP-R: maximum and standard deviation of ``new_returns``, and the mean length of the 5
+        best of these. RCP-A: the same horizon; `update_from_advantages` sets mean and spread.
         """
         config = self.config
         for m in range(len(lengths)):
@@ -96,41 +100,45 @@ class Commands(nn.Module):
                 mean, spread = scores.mean(), scores.std(correction=0)
                 horizon = sum(map(len, best)) / len(best)
             else:
-                scores = fresh_returns[m]
+                scores = new_returns[m]
                 mean, spread = scores.max(), scores.std(correction=0)
-                horizon = float(lengths[m][scores.topk(min(5, len(scores))).indices].float().mean())
+                best_rows = scores.topk(min(5, len(scores))).indices
+                horizon = float(lengths[m][best_rows].float().mean())
             if config.desire_mu_minus_std:
                 mean = mean - spread
             self.horizon[m] = float(round(horizon))
             if not config.desire_advantage:
                 self.mean[m], self.spread[m] = mean, spread
 
-    def follow_advantages(self, advantages: Sequence[Tensor]) -> None:
+    def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
         """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The
         mean is their maximum (published) or a quantile."""
         config = self.config
         for m, advantage in enumerate(advantages):
-            deviation = advantage.std(correction=0)
+            std = advantage.std(correction=0)
             if config.advantage_command == "max":
                 self.mean[m] = advantage.max()
             else:
                 rank = max(1, round(config.advantage_quantile * len(advantage)))
                 self.mean[m] = advantage.kthvalue(rank).values
-            self.spread[m] = config.advantage_spread * deviation
-            self.advantage_reach[m] = 0.5 * REACH * deviation.clamp_min(1e-3)
+            self.spread[m] = config.advantage_spread * std
+            # So the scale is 2 / std.
+            self.advantage_reach[m] = 0.5 * SCALED_LIMIT * std.clamp_min(1e-3)
         self.update_scale()
 
-    def widen(self, discounted: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Widen the range that automatic scales cover to new returns-to-go ``discounted [T, M, E]``, ``returns`` and
-        ``lengths [M, E]``. Reaches are powers of two, so that the scales seldom change."""
-        largest = torch.maximum(discounted.abs().amax((0, 2)), returns.abs().amax(1))
-        for reach, maximum in ((self.return_reach, largest), (self.horizon_reach, lengths.amax(1).float())):
+    def widen_scales(self, returns_to_go: Tensor, returns: Tensor, lengths: Tensor) -> None:
+        """Widen the range that automatic scales cover to new ``returns_to_go [T, M, E]``, ``returns`` and ``lengths
+        [M, E]``. Reaches are powers of two, so that the scales seldom change."""
+        max_return = torch.maximum(returns_to_go.abs().amax((0, 2)), returns.abs().amax(1))
+        max_length = lengths.amax(1).float()
+        for reach, maximum in ((self.return_reach, max_return), (self.horizon_reach, max_length)):
             reach.copy_(torch.maximum(reach, torch.exp2(maximum.clamp_min(1e-3).log2().ceil())))
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set the factor on each command: the configured one, or 5 / (reach of the data)."""
+        """Set the factor on each command: the configured one, or `SCALED_LIMIT` / (reach of the data)."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
-            fixed = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
-            self.scale[:, column] = fixed or REACH / reaches.get(name, self.return_reach).clamp_min(1e-3)
+            configured = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
+            reach = reaches.get(name, self.return_reach)
+            self.scale[:, column] = configured or SCALED_LIMIT / reach.clamp_min(1e-3)

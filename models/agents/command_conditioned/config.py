@@ -145,6 +145,7 @@ class Config:
 
     @property
     def schedule(self) -> EpisodeSchedule:
+        """The schedule of training (`EpisodeSchedule`)."""
         return EpisodeSchedule(
             episodes=self.training_rollouts_per_worker,
             gradient_steps=self.num_grad_steps,
@@ -177,6 +178,7 @@ _RCP_A = _RCP | {
 
 
 def validate(config: Config) -> str | None:
+    """Return the error in the settings as one line, or None if there is none."""
     if config.desire_rtg and config.desire_cum_rew:
         return "desire_rtg and desire_cum_rew exclude each other: switch one of them off"
     if not (config.desire_rtg or config.desire_cum_rew or config.desire_horizon or config.desire_advantage):
@@ -185,12 +187,12 @@ def validate(config: Config) -> str | None:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in this combination, each with the reason."""
-    by_advantage, traces = config.desire_advantage, config.use_lambda_td or config.advantage_target == "lambda"
-    by_return = config.desire_rtg or config.desire_cum_rew
-    embedded = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
+    by_advantage, by_return = config.desire_advantage, config.desire_rtg or config.desire_cum_rew
+    uses_lambda = config.use_lambda_td or config.advantage_target == "lambda"
+    only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage
     return reasons_by_setting(
-        (embedded, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
+        (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
         (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),
@@ -198,7 +200,7 @@ def ineffective(config: Config) -> dict[str, str]:
         (config.command_source == "latest", ("last_few",), "command_source is 'latest'"),
         (not config.expo_weighting, ("beta", "max_weight"), "expo_weighting is off"),
         (config.advantage_command == "max", ("advantage_quantile",), "advantage_command is 'max'"),
-        (not traces, ("td_lambda",), "use_lambda_td is off, and advantage_target is 'return'"),
+        (not uses_lambda, ("td_lambda",), "use_lambda_td is off, and advantage_target is 'return'"),
         (not config.clamp_adv_to_max, ("max_adv_clamp_val",), "clamp_adv_to_max is off"),
     )
 

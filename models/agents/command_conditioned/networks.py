@@ -20,20 +20,22 @@ class BehaviorNetwork(Network):
     """
 
     def __init__(
-        self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+        self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
     ):
-        embedded = (("state", inputs), ("command", commands))
-        layers = [Dense(f"{name}_fc.0", size, hidden[0], gain=1.0) for name, size in embedded]
-        layers += [Dense(f"output_fc.{2 * i}", a, b, gain=RELU_GAIN) for i, (a, b) in enumerate(pairwise(hidden))]
+        embeddings = (("state", inputs), ("command", num_commands))
+        layers = [Dense(f"{name}_fc.0", fan_in, hidden[0], gain=1.0) for name, fan_in in embeddings]
+        for i, (fan_in, fan_out) in enumerate(pairwise(hidden)):
+            layers.append(Dense(f"output_fc.{2 * i}", fan_in, fan_out, gain=RELU_GAIN))
         layers.append(Dense(f"output_fc.{2 * (len(hidden) - 1)}", hidden[-1], outputs))
         super().__init__(layers, streams, activation)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        state_w, state_b, command_w, command_b, *rest = self.weights()
-        x = dense(obs, state_w, state_b).tanh() * sigmoid(dense(command, command_w, command_b))
-        for weight, bias in zip(rest[:-2:2], rest[1:-2:2], strict=True):
-            x = self.activation(dense(x, weight, bias))
-        return dense(x, rest[-2], rest[-1])
+        """Return logits or action means ``[M, B, outputs]``."""
+        state_weight, state_bias, command_weight, command_bias, *hidden, weight, bias = self.weights()
+        x = dense(obs, state_weight, state_bias).tanh() * sigmoid(dense(command, command_weight, command_bias))
+        for hidden_weight, hidden_bias in zip(hidden[::2], hidden[1::2], strict=True):
+            x = self.activation(dense(x, hidden_weight, hidden_bias))
+        return dense(x, weight, bias)
 
 
 class HyperNetwork(Network):
@@ -45,33 +47,37 @@ class HyperNetwork(Network):
     """
 
     def __init__(
-        self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+        self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
     ):
         self.widths = (*hidden, outputs)
         layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
-        for i, (a, b) in enumerate(pairwise(self.widths)):
-            # At a command of 0 the generated weight is the generator's bias. Its bound is scaled below, from
-            # 1/sqrt(commands) to a default layer's 1/sqrt(a) times the gain of ReLU.
-            layers.append(Dense(f"weight_fc.{i}", commands, a * b, scale=0.1 * (commands / a) ** 0.5))
-            layers.append(Dense(f"bias_fc.{i}", commands, b, scale=0.1))
+        for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
+            weight_scale = 0.1 * (num_commands / fan_in) ** 0.5
+            layers.append(Dense(f"weight_fc.{i}", num_commands, fan_in * fan_out, scale=weight_scale))
+            layers.append(Dense(f"bias_fc.{i}", num_commands, fan_out, scale=0.1))
         super().__init__(layers, streams, activation)
+        # At a command of 0 the generated weight is the generator's bias. Its bound is scaled here, from
+        # 1/sqrt(num_commands) to a default layer's 1/sqrt(fan_in) times the gain of ReLU.
         with torch.no_grad():
-            for name, view in self.named_weights().items():
-                if name.startswith("weight_fc") and name.endswith("bias"):
-                    fan_in = self.widths[int(name.split(".")[1])]
-                    view.mul_((commands / fan_in) ** 0.5 * RELU_GAIN)
+            views = self.named_weights()
+            for i, fan_in in enumerate(self.widths[:-1]):
+                views[f"weight_fc.{i}.bias"].mul_((num_commands / fan_in) ** 0.5 * RELU_GAIN)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        state_w, state_b, *generators = self.weights()
-        x = dense(obs, state_w, state_b).tanh()
+        """Return logits or action means ``[M, B, outputs]``."""
+        state_weight, state_bias, *generators = self.weights()
+        x = dense(obs, state_weight, state_bias).tanh()
         members, batch = x.shape[:2]
-        for i, (a, b) in enumerate(pairwise(self.widths)):
-            w_w, w_b, b_w, b_b = generators[4 * i : 4 * i + 4]
+        for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
+            # The generated weight is weight_slope * command + weight_offset, and the generated bias likewise.
+            weight_slope, weight_offset, bias_slope, bias_offset = generators[4 * i : 4 * i + 4]
             # One matrix product with the outer products of x and command, so no generated weights are in memory.
             mixed = torch.cat([x, (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)], dim=-1)
-            matrix = torch.cat([w_b.view(members, a, b), w_w.view(members, -1, b)], dim=1)
-            x = dense(mixed, matrix, torch.zeros_like(b_b)) + dense(command, b_w, b_b)
-            if i < len(self.widths) - 2:
+            offset_matrix = weight_offset.view(members, fan_in, fan_out)
+            matrix = torch.cat([offset_matrix, weight_slope.view(members, -1, fan_out)], dim=1)
+            x = dense(mixed, matrix, torch.zeros_like(bias_offset)) + dense(command, bias_slope, bias_offset)
+            is_hidden = i < len(self.widths) - 2
+            if is_hidden:
                 x = self.activation(x)
         return x.view(members, batch, -1)
 
@@ -80,19 +86,21 @@ class GatedNetwork(Network):
     """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``, affine output, torch's initialisation."""
 
     def __init__(
-        self, inputs: int, commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
+        self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
     ):
         layers = []
-        for i, (a, b) in enumerate(pairwise((inputs, *hidden))):
-            layers += [Dense(f"layer_fc.{i}", a, b), Dense(f"gate_fc.{i}", commands, b)]
+        for i, (fan_in, fan_out) in enumerate(pairwise((inputs, *hidden))):
+            layers += [Dense(f"layer_fc.{i}", fan_in, fan_out), Dense(f"gate_fc.{i}", num_commands, fan_out)]
         super().__init__([*layers, Dense("output_fc", hidden[-1], outputs)], streams, activation)
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        x, weights = obs, self.weights()
-        for i in range(0, len(weights) - 2, 4):
-            w, b, gate_w, gate_b = weights[i : i + 4]
-            x = self.activation(dense(x, w, b)) * sigmoid(dense(command, gate_w, gate_b))
-        return dense(x, weights[-2], weights[-1])
+        """Return logits or action means ``[M, B, outputs]``."""
+        *hidden, output_weight, output_bias = self.weights()
+        x = obs
+        for i in range(0, len(hidden), 4):
+            weight, bias, gate_weight, gate_bias = hidden[i : i + 4]
+            x = self.activation(dense(x, weight, bias)) * sigmoid(dense(command, gate_weight, gate_bias))
+        return dense(x, output_weight, output_bias)
 
 
 POLICIES = {"behavior": BehaviorNetwork, "hypernetwork": HyperNetwork, "gated": GatedNetwork}

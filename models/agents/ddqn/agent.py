@@ -39,18 +39,17 @@ class Agent(OffPolicyAgent):
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.member_configs = sample_member_configs(config, seeds)
-        first = self.member_configs[0]
-        self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
-        sizes = [self.obs_size, *first.hidden_sizes, self.actions]
+        first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
+        self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.actions.n
+        sizes = [self.obs_size, *first_config.hidden_sizes, self.num_actions]
         self.network: MLP | DuelingQNetwork = MLP(sizes, config.activation)
         if config.head == "dueling":
             self.network = DuelingQNetwork(config, sizes)
-        start = self.network.initial(lockstep_streams(seeds, "weights"))
-        self.flat_parameters = nn.Parameter(start, requires_grad=False)
-        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
-        self.optimizer = MemberAdam(
-            self.flat_parameters, torch.tensor([member_config.lr for member_config in self.member_configs])
-        )
+        initial_weights = self.network.initial(lockstep_streams(seeds, "weights"))
+        self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
+        self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
+        lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
+        self.optimizer = MemberAdam(self.flat_parameters, lrs)
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
@@ -60,8 +59,8 @@ class Agent(OffPolicyAgent):
             lockstep_streams(seeds, "exploration and replay"),
             [
                 (uniforms, {"explore": (self.envs,)}),
-                (integers_below(self.actions), {"action": (self.envs,)}),
-                (uniforms, {"replay": (config.updates_per_step, first.batch_size)}),
+                (integers_below(self.num_actions), {"action": (self.envs,)}),
+                (uniforms, {"replay": (config.updates_per_step, first_config.batch_size)}),
             ],
         )
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
@@ -69,11 +68,12 @@ class Agent(OffPolicyAgent):
         self.steps = 0
         # From the latest update, for `metrics`: values and TD targets [M, B], gradient [M, D].
         self._latest: dict[str, Tensor] = {}
-        self._action_indices = torch.arange(self.actions).view(1, -1, 1)
+        self._action_indices = torch.arange(self.num_actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
         self._views()
 
     def _views(self) -> None:
+        """Set the attributes that are views of ``flat_parameters`` and ``target_parameters``."""
         self._policy = self.with_weights(self.flat_parameters)
         self._online: Any = self._policy.layers
         self._target: Any = self.network.layers(self.target_parameters)
@@ -83,6 +83,7 @@ class Agent(OffPolicyAgent):
         return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
+        """Begin a step. Return epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
@@ -95,21 +96,24 @@ class Agent(OffPolicyAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
+        """Store the step in the replay buffer, and count finished episodes."""
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        learners = self.learning()
-        if not learners.any():
+        """Make the updates of this step. Return the last one's loss ``[M]``, NaN for members that do not learn yet."""
+        is_learning = self.learning()
+        if not is_learning.any():
             return torch.full((self.members,), torch.nan)
-        learning = None if learners.all() else learners
+        active = None if is_learning.all() else is_learning
         for uniform in self.random_numbers["replay"].unbind(1):
-            loss = self.update(uniform, learning)
-        return loss if learning is None else loss.masked_fill(~learners, torch.nan)
+            loss = self.update(uniform, active)
+        return loss if active is None else loss.masked_fill(~is_learning, torch.nan)
 
     def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
-        """Make a gradient step of the members ``learning [M]`` bool (None: all). Return the loss ``[M]`` before it.
+        """Make a gradient step and a soft target update of the members ``learning [M]`` bool (None: all). Return the
+        loss ``[M]`` before the step.
 
         Uniform numbers ``uniform [M, B]`` choose the minibatch (`ReplayBuffer.sample`).
         """
@@ -118,25 +122,27 @@ class Agent(OffPolicyAgent):
         if self.curiosity is not None:
             reward = reward + self.curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"], learning)
         obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
-        best = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
-        next_q = self.network.forward(self._target, next_obs)[-1].gather(1, best).squeeze(1)
+        best_action = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
+        next_q = self.network.forward(self._target, next_obs)[-1].gather(1, best_action).squeeze(1)
         td_target = torch.addcmul(reward, batch["discount"], next_q, value=self.config.discount)
         activations = self.network.forward(self._online, obs)
         action_mask = (batch["action"].unsqueeze(1) == self._action_indices).float()
-        values = (activations[-1] * action_mask).sum(1)
-        error = values - td_target
-        weighted = error * (1 / uniform.shape[1])
-        gradient, _ = self.network.backward(self._online, obs, activations, action_mask * (2 * weighted).unsqueeze(1))
-        self._latest |= {"values": values, "td_target": td_target, "gradient": gradient}
+        chosen_q = (activations[-1] * action_mask).sum(1)
+        error = chosen_q - td_target
+        weighted_error = error * (1 / uniform.shape[1])
+        q_gradient = action_mask * (2 * weighted_error).unsqueeze(1)
+        gradient, _ = self.network.backward(self._online, obs, activations, q_gradient)
+        self._latest |= {"values": chosen_q, "td_target": td_target, "gradient": gradient}
         self.optimizer.update(gradient, learning)
         if learning is None:
             self.target_parameters.lerp_(self.flat_parameters, self.config.tau)
         else:
-            followed = self.target_parameters.lerp(self.flat_parameters, self.config.tau)
-            self.target_parameters.copy_(torch.where(learning.unsqueeze(1), followed, self.target_parameters))
-        return (weighted * error).sum(1)
+            new_target = self.target_parameters.lerp(self.flat_parameters, self.config.tau)
+            self.target_parameters.copy_(torch.where(learning.unsqueeze(1), new_target, self.target_parameters))
+        return (weighted_error * error).sum(1)
 
     def select(self, members: Tensor) -> None:
+        """Keep only ``members`` (indices ``[M']``). Forget the statistics of the latest minibatch."""
         self.target_parameters = nn.Parameter(self.target_parameters[members], requires_grad=False)
         self._latest.clear()
         super().select(members)
@@ -148,8 +154,8 @@ class Agent(OffPolicyAgent):
         batch_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
             values, td_target = self._latest["values"], self._latest["td_target"]
-            numbers = values.mean(1), explained_variance(values, td_target), norms([self._latest["gradient"]])
-            batch_metrics = dict(zip(names, numbers, strict=True))
+            statistics = values.mean(1), explained_variance(values, td_target), norms([self._latest["gradient"]])
+            batch_metrics = dict(zip(names, statistics, strict=True))
             self._latest.clear()
         return {"train/epsilon": self.epsilon()} | self.mask_non_learners(batch_metrics)
 

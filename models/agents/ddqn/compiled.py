@@ -109,7 +109,7 @@ def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, l
             by_episode,
             by_step,
             agent.obs_size,
-            agent.actions,
+            agent.num_actions,
             np.float32(config.discount),
             np.float32(config.tau),
             config.init_episodes,

@@ -70,6 +70,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
+    """Return the error in the settings as one line, or None if there is none."""
     limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
     for name, limit in limits.items():
         if getattr(config, name) > getattr(config, limit):

@@ -30,34 +30,46 @@ class DuelingQNetwork:
         self.size = sum(part.size for part in self.parts)
 
     def initial(self, streams: Streams) -> Tensor:
+        """Sample initial parameters ``[M, size]`` from each member's stream: features, value, advantage."""
         return torch.cat([part.initial(streams) for part in self.parts], 1)
 
     def layers(self, flat: Tensor) -> list[list[Layer]]:
-        split = flat.split([part.size for part in self.parts], 1)
-        return [part.layers(weights) for part, weights in zip(self.parts, split, strict=True)]
+        """Return the layers of each of the three networks as views of ``flat [M, size]``."""
+        part_weights = flat.split([part.size for part in self.parts], 1)
+        return [part.layers(weights) for part, weights in zip(self.parts, part_weights, strict=True)]
 
     def forward(self, layers: list[list[Layer]], x: Tensor) -> list[Any]:
-        """Return the traces of features, value and advantage, then the action values ``[M, A, B]``."""
-        feature_trace = self.features.forward(layers[0], x)
-        value = self.value.forward(layers[1], feature_trace[-1])
-        advantage = self.advantage.forward(layers[2], feature_trace[-1])
-        mean = advantage[-1].mean(1, keepdim=True)
+        """Run the network on ``x [M, O, B]``. Return the activations of the feature, value and advantage networks, then
+        the action values ``[M, A, B]``."""
+        feature_layers, value_layers, advantage_layers = layers
+        feature_activations = self.features.forward(feature_layers, x)
+        features = feature_activations[-1]
+        value_activations = self.value.forward(value_layers, features)
+        advantage_activations = self.advantage.forward(advantage_layers, features)
+        value, advantage = value_activations[-1], advantage_activations[-1]
+        mean = advantage.mean(1, keepdim=True)
         if self.over_batch:
             mean = mean.mean(2, keepdim=True)
-        return [feature_trace, value, advantage, value[-1] + advantage[-1] - mean]
+        return [feature_activations, value_activations, advantage_activations, value + advantage - mean]
 
     def backward(
         self, layers: list[list[Layer]], x: Tensor, activations: list[Any], gradient: Tensor
     ) -> tuple[Tensor, None]:
-        feature_trace, value, advantage, _ = activations
-        summed = gradient.sum(1, keepdim=True)
-        of_value, value_input_grad = self.value.backward(layers[1], feature_trace[-1], value, summed, inputs=True)
-        mean_gradient = summed / gradient.shape[1]
+        """Backpropagate ``gradient [M, A, B]``, d loss / d action values. Return d loss / d parameters ``[M, size]``,
+        and None in place of d loss / d x of `MLP.backward`. ``activations`` is the result of `forward`."""
+        feature_layers, value_layers, advantage_layers = layers
+        feature_activations, value_activations, advantage_activations, _ = activations
+        features, num_actions = feature_activations[-1], gradient.shape[1]
+        value_out = gradient.sum(1, keepdim=True)  # d loss / d value
+        value_gradient, value_in = self.value.backward(
+            value_layers, features, value_activations, value_out, inputs=True
+        )
+        mean_gradient = value_out / num_actions
         if self.over_batch:
             mean_gradient = mean_gradient.mean(2, keepdim=True)
-        of_advantage, also = self.advantage.backward(
-            layers[2], feature_trace[-1], advantage, gradient - mean_gradient, inputs=True
+        advantage_gradient, advantage_in = self.advantage.backward(
+            advantage_layers, features, advantage_activations, gradient - mean_gradient, inputs=True
         )
-        assert value_input_grad is not None and also is not None
-        of_features, _ = self.features.backward(layers[0], x, feature_trace, value_input_grad + also)
-        return torch.cat([of_features, of_value, of_advantage], 1), None
+        assert value_in is not None and advantage_in is not None  # d loss / d features, by each path
+        feature_gradient, _ = self.features.backward(feature_layers, x, feature_activations, value_in + advantage_in)
+        return torch.cat([feature_gradient, value_gradient, advantage_gradient], 1), None

@@ -9,14 +9,21 @@ from torch import Tensor
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import States, Transitions
-from models.agents.model_generalisation.imagination import Imagination, Latent, ModelSpec, Perfect, Simple, imagined
+from models.agents.model_generalisation.imagination import (
+    Imagination,
+    LatentModel,
+    ModelSpec,
+    PerfectModel,
+    SimpleModel,
+    imagined_update,
+)
 from models.agents.model_generalisation.values import (
     ActionValues,
     Update,
-    compiled,
+    compile_function,
     exploration_noise,
     explore,
-    replayed,
+    replay_update,
 )
 from models.contract import Policy, StepAgent
 from models.losses import entropy, explained_variance
@@ -27,7 +34,8 @@ from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
-_BLOCK, _NUMBERS = 128, 1 << 16  # largest number of steps in a block of noise; about the numbers per member in it
+# A block of noise has at most _MAX_STEPS steps, and for a member about _MAX_NUMBERS numbers.
+_MAX_STEPS, _MAX_NUMBERS = 128, 1 << 16
 
 
 class Agent(StepAgent):
@@ -54,62 +62,66 @@ class Agent(StepAgent):
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds, self.device = config, spaces, list(seeds), device
         self.acts_on_stale, self.updates_per_step = config.acts_on_stale, config.updates_per_step
-        self.obs_size, self.actions = spaces.obs_shape[0], spaces.actions.n
-        self.starts = config.rollout_batch_size or config.batch_size
-        bits, members = _has_bits(config, spaces), len(self.seeds)
-        spec = ModelSpec(self.obs_size, self.actions, bits, self.starts, self.seeds, device)
+        self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.actions.n
+        self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
+        has_bits, members = _has_bits(config, spaces), len(self.seeds)
+        spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
         self.model: Any = Imagination(self.obs_size)
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
-            self.model = Perfect(dynamics, self.obs_size, self.starts)
+            self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
             self.replay_buffer = States(config.buffer_size, members, dynamics, device)
         else:
             if config.model != "none":
-                self.model = Simple(config, spec) if config.model == "simple" else Latent(config, spec)
-            columns = Transitions.layout(self.obs_size, self.actions, bits)
+                self.model = SimpleModel(config, spec) if config.model == "simple" else LatentModel(config, spec)
+            columns = Transitions.layout(self.obs_size, self.num_actions, has_bits)
             self.replay_buffer = Transitions(columns, config.buffer_size, members, device)
-        self.values = ActionValues(config, self.model.size, self.actions, seeds, device)
-        self._optimizers = [opt for opt in (self.values.optimizer, self.model.optimizer) if opt is not None]
-        self._improve = compiled(self._gradient, device) if config.compile else self._gradient
-        self.noise = self._noise()
+        self.values = ActionValues(config, self.model.size, self.num_actions, seeds, device)
+        optimizers = (self.values.optimizer, self.model.optimizer)
+        self._optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
+        self._compute_update = compile_function(self._values_update, device) if config.compile else self._values_update
+        self.noise = self._noise_blocks()
         self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
-        self._sums: dict[str, Tensor] = {}
-        self._acting_q: list[Tensor] = []  # values [M, 1, A] of the latest steps
-        self._updates = 0
-        self._latest: Update | None = None  # None if there was none since the last call of `metrics`
+        # For `metrics`, since its last call: sums of losses [M] by name, values [M, 1, A] of each step, the number of
+        # updates, and the latest update, if any.
+        self._loss_sums: dict[str, Tensor] = {}
+        self._acting_q: list[Tensor] = []
+        self._num_updates = 0
+        self._latest: Update | None = None
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
 
-    def _noise(self) -> NoiseBlocks:
+    def _noise_blocks(self) -> NoiseBlocks:
         """Return the random numbers of every step, by name. ``rows`` and ``starts`` sample from the replay buffer,
-        ``act`` and ``imagined`` are for exploration. Other names are the model's methods that need them. All but
+        ``act`` and ``imagined`` are for exploration. Other names are the model's methods that need them. All except
         ``act`` and ``encode`` have a leading axis of the step's updates."""
-        config, updates = self.config, (self.config.updates_per_step,)
-        rollout = (*updates, config.rollout_length)
-        draw, count = exploration_noise(config, self.actions)
-        draw_shapes: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
-        draw_shapes[Streams.uniform]["rows"] = (*updates, config.batch_size)
-        draw_shapes.setdefault(draw, {})["act"] = (1, count)
+        config, update_axis = self.config, (self.config.updates_per_step,)
+        rollout_axes = (*update_axis, config.rollout_length)
+        explore_sampler, count = exploration_noise(config, self.num_actions)
+        shapes_by_sampler: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
+        shapes_by_sampler[Streams.uniform]["rows"] = (*update_axis, config.batch_size)
+        shapes_by_sampler.setdefault(explore_sampler, {})["act"] = (1, count)
         if config.model != "none":
-            draw_shapes[draw]["imagined"] = (*rollout, self.starts, count)
+            shapes_by_sampler[explore_sampler]["imagined"] = (*rollout_axes, self.num_rollouts, count)
             if config.rollout_batch_size is not None:
-                draw_shapes[Streams.uniform]["starts"] = (*updates, self.starts)
-        leading = {"encode": (), "fit": updates, "begin": updates, "step": rollout}
-        model_shapes = {name: (*leading[name], *shape) for name, shape in self.model.noise.items()}
-        draw_shapes.setdefault(self.model.draw, {}).update(model_shapes)
-        random_numbers = sum(prod(shape) for shapes in draw_shapes.values() for shape in shapes.values())
+                shapes_by_sampler[Streams.uniform]["starts"] = (*update_axis, self.num_rollouts)
+        leading_axes = {"encode": (), "fit": update_axis, "begin": update_axis, "step": rollout_axes}
+        model_shapes = {name: (*leading_axes[name], *shape) for name, shape in self.model.noise_shapes.items()}
+        shapes_by_sampler.setdefault(self.model.sample_noise, {}).update(model_shapes)
+        numbers_per_step = sum(prod(shape) for shapes in shapes_by_sampler.values() for shape in shapes.values())
         # Depends on shapes only, so that a member's numbers do not depend on the number of members.
-        steps = max(1, min(_BLOCK, _NUMBERS // random_numbers))
-        return NoiseBlocks(
-            Streams.from_name(self.seeds, "model generalisation"), list(draw_shapes.items()), steps, self.device
-        )
+        steps = max(1, min(_MAX_STEPS, _MAX_NUMBERS // numbers_per_step))
+        streams = Streams.from_name(self.seeds, "model generalisation")
+        return NoiseBlocks(streams, list(shapes_by_sampler.items()), steps, self.device)
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
+        """Return whether the agent needs the environment itself as its model."""
         return config.model == "perfect"
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Begin a step. Return exploring actions ``[M, 1]`` for ``obs [M, 1, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
@@ -122,25 +134,31 @@ class Agent(StepAgent):
         return Greedy(self, streams)
 
     def visit(self, state: Tensor) -> None:
+        """Store the environment's state ``[M, 1, K]``, if the model is the environment itself."""
         if isinstance(self.replay_buffer, States):
             self.replay_buffer.visit(state)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
+        """Store the transition, unless the replay buffer holds states (`visit`). Count finished episodes."""
         if isinstance(self.replay_buffer, Transitions):
             self.replay_buffer.observe(obs, action, next_obs, reward, discount != 0)
         self.episodes += done.sum(1)
 
     @property
     def first_update(self) -> int:
+        """The number of the step after which the first update follows."""
         return self.config.first_update + 1
 
     def learning(self) -> Tensor:
+        """Return whether members have made enough steps to learn, ``[M]`` bool, equal for all members."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
+        """Copy weights to the target network if it is time, and make the updates of this step. Return the last one's
+        loss of the action values ``[M]``, NaN before the first update."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         if (self.steps - 1) % self.config.target_update_frequency == 0:
@@ -148,40 +166,43 @@ class Agent(StepAgent):
         for update in range(self.config.updates_per_step):
             losses = self.update(self.numbers_of_update(update))
             for name, loss in losses.items():
-                self._sums[name] = self._sums[name] + loss if name in self._sums else loss
-            self._updates += 1
+                self._loss_sums[name] = self._loss_sums[name] + loss if name in self._loss_sums else loss
+            self._num_updates += 1
         return losses["loss"]
 
     def numbers_of_update(self, update: int) -> dict[str, Tensor]:
-        """Return the random numbers of one update of the current step."""
-        return {name: part[:, update] for name, part in self.random_numbers.items() if name not in ("act", "encode")}
+        """Return the random numbers of the update with index ``update`` in the current step, ``{name: [M, ...]}``."""
+        return {name: block[:, update] for name, block in self.random_numbers.items() if name not in ("act", "encode")}
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Update the model, then the values, with the ``random_numbers`` of `numbers_of_update`. Return losses ``[M]``
-        by name."""
+        """Update the model, then the action values, with the ``random_numbers`` of `numbers_of_update`. Return the
+        model's losses by name and the action values' ``loss``, ``[M]`` each."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))
         if "starts" in random_numbers:
             batch = self.replay_buffer.batch(random_numbers["starts"])
-        self._latest = self._improve(batch, random_numbers)
+        self._latest = self._compute_update(batch, random_numbers)
         self.values.optimizer.update([self._latest.gradient])
         # A captured graph overwrites these tensors in its next replay.
         return losses | {"loss": self._latest.loss.clone()}
 
-    def _gradient(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
+    def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
+        """Compute the update of the action values: from ``batch`` itself or, with a model, from imagined rollouts."""
         if self.config.model == "none":
-            return replayed(self.values, batch)
-        return imagined(self.values, self.model, batch, random_numbers)
+            return replay_update(self.values, batch)
+        return imagined_update(self.values, self.model, batch, random_numbers)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return means ``[M]`` since the last call by tag: the model's losses, the values and entropy of exploration.
-        Explained variance and gradient norm are the latest update's."""
-        means = {f"model/{name}_loss": total / self._updates for name, total in self._sums.items() if name != "loss"}
-        self._sums, self._updates = {}, 0
+        Explained variance and gradient norm are the latest update's. Reset all of them."""
+        model_loss_sums = {name: total for name, total in self._loss_sums.items() if name != "loss"}
+        means = {f"model/{name}_loss": total / self._num_updates for name, total in model_loss_sums.items()}
+        self._loss_sums, self._num_updates = {}, 0
         if self._latest is not None:
-            means["train/explained_variance"] = explained_variance(*self._latest[2:])
-            means["train/grad_norm"] = norms([self._latest.gradient])
+            _, gradient, chosen_q, td_target, weight = self._latest
+            means["train/explained_variance"] = explained_variance(chosen_q, td_target, weight)
+            means["train/grad_norm"] = norms([gradient])
             self._latest = None
         if self._acting_q:
             values = torch.cat(self._acting_q, 1)
@@ -192,9 +213,9 @@ class Agent(StepAgent):
         return means
 
     def status(self) -> dict[str, Tensor]:
-        rate = torch.full((self.members,), self.values.optimizer.lr, dtype=torch.float64)
+        lr = torch.full((self.members,), self.values.optimizer.lr, dtype=torch.float64)
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
-        return {"train/learning_rate": rate, "train/buffer_size": buffer_sizes}
+        return {"train/learning_rate": lr, "train/buffer_size": buffer_sizes}
 
     def training_state(self) -> dict[str, Any]:
         return {
@@ -215,16 +236,16 @@ class Agent(StepAgent):
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
-    """Return whether observations are stored and predicted as bits. Raises SettingError if settings require bits and
-    observations are none, or require numbers and they are bits."""
+    """Return whether observations are stored and predicted as bits. Raises SettingError if settings require bits but
+    observations are numbers, or require numbers but observations are bits."""
     if config.binary_obs and not spaces.binary:
         raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
-    bits = spaces.binary if config.binary_obs is None else config.binary_obs
-    if config.bernoulli_logits and not bits:
+    has_bits = spaces.binary if config.binary_obs is None else config.binary_obs
+    if config.bernoulli_logits and not has_bits:
         raise SettingError("bernoulli_logits is True, but observations are no bits; allowed: false, or null")
-    if bits and config.learn_obs_variance:
+    if has_bits and config.learn_obs_variance:
         raise SettingError("learn_obs_variance is True, but observations are bits; allowed: with binary_obs false")
-    return bits
+    return has_bits
 
 
 class Greedy(Policy):
@@ -235,7 +256,8 @@ class Greedy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first of several equal ones."""
         model, noise = self.agent.model, None
-        if "encode" in model.noise:
-            noise = model.draw(self.streams, obs.shape[1], model.latents.features).to(obs.device)
+        if "encode" in model.noise_shapes:
+            noise = model.sample_noise(self.streams, obs.shape[1], model.latents.num_features).to(obs.device)
         return self.agent.values(model.encode(obs, noise)).argmax(2)

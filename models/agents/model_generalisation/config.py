@@ -8,25 +8,28 @@ Learning", arXiv 2211.02222, and its public code.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from models.agents.model_generalisation.presets import CELLS, GAMES, REGIMES
+from models.agents.model_generalisation.presets import GAMES, REGIMES, TUNED_VALUES
 from models.family import Family, StepSchedule, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
 
-LARGEST_LATENT = 65_536  # numbers of a categorical latent state
+LARGEST_LATENT = 65_536  # largest size of a categorical latent state, in numbers
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    f"{game}_{regime}": {name: of_game | of_regime | cells[f"{game}_{regime}"] for name, cells in CELLS.items()}
-    for game, of_game in GAMES.items()
-    for regime, of_regime in REGIMES.items()
+    f"{game}_{regime}": {
+        name: for_game | for_regime | tuned[f"{game}_{regime}"] for name, tuned in TUNED_VALUES.items()
+    }
+    for game, for_game in GAMES.items()
+    for regime, for_regime in REGIMES.items()
 }
 # Defaults if neither the game nor a preset has a value.
-_USUAL = PRESETS["procmaze_high"]
+_DEFAULT_PRESET = PRESETS["procmaze_high"]
 
 
 @dataclass(frozen=True)
 class Config:
     """Hyperparameters of ER, PerfectModel, SimpleModel, CategoricalLatent and GaussianLatent. Defaults are ER's
-    in the high-data regime on ProcMaze; `IMPLEMENTATIONS` holds the other agents' defaults, presets.py the other cells.
+    in the high-data regime on ProcMaze. `IMPLEMENTATIONS` holds the other agents' defaults, presets.py the values for
+    other environments and regimes.
     """
 
     num_envs: ClassVar[int] = 1  # environments per member
@@ -50,7 +53,9 @@ class Config:
     activation: str = nonlinearity("elu", "Y", ("prelu", "elu", "silu"))
 
     # Values
-    lr: float = setting(_USUAL["ER"]["lr"], "Adam's learning rate for the action values [Y]", above=0, perturbed=True)
+    lr: float = setting(
+        _DEFAULT_PRESET["ER"]["lr"], "Adam's learning rate for the action values [Y]", above=0, perturbed=True
+    )
     adam_beta1: float = setting(0.9, "Adam's decay rate for the gradient's mean [Y]", minimum=0, below=1)
     adam_beta2: float = setting(0.99, "Adam's decay rate for the gradient's square [Y]", minimum=0, below=1)
     adam_eps: float = setting(1e-5, "Adam's epsilon, added outside the square root [Y]", above=0)
@@ -79,7 +84,10 @@ class Config:
         "softmax", "how actions are chosen, also in imagination [Y]", choices=("softmax", "epsilon_greedy")
     )
     softmax_temp: float = setting(
-        _USUAL["ER"]["softmax_temp"], "temperature of the softmax over action values [Y]", above=0, perturbed=True
+        _DEFAULT_PRESET["ER"]["softmax_temp"],
+        "temperature of the softmax over action values [Y]",
+        above=0,
+        perturbed=True,
     )
     epsilon: float = setting(0.1, "epsilon_greedy: probability of a random action", minimum=0, maximum=1)
 
@@ -169,18 +177,22 @@ class Config:
 
     @property
     def acts_on_stale(self) -> bool:
+        """Whether the agent also acts on the last observation of an episode, after its end."""
         return self.faithful_to_paper if self.stale_observation is None else self.stale_observation
 
     @property
     def logit_is_probability(self) -> bool:
+        """Whether `SimpleModel` takes the logit of a bit for its probability."""
         return self.faithful_to_paper if self.bernoulli_logits is None else self.bernoulli_logits
 
     @property
     def epochs(self) -> int:
+        """Number of epochs of a run, rounded up."""
         return -(-self.total_steps // self.steps_per_epoch)
 
     @property
     def first_update(self) -> int:
+        """Number of environment steps before the first update, rounded up to whole epochs."""
         return -(-self.training_start_time // self.steps_per_epoch) * self.steps_per_epoch
 
     @property
@@ -195,7 +207,7 @@ class Config:
         )
 
 
-_OWN: dict[str, dict[str, object]] = {
+_AGENT_SETTINGS: dict[str, dict[str, object]] = {
     "ER": {},
     "PerfectModel": {"model": "perfect", "batch_size": 32},
     "SimpleModel": {"model": "simple", "batch_size": 32},
@@ -208,33 +220,39 @@ _OWN: dict[str, dict[str, object]] = {
         "std_act": "sigmoid2",
     },
 }
-IMPLEMENTATIONS = {name: overrides | _USUAL[name] for name, overrides in _OWN.items()}
+IMPLEMENTATIONS = {name: overrides | _DEFAULT_PRESET[name] for name, overrides in _AGENT_SETTINGS.items()}
 
-OF_LEARNED = names_with(Config, "part", "learned model")
-OF_LATENT = names_with(Config, "part", "latent states")
+LEARNED_MODEL_SETTINGS = names_with(Config, "part", "learned model")
+LATENT_SETTINGS = names_with(Config, "part", "latent states")
 
 
 def preset_game(preset: str) -> str | None:
+    """Return the environment that a preset is for, None for ``shipped``."""
     return preset.rpartition("_")[0] if preset in PRESETS else None
 
 
 def changeable(config: Config) -> tuple[str, ...]:
-    """Return the settings that a resumed run may change: the device, because the CPU draws all random numbers."""
+    """Return the settings that a resumed run may change: the device, because all random numbers are from the CPU."""
     return ("accelerator",)
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in this combination, each with the reason."""
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     model = f"model is {config.model!r}, so "
-    latents, strategy = f"latent_type is {config.latent_type!r}", f"exploration_strat is {config.exploration_strat!r}"
+    latent_type = f"latent_type is {config.latent_type!r}"
+    strategy = f"exploration_strat is {config.exploration_strat!r}"
     return reasons_by_setting(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
-        (config.model in ("none", "perfect"), (*OF_LEARNED, "rollout_batch_size"), f"{model}no model is learned"),
-        (config.model != "latent", tuple(OF_LATENT), f"{model}there are no latent states"),
+        (
+            config.model in ("none", "perfect"),
+            (*LEARNED_MODEL_SETTINGS, "rollout_batch_size"),
+            f"{model}no model is learned",
+        ),
+        (config.model != "latent", tuple(LATENT_SETTINGS), f"{model}there are no latent states"),
         (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
         (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
-        (config.latent_type != "categorical", ("feature_width",), latents),
-        (config.latent_type == "categorical", ("min_std", "std_act"), latents),
+        (config.latent_type != "categorical", ("feature_width",), latent_type),
+        (config.latent_type == "categorical", ("min_std", "std_act"), latent_type),
         (config.exploration_strat != "epsilon_greedy", ("epsilon",), strategy),
         (config.exploration_strat != "softmax", ("softmax_temp",), strategy),
         (
@@ -246,6 +264,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
+    """Return the error in the settings as one line, or None if there is none."""
     if config.model == "latent" and config.binary_obs and config.learn_obs_variance:
         return "learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them"
     if config.model == "latent" and config.latent_type == "categorical":
@@ -265,10 +284,7 @@ FAMILY = Family(
     preset_game=preset_game,
     validate=validate,
     ineffective=ineffective,
-    replaced={
-        "model": "implementation",
-        "epochs": "total_steps",
-    },
+    replaced={"model": "implementation", "epochs": "total_steps"},
     changeable=changeable,
     accelerators=("cpu", "gpu"),
 )

@@ -28,22 +28,25 @@ class Transitions(ReplayBuffer):
     128 actions."""
 
     @staticmethod
-    def layout(obs_size: int, actions: int, bits: bool) -> Columns:
+    def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
+        """Return shape and dtype of the columns, for observations of ``obs_size`` numbers, or bits if ``bits``."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
-        action = ((), torch.int8 if actions <= 128 else torch.int64)
+        action = ((), torch.int8 if num_actions <= 128 else torch.int64)
         return {"obs": obs, "next_obs": obs, "reward": ((), torch.float32), "action": action}
 
     def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, continues: Tensor) -> None:
-        """Insert transitions ``[M, 1, ...]``; ``continues`` is bool."""
+        """Insert transitions ``[M, 1, ...]``. ``continues`` is bool, False after termination."""
         self.add(obs=obs, next_obs=next_obs, reward=reward, action=torch.where(continues, action, ~action))
 
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        coded = rows["action"].to(torch.int64)
-        continues = coded >= 0
+        stored_action = rows["action"].to(torch.int64)
+        continues = stored_action >= 0
         obs, next_obs = (rows[name].to(torch.float32).contiguous() for name in ("obs", "next_obs"))
-        return Batch(obs, next_obs, torch.where(continues, coded, ~coded), rows["reward"], continues.float())
+        return Batch(
+            obs, next_obs, torch.where(continues, stored_action, ~stored_action), rows["reward"], continues.float()
+        )
 
 
 class States(ReplayBuffer):
@@ -52,7 +55,7 @@ class States(ReplayBuffer):
     random numbers passed in."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
-        example_state, self.skip = self._example_state(dynamics)
+        example_state, self.num_skipped = self._example_state(dynamics)
         self.dtype = example_state.dtype
         super().__init__(self.layout(dynamics), capacity, members, device)
 
@@ -65,19 +68,16 @@ class States(ReplayBuffer):
 
     @classmethod
     def layout(cls, dynamics: Any) -> Columns:
-        example_state, skip = cls._example_state(dynamics)
+        """Return shape and dtype of the column of states."""
+        example_state, num_skipped = cls._example_state(dynamics)
         # No whole number in a state exceeds the environment's number of cells, which is at most 10,000.
-        return {
-            "state": (
-                (len(example_state) - skip,),
-                example_state.dtype if example_state.is_floating_point() else torch.int16,
-            )
-        }
+        dtype = example_state.dtype if example_state.is_floating_point() else torch.int16
+        return {"state": ((len(example_state) - num_skipped,), dtype)}
 
     def visit(self, state: Tensor) -> None:
         """Insert states ``[M, 1, K]``."""
-        self.add(state=state[..., self.skip :])
+        self.add(state=state[..., self.num_skipped :])
 
     def batch(self, uniform: Tensor) -> Tensor:
-        """Sample states ``[M, B, K]`` by ``uniform [M, B]`` in [0, 1)."""
-        return F.pad(self.sample(uniform)["state"].to(self.dtype), (self.skip, 0))
+        """Sample states ``[M, B, K]`` by ``uniform [M, B]`` in [0, 1). Seed and time are 0 if they are not stored."""
+        return F.pad(self.sample(uniform)["state"].to(self.dtype), (self.num_skipped, 0))

@@ -21,7 +21,7 @@ REGIMES: dict[str, dict[str, Any]] = {
 }
 
 # Values of each agent, by environment and regime.
-CELLS: dict[str, dict[str, dict[str, Any]]] = {
+TUNED_VALUES: dict[str, dict[str, dict[str, Any]]] = {
     "ER": {
         "procmaze_high": {"lr": 5e-5, "softmax_temp": 0.1},
         "procmaze_low": {"lr": 2.5e-5, "softmax_temp": 1.6},

@@ -29,7 +29,8 @@ _COLLAPSED_BELOW = 1e-6  # entropy below which a policy has collapsed, as a shar
 
 
 class Agent(EpisodeAgent):
-    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and counts of steps."""
+    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and counts of steps, but
+    no episodes."""
 
     action_kinds = (Discrete,)
     takes_images = True
@@ -42,9 +43,9 @@ class Agent(EpisodeAgent):
         self.network = ActorCritic(config, spaces, Streams.from_name(seeds, "initial weights"))
         trained = [*self.network.policy.parameters(), *self.network.trunk.parameters()]
         self.optimizers = [Adam(trained, config.lr, eps=config.adam_eps)]
-        if self.network.critic:
+        if self.network.critic is not None:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
-        self.batch: Batch | None = None
+        self.batch: Batch | None = None  # from `observe`, for the next `learn`
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # steps that each member has learned from
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
@@ -70,23 +71,24 @@ class Agent(EpisodeAgent):
             metrics["advantage_mean"] = batch.by_member(torch.mean, batch.weights)
         if values is not None:
             rows = zip(values, batch.returns, batch.counts, strict=True)
-            metrics["explained_variance"] = torch.stack([explained_variance(v[:n], g[:n]) for v, g, n in rows])
+            variances = [explained_variance(value[:count], returns[:count]) for value, returns, count in rows]
+            metrics["explained_variance"] = torch.stack(variances)
         if config.normalize_advantage:
             batch.weights = batch.by_member(_standardised, batch.weights)
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
         """Return the discounted or, with values and ``gae_lambda``, the TD(lambda) return of every step ``[T, M, E]``.
-        ``values [M, N]`` are the values of the packed steps."""
+        ``values [M, N]`` are the values of the packed steps, None without a value network."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
-        last = torch.zeros_like(trajectory.returns)  # V after each episode, 0 after termination
+        final_value = torch.zeros_like(trajectory.returns)  # V after each episode, 0 after termination
         if config.bootstrap_truncation:
-            last = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
+            final_value = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
         if values is None or config.gae_lambda is None:
-            return discounted_returns(reward, valid, config.discount, last)
-        next_value = unpack(values, valid).roll(-1, 0)
-        next_value = torch.where(trajectory.terminated | trajectory.truncated, last, next_value)
+            return discounted_returns(reward, valid, config.discount, final_value)
+        is_last = trajectory.terminated | trajectory.truncated
+        next_value = torch.where(is_last, final_value, unpack(values, valid).roll(-1, 0))
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
@@ -100,8 +102,8 @@ class Agent(EpisodeAgent):
         if self.config.anneal_lr:
             self._anneal()
         self.member_steps = self.member_steps + torch.tensor(batch.counts)
-        parts = [self._descend(chunk) for chunk in batch.chunks()]
-        lengths = [self._step(optimizer) for optimizer in self.optimizers]
+        chunk_losses = [self._accumulate_gradient(chunk) for chunk in batch.chunks()]
+        grad_norms = [self._step(optimizer) for optimizer in self.optimizers]  # of the policy, then of the critic
         for _ in range(self.config.value_steps):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
@@ -109,20 +111,24 @@ class Agent(EpisodeAgent):
             self._step(self.optimizers[1])
         # Added one by one: the rounding of a sum along an axis depends on its length, and other members may have more
         # chunks.
-        sums = {name: functools.reduce(torch.add, [part[name] for part in parts]) for name in parts[0]}
-        sums["entropy"] = sums["entropy_share"] * math.log(self.network.actions)
-        return sums | {"grad_norm": lengths[0]}
+        names = chunk_losses[0]
+        metrics = {name: functools.reduce(torch.add, [losses[name] for losses in chunk_losses]) for name in names}
+        metrics["entropy"] = metrics["entropy_share"] * math.log(self.network.num_actions)
+        return metrics | {"grad_norm": grad_norms[0]}
 
     def _anneal(self) -> None:
         """Anneal the learning rates linearly to 0 over the run: by epochs or, if the run ends after a number of steps
         (``budget``), by each member's steps. The smaller rate of the two applies."""
-        rates = (self.config.lr, self.config.value_lr or self.config.lr)
-        done = self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs if self.config.epochs else 0.0
-        for optimizer, lr in zip(self.optimizers, rates, strict=False):
-            optimizer.param_groups[0]["lr"] = (1 - done) * lr
+        initial_lrs = (self.config.lr, self.config.value_lr or self.config.lr)
+        done_fraction = 0.0
+        if self.config.epochs:
+            done_fraction = self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
+        for optimizer, initial_lr in zip(self.optimizers, initial_lrs, strict=False):  # maybe no second optimizer
+            optimizer.param_groups[0]["lr"] = (1 - done_fraction) * initial_lr
             if self.budget is not None:
-                remaining_fraction = (1 - self.member_steps.double() / self.budget).clamp(0, 1 - done)
-                optimizer.lr_factor = (remaining_fraction / (1 - done)).float()
+                # The optimizer multiplies its rate by a factor for each member.
+                remaining_fraction = (1 - self.member_steps.double() / self.budget).clamp(0, 1 - done_fraction)
+                optimizer.lr_factor = (remaining_fraction / (1 - done_fraction)).float()
 
     def training_state(self) -> dict[str, Any]:
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
@@ -131,8 +137,9 @@ class Agent(EpisodeAgent):
         if self.config.anneal_lr and "taken" in state:  # older runs did not count steps
             self.member_steps, self.budget = check_like(self.member_steps, state["taken"], "taken"), state["budget"]
 
-    def _descend(self, chunk: Batch) -> dict[str, Tensor]:
-        """Accumulate the gradient of a chunk. Return the chunk's contribution to each mean, ``[M]`` by name."""
+    def _accumulate_gradient(self, chunk: Batch) -> dict[str, Tensor]:
+        """Add a chunk's gradient to the gradients of the parameters. Return the chunk's contribution to the mean losses
+        of `learn`, ``{name: [M]}``."""
         config = self.config
         logits, values = self.network(chunk.obs)
         negative_entropy = entropy_loss(logits, 1.0, chunk.mean_weight)
@@ -147,20 +154,23 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """Take the optimizer's step. Return the gradient's norm ``[M]`` before clipping."""
+        """Take the optimizer's step and reset the gradients. Return their norm ``[M]`` before clipping."""
         (group,), max_norm = optimizer.param_groups, self.config.max_grad_norm
-        norm = norms(gradients(group["params"])) if max_norm is None else clip_gradients(group["params"], max_norm)
+        params = group["params"]
+        norm = norms(gradients(params)) if max_norm is None else clip_gradients(params, max_norm)
         optimizer.step()
         optimizer.zero_grad()
         return norm
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Return whether each member's policy has almost no entropy, ``[M]`` bool, and a message for the user.
+        ``metrics`` is the result of `learn`."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
         return metrics["entropy_share"] < _COLLAPSED_BELOW, f"{text}; a smaller lr or a larger beta may help"
 
 
 def _standardised(values: Tensor) -> Tensor:
-    """Shift and scale ``values [n]`` to mean 0 and standard deviation 1. Equal values become 0."""
+    """Shift and scale ``values [n]`` to mean 0 and (population) standard deviation 1. Equal values become 0."""
     centred = values - values.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
 
@@ -170,13 +180,17 @@ class SoftmaxPolicy(Policy):
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
-        shape = (envs, self.network.actions)
+        shape = (envs, self.network.num_actions)
         self.noise = NoiseBlocks(streams, [(Streams.gumbel, {"action": shape})]) if sample else None
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Return actions ``[M, E]`` int64 for ``obs [M, E, *O]``."""
         logits = self.network.logits(obs)
-        return (logits if self.noise is None else logits + self.noise.next()["action"]).argmax(-1)
+        if self.noise is not None:
+            # The argmax of logits plus Gumbel noise is a sample of their softmax.
+            logits = logits + self.noise.next()["action"]
+        return logits.argmax(-1)
 
 
 class ActorCritic(nn.Module):
@@ -190,31 +204,33 @@ class ActorCritic(nn.Module):
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
-        self.actions, self.shared = spaces.actions.n, config.shared_trunk
-        self.trunk, inputs = trunk(spaces, config.conv_channels, streams)
-        outputs = self.actions + self.shared
-        self.policy = MlpNetwork((inputs, *config.hidden_sizes, outputs), config.activation, streams)
-        separate_critic = config.baseline == "value" and not self.shared
-        sizes = (inputs, *config.value_hidden_sizes, 1)
-        self.critic = MlpNetwork(sizes, config.activation, streams) if separate_critic else None
+        self.num_actions, self.shares_trunk = spaces.actions.n, config.shared_trunk
+        self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
+        outputs = self.num_actions + (1 if self.shares_trunk else 0)
+        self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)
+        has_critic = config.baseline == "value" and not self.shares_trunk
+        sizes = (num_features, *config.value_hidden_sizes, 1)
+        self.critic = MlpNetwork(sizes, config.activation, streams) if has_critic else None
 
     def logits(self, obs: Tensor) -> Tensor:
         """Return logits, ``obs [M, B, *O] -> [M, B, A]``."""
-        return self.policy(self.trunk(obs))[..., : self.actions]
+        return self.policy(self.trunk(obs))[..., : self.num_actions]
 
     def values(self, obs: Tensor) -> Tensor:
         """Return state values, ``obs [M, B, *O] -> [M, B]``."""
         return self._values(self.trunk(obs))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return logits ``[M, B, A]`` and state values ``[M, B]`` (None without a value network)."""
         features = self.trunk(obs)
         outputs = self.policy(features)
-        if self.shared:
+        if self.shares_trunk:
             return outputs[..., :-1], outputs[..., -1]
-        return outputs, self._values(features) if self.critic else None
+        return outputs, None if self.critic is None else self._values(features)
 
     def _values(self, features: Tensor) -> Tensor:
-        if self.shared:
+        """Return state values, ``features [M, B, F] -> [M, B]``."""
+        if self.shares_trunk:
             return self.policy(features)[..., -1]
-        assert self.critic
+        assert self.critic is not None
         return self.critic(features.detach()).squeeze(-1)

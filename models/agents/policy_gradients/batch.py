@@ -47,14 +47,18 @@ class Batch:
 
 
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
-    """Return ``values [T, M, E, ...]`` at ``valid`` steps as ``[M, rows, ...]``: episode after episode, then zeros."""
-    return stack_padded([values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])], rows)
+    """Return ``values [T, M, E, ...]`` at steps ``valid [T, M, E]`` as ``[M, rows, ...]``: episode after episode, then
+    zeros."""
+    # Transposed to [E, T, ...], so that the mask selects one episode after another.
+    member_values = [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
+    return stack_padded(member_values, rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
-    """Return the valid steps of a trajectory as a batch. Its returns and weights are 0, to be filled in later."""
+    """Return the valid steps of a trajectory as a batch. Its returns and weights are 0; the caller fills them in."""
     counts = trajectory.valid.sum((0, 2)).tolist()
-    rows = -(-max(counts) // CHUNK) * CHUNK
+    num_chunks = -(-max(counts) // CHUNK)  # rounded up
+    rows = num_chunks * CHUNK
     obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
     mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
     return Batch(obs, action, torch.zeros_like(mean_weight), torch.zeros_like(mean_weight), mean_weight, counts)
@@ -64,6 +68,6 @@ def unpack(values: Tensor, valid: Tensor) -> Tensor:
     """Undo `table`: put ``values [M, N]`` at the ``valid`` steps of ``[T, M, E]``, zeros elsewhere."""
     out = values.new_zeros(valid.shape)
     for m, row in enumerate(values):
-        where = valid[:, m].T
-        out[:, m].T[where] = row[: int(where.sum())]
+        member_valid = valid[:, m].T  # [E, T], so that the mask selects one episode after another
+        out[:, m].T[member_valid] = row[: int(member_valid.sum())]
     return out

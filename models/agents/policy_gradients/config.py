@@ -93,6 +93,7 @@ class Config:
 
     @property
     def schedule(self) -> EpisodeSchedule:
+        """The schedule of training (`EpisodeSchedule`)."""
         return EpisodeSchedule(
             episodes=self.batch_episodes,
             gradient_steps=1 + self.value_steps,
@@ -103,6 +104,7 @@ class Config:
 
     @property
     def epochs(self) -> int | None:
+        """Number of epochs of a run, rounded up; None if ``max_episodes`` does not limit it."""
         return None if self.max_episodes is None else -(-self.max_episodes // self.batch_episodes)
 
 
@@ -153,11 +155,9 @@ def changeable(config: Config) -> tuple[str, ...]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in this combination, each with the reason."""
-    value_settings, reason = (
-        ("value_lr", "value_hidden_sizes"),
-        f"baseline is {config.baseline!r}, so there is no value network",
-    )
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
+    reason = f"baseline is {config.baseline!r}, so there is no value network"
+    value_settings = ("value_lr", "value_hidden_sizes")
     critic_settings = ("delta", "shared_trunk", "gae_lambda", "value_steps", "bootstrap_truncation")
     return reasons_by_setting(
         (config.shared_trunk, value_settings, "shared_trunk is on, so there is one network"),
@@ -166,9 +166,10 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
+    """Return the error in the settings as one line, or None if there is none."""
     if config.baseline != "value":
-        off = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
-        for name, value in off.items():
+        off_values = {"shared_trunk": False, "gae_lambda": None, "bootstrap_truncation": False, "value_steps": 0}
+        for name, value in off_values.items():
             if getattr(config, name) != value:
                 problem = f"{name} is {getattr(config, name)!r}, but baseline is {config.baseline!r}"
                 return f"{problem}; allowed: a baseline of 'value' (AAC)"

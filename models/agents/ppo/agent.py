@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
-from models.agents.ppo.networks import LIMIT, ActorCritic, Play
+from models.agents.ppo.networks import CLIP_LIMIT, ActorCritic, Play
 from models.contract import InnerAgent
 from models.curiosity import build_curiosity
 from models.layers import exp
@@ -36,7 +36,8 @@ from models.trajectory import gae
 from models.varied import groups, sample_member_configs
 
 _PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and stable-baselines3
-MEASURED = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
+# Statistics of a minibatch, in the order of `Agent.minibatch_statistics`.
+STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
 class Agent(InnerAgent):
@@ -57,46 +58,52 @@ class Agent(InnerAgent):
         self.member_configs = sample_member_configs(config, seeds)
         members, self.envs = len(seeds), config.num_envs
         self.network = ActorCritic(config, self.member_configs[0], spaces)
-        self.flat_parameters = nn.Parameter(
-            self.network.initial(Streams.from_name(seeds, "weights")), requires_grad=False
-        )
-        rates, per_member = [member_config.lr for member_config in self.member_configs], config.target_kl is not None
-        self.optimizer = LockstepAdam(self.flat_parameters, rates, eps=config.adam_eps, per_member=per_member)
+        initial_weights = self.network.initial(Streams.from_name(seeds, "weights"))
+        self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
+        lrs = [member_config.lr for member_config in self.member_configs]
+        # With ``target_kl``, members can end their passes at different minibatches.
+        per_member = config.target_kl is not None
+        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, per_member=per_member)
         self.rollout_steps = config.rollout_steps
-        self.rows = self.rollout_steps * self.envs
-        self.rollout = ReplayBuffer(columns_of(config, spaces), self.rows, members)
+        self.rollout_size = self.rollout_steps * self.envs  # steps of a member in a rollout, over all environments
+        self.rollout = ReplayBuffer(rollout_columns(spaces), self.rollout_size, members)
         self.curiosity = build_curiosity(config, spaces, seeds)
         self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
         self.return_moments = Moments(members, (), _PRIOR) if config.normalize_reward else None
         self.discounted_sum = torch.zeros(members, self.envs)  # discounted sums of rewards, for `return_moments`
-        self.logged = {name: torch.full((members,), torch.nan) for name in MEASURED}
+        self.logged = {name: torch.full((members,), torch.nan) for name in (*STATISTICS, "explained_variance")}
         if config.max_grad_norm is not None:
             self.logged["grad_norm"] = torch.full((members,), torch.nan)
         self._norms: list[Tensor] = []  # [M] per minibatch of the current pass
-        self._spared = torch.zeros(members, dtype=torch.int64)  # updates skipped since the last `updates`
+        self._skipped_updates = torch.zeros(members, dtype=torch.int64)  # since the last call of `updates`
         self.loss = torch.full((members,), torch.nan)
         self.episodes = torch.zeros(members, dtype=torch.int64)
         self.steps = 0
-        self._fixed = torch.zeros(members, self.flat_parameters.shape[1] - self.network.trained)  # zero gradients
+        # Zero gradient of the parameters that are not trained.
+        self._untrained_gradient = torch.zeros(members, self.flat_parameters.shape[1] - self.network.num_trained)
         self._raw_action = torch.empty(0)  # actions of the current step, before clipping
-        self._view()
+        self._update_views()
 
-    def _view(self) -> None:
+    def _update_views(self) -> None:
+        """Set the attributes that are views of ``flat_parameters``."""
         self.parts = self.network.parts(self.flat_parameters)
         self._policy = Play(self.network, self.flat_parameters)
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
+        """Return the greedy policy, or with ``test_noise`` one that samples actions; ``sample`` has no effect."""
         return Play(self.network, self.flat_parameters, streams) if self.config.test_noise else self._policy
 
     def with_weights(self, flat_parameters: Tensor) -> Play:
+        """Return an evaluation policy. With ``test_noise``, all members use the same random numbers, from seed 0."""
         return Play(self.network, flat_parameters, Streams([0]) if self.config.test_noise else None)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Begin a step. Update the moments of observations. Return sampled actions, clipped to the bounds."""
         self.steps += 1
         if self.obs_moments is not None:
             self.obs_moments.add(obs)
@@ -104,7 +111,7 @@ class Agent(InnerAgent):
             self.parts.scale.copy_(self.obs_moments.scale())
         outputs = self.network.actor.forward(self.parts.actor, self._normalized_columns(obs))[-1]
         actions = self.network.actions
-        self._raw_action = actions.sample(outputs, self.parts.scales, self.noise.next()["action"])
+        self._raw_action = actions.sample(outputs, self.parts.log_std, self.noise.next()["action"])
         return actions.clip(self._raw_action)
 
     def _normalized_columns(self, obs: Tensor) -> Tensor:
@@ -114,131 +121,140 @@ class Agent(InnerAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
+        """Store the step in the rollout, with normalised observations and rewards and the action before clipping."""
         if self.return_moments is not None:
             self.discounted_sum = self.discounted_sum * self.config.discount + reward
             self.return_moments.add(self.discounted_sum)
-            reward = (reward * self.return_moments.scale().unsqueeze(1)).clamp(-LIMIT, LIMIT)
+            reward = (reward * self.return_moments.scale().unsqueeze(1)).clamp(-CLIP_LIMIT, CLIP_LIMIT)
             self.discounted_sum = self.discounted_sum.masked_fill(done, 0.0)
         normalized, next_normalized = self.parts.normalised(obs), self.parts.normalised(next_obs)
-        raw_action = self._raw_action.float().view(*reward.shape, -1)
-        self.rollout.add(
-            obs=normalized,
-            next_obs=next_normalized,
-            action=raw_action,
-            reward=reward,
-            discount=discount,
-            done=done.float(),
-        )
+        raw_action = self._raw_action.float().view(*reward.shape, -1)  # [M, E, 1] or [M, E, A]
+        numbers = {"reward": reward, "discount": discount, "done": done.float()}
+        self.rollout.add(obs=normalized, next_obs=next_normalized, action=raw_action, **numbers)
         self.episodes += done.sum(1)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     @property
     def first_update(self) -> int:
-        return self.rows
+        """The step that completes the first rollout, counted over all environments of a member."""
+        return self.rollout_size
 
     def learning(self) -> Tensor:
+        """Return whether the first rollout is full, ``[M]`` bool, equal for all members."""
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
-    def _owed(self, steps: int) -> int:
+    def _count_minibatches(self, steps: int) -> int:
         """Return the number of minibatches in all passes over the rollouts that ended in the latest ``steps`` steps."""
-        full = self.steps // self.rollout_steps - (self.steps - steps) // self.rollout_steps
-        return full * self.config.ppo_epochs * -(-self.rows // self._batch())
+        num_rollouts = self.steps // self.rollout_steps - (self.steps - steps) // self.rollout_steps
+        minibatches_per_pass = -(-self.rollout_size // self._batch_size())  # rounded up
+        return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        update_count = torch.full_like(learned, self._owed(steps)) - self._spared
-        self._spared = torch.zeros_like(self._spared)
+        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64: all minibatches except
+        the ones that ``target_kl`` skipped. Reset the count of skipped updates."""
+        update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
+        self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
 
-    def _batch(self) -> int:
-        """Return the number of steps in a minibatch."""
-        return min(self.rows, self.member_configs[0].batch_size)
+    def _batch_size(self) -> int:
+        """Return the number of steps in a minibatch: ``batch_size``, at most the whole rollout."""
+        return min(self.rollout_size, self.member_configs[0].batch_size)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
+        """Make all passes over the rollout if the current step completed it. Return the loss ``[M]`` of the latest
+        rollout, NaN before the first."""
         if self.steps % self.rollout_steps:
             return self.loss
         batch = self._rollout_batch()
-        if self.config.target_kl is not None:
-            self._pass_while_near(batch)
+        if self.config.target_kl is None:
+            self._make_passes(batch)
         else:
-            for epoch in range(self.config.ppo_epochs):
-                self._norms.clear()
-                loss_terms = [self.update_minibatch(minibatch) for minibatch in self._minibatches(batch)]
-                if epoch == self.config.ppo_epochs - 1:
-                    statistics = torch.stack([self.measure(*terms) for terms in loss_terms], 2).mean(2)
-                    self.logged |= dict(zip(MEASURED, statistics.unbind(1), strict=False))
-            if self._norms:
-                self.logged["grad_norm"] = torch.stack(self._norms, 1).mean(1)
-        policy, value, entropy = (self.logged[name] for name in MEASURED[:3])
-        self.loss = policy + self.config.vf_coef * value - self.config.ent_coef * entropy
+            self._make_passes_until_kl_limit(batch)
+        policy_loss, value_loss, entropy = (self.logged[name] for name in ("policy_loss", "value_loss", "entropy"))
+        self.loss = policy_loss + self.config.vf_coef * value_loss - self.config.ent_coef * entropy
         return self.loss
 
-    def _pass_while_near(self, batch: Tensor) -> None:
+    def _make_passes(self, batch: Tensor) -> None:
+        """Make all passes over ``batch`` (see `_rollout_batch`). Write means of the last pass to ``logged``."""
+        for epoch in range(self.config.ppo_epochs):
+            self._norms.clear()
+            loss_terms = [self.update_minibatch(minibatch) for minibatch in self._minibatches(batch)]
+            if epoch == self.config.ppo_epochs - 1:
+                statistics = torch.stack([self.minibatch_statistics(*terms) for terms in loss_terms], 2).mean(2)
+                self.logged |= dict(zip(STATISTICS, statistics.unbind(1), strict=True))
+        if self._norms:
+            self.logged["grad_norm"] = torch.stack(self._norms, 1).mean(1)
+
+    def _make_passes_until_kl_limit(self, batch: Tensor) -> None:
         """Make the passes over ``batch``. A member's updates end before the first minibatch with a KL divergence above
-        1.5 ``target_kl``. Permutations are sampled for all passes, so that a member's random numbers do not depend on
-        the others."""
-        active = torch.ones(self.members, dtype=torch.bool)
+        1.5 ``target_kl``; the later ones are counted in ``_skipped_updates``. Write means of each member's last pass to
+        ``logged``. Permutations are sampled for all passes, so that a member's random numbers do not depend on the
+        others."""
+        active = torch.ones(self.members, dtype=torch.bool)  # `update_minibatch` removes members in place
         for _ in range(self.config.ppo_epochs):
-            epoch_members, statistics, looks = active.clone(), [], []
+            active_in_pass, statistics, evaluated = active.clone(), [], []
             self._norms.clear()
             for minibatch in self._minibatches(batch):
-                self._spared += ~active
+                self._skipped_updates += ~active
                 if active.any():
-                    looks.append(active.clone())
-                    statistics.append(self.measure(*self.update_minibatch(minibatch, active)))
-                    self._spared += looks[-1] & ~active
+                    active_before = active.clone()
+                    evaluated.append(active_before)
+                    statistics.append(self.minibatch_statistics(*self.update_minibatch(minibatch, active)))
+                    self._skipped_updates += active_before & ~active
             if not statistics:
                 continue
-            logged = dict(zip(MEASURED, torch.stack(statistics).unbind(2), strict=False))
+            logged = dict(zip(STATISTICS, torch.stack(statistics).unbind(2), strict=True))
             if self._norms:
                 logged["grad_norm"] = torch.stack(self._norms)
-            looked = torch.stack(looks)
-            for name, values in logged.items():  # [K, M], for K minibatches; only a member's active ones count
-                mean = values.T.masked_fill(~looked.T, 0.0).cumsum(1)[:, -1] / looked.sum(0)
-                self.logged[name] = torch.where(epoch_members, mean, self.logged[name])
+            is_evaluated = torch.stack(evaluated)  # [K, M], for K minibatches
+            for name, values in logged.items():  # [K, M]
+                # A running sum adds one by one, so that its rounding does not depend on the other members' minibatches.
+                total = values.T.masked_fill(~is_evaluated.T, 0.0).cumsum(1)[:, -1]
+                self.logged[name] = torch.where(active_in_pass, total / is_evaluated.sum(0), self.logged[name])
 
     @property
     def lr_factor(self) -> float:
-        """Factor on the learning rates in the latest updates; 1 before the first."""
-        return self.lr_factor_at(max(0, self.steps // self.rollout_steps - 1) * self.rollout_steps)
+        """Factor on the learning rates in the updates of the latest rollout; 1 before the first."""
+        rollout_index = max(0, self.steps // self.rollout_steps - 1)
+        return self.lr_factor_at(rollout_index * self.rollout_steps)
 
     def lr_factor_at(self, steps: int) -> float:
         """Return the factor on the learning rates for the rollout that begins after ``steps`` steps per environment."""
         return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     def _rollout_batch(self) -> Tensor:
-        """Return the rollout as one table ``[M, W, N]``, N = ``rows``. The W rows are observation, action,
-        log-probability, advantage, value target and value, according to the weights before the updates."""
-        config, rows = self.config, self.rollout.rows()
-        obs, next_obs, action = (rows[name].permute(1, 2, 0).contiguous() for name in ("obs", "next_obs", "action"))
-        reward, ahead, done = (
-            rows[name].unflatten(0, (self.rollout_steps, self.envs)) for name in ("reward", "discount", "done")
-        )
+        """Return the rollout as one table ``[M, W, N]``, N = ``rollout_size``. The W rows are observation, action,
+        log-probability, advantage, value target and value, according to the weights before the updates. Also log the
+        explained variance."""
+        config, columns = self.config, self.rollout.rows()
+        obs, next_obs, action = (columns[name].permute(1, 2, 0).contiguous() for name in ("obs", "next_obs", "action"))
+        step_shape = (self.rollout_steps, self.envs)
+        reward, discount, done = (columns[name].unflatten(0, step_shape) for name in ("reward", "discount", "done"))
         if self.curiosity is not None:
             reward = reward + self._novelty(obs, action, next_obs).T.view_as(reward)
-        value, ahead, done = self._value(obs), config.discount * ahead, done > 0
-        now, next_value = (
-            values.T.unflatten(0, (self.rollout_steps, self.envs)) for values in (value, self._value(next_obs))
-        )
-        advantages = gae(reward, now, next_value, ahead, done, config.gae_lambda)
-        advantage = advantages.flatten(0, 1).T.contiguous()
-        returns = advantage + value
+        value = self._value(obs)
+        step_value, next_step_value = (v.T.unflatten(0, step_shape) for v in (value, self._value(next_obs)))
+        discounts = config.discount * discount
+        step_advantage = gae(reward, step_value, next_step_value, discounts, done > 0, config.gae_lambda)  # [T, E, M]
+        advantage = step_advantage.flatten(0, 1).T.contiguous()  # [M, N]
+        value_target = advantage + value
         outputs = self.network.actor.forward(self.parts.actor, obs)[-1]
-        log_prob = self.network.actions.evaluate(outputs, self.parts.scales, action).log_prob
-        unexplained_variance = (returns - value).var(1, correction=0) / returns.var(1, correction=0)
+        log_prob = self.network.actions.evaluate(outputs, self.parts.log_std, action).log_prob
+        unexplained_variance = (value_target - value).var(1, correction=0) / value_target.var(1, correction=0)
         self.logged["explained_variance"] = 1 - unexplained_variance
-        return torch.cat([obs, action, torch.stack((log_prob, advantage, returns, value), 1)], 1)
+        return torch.cat([obs, action, torch.stack((log_prob, advantage, value_target, value), 1)], 1)
 
     def _novelty(self, *columns: Tensor) -> Tensor:
         """Return intrinsic rewards ``[M, N]``. ``columns`` are a rollout's observations, actions and next observations,
-        ``[M, ., N]`` each. They are processed in minibatches, without shuffling."""
+        ``[M, ., N]`` each. They are processed in minibatches, without shuffling, and also train the curiosity."""
         assert self.curiosity is not None
         bonuses = []
-        for minibatch in zip(*(column.transpose(1, 2).split(self._batch(), 1) for column in columns), strict=True):
-            obs, action, next_obs = minibatch
-            done = action[..., 0] if isinstance(self.spaces.actions, Discrete) else action
-            bonuses.append(self.curiosity.rewards(obs, done, next_obs))
+        minibatches = [column.transpose(1, 2).split(self._batch_size(), 1) for column in columns]
+        for obs, action_row, next_obs in zip(*minibatches, strict=True):
+            action = action_row[..., 0] if isinstance(self.spaces.actions, Discrete) else action_row
+            bonuses.append(self.curiosity.rewards(obs, action, next_obs))
         return torch.cat(bonuses, 1)
 
     def _value(self, obs: Tensor) -> Tensor:
@@ -247,50 +263,57 @@ class Agent(InnerAgent):
 
     def _minibatches(self, batch: Tensor) -> Iterator[Tensor]:
         """Yield the minibatches ``[M, W, B]`` of one pass over the rollout, shuffled for each member separately."""
-        if self._batch() == self.rows:
+        if self._batch_size() == self.rollout_size:
             yield batch
             return
-        order = self.shuffling.permutations(self.rows).unsqueeze(1).expand_as(batch)
-        yield from batch.gather(2, order).split(self._batch(), 2)
+        order = self.shuffling.permutations(self.rollout_size).unsqueeze(1).expand_as(batch)
+        yield from batch.gather(2, order).split(self._batch_size(), 2)
 
     def update_minibatch(self, minibatch: Tensor, active: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Make a gradient step on a minibatch ``[M, W, B]`` of the table. Return the arguments of `measure`.
+        """Make a gradient step on a minibatch ``[M, W, B]`` of the table. Return policy loss, squared error of values,
+        entropy, log-ratio and ratio of each row, ``[M, B]`` each: the arguments of `minibatch_statistics`.
 
         If ``active [M]`` bool is passed, members above the limit of ``target_kl`` are first removed from it, in place.
         Only the remaining members make the step.
         """
         config, network, parts = self.config, self.network, self.parts
-        obs, action, rest = minibatch.split([network.actor.sizes[0], network.actions.width, 4], 1)
-        old_log_prob, advantage, returns, old_value = rest.unbind(1)
-        share = 1 / minibatch.shape[2]
-        if config.normalize_advantage and minibatch.shape[2] > 1:
+        batch_size = minibatch.shape[2]
+        obs, action, numbers = minibatch.split([network.actor.sizes[0], network.actions.width, 4], 1)
+        old_log_prob, advantage, value_target, old_value = numbers.unbind(1)
+        mean_weight = 1 / batch_size
+        if config.normalize_advantage and batch_size > 1:
             centred = advantage - advantage.mean(1, keepdim=True)
             advantage = centred / (centred.std(-1) + 1e-8).unsqueeze(1)
-        activations = network.actor.forward(parts.actor, obs)
-        judged = network.actions.evaluate(activations[-1], parts.scales, action)
-        log_ratio = judged.log_prob - old_log_prob
+        actor_activations = network.actor.forward(parts.actor, obs)
+        evaluation = network.actions.evaluate(actor_activations[-1], parts.log_std, action)
+        log_ratio = evaluation.log_prob - old_log_prob
         ratio = exp(log_ratio)
-        surrogate, of_log_prob = clipped_surrogate(ratio, advantage, config.clip_range)
-        output_gradient, of_scales = network.actions.gradient(judged, of_log_prob * share, -config.ent_coef * share)
-        of_actor, _ = network.actor.backward(parts.actor, obs, activations, output_gradient)
-        activations = network.critic.forward(parts.critic, obs)
-        error, of_value = clipped_value_error(activations[-1].squeeze(1), returns, old_value, config.clip_range_vf)
-        of_value = (of_value * (config.vf_coef * share)).unsqueeze(1)
-        of_critic, _ = network.critic.backward(parts.critic, obs, activations, of_value)
-        gradient = torch.cat([of_actor, of_critic, of_scales, self._fixed], 1)
+        policy_loss, log_prob_gradient = clipped_surrogate(ratio, advantage, config.clip_range)
+        output_gradient, log_std_gradient = network.actions.gradient(
+            evaluation, log_prob_gradient * mean_weight, -config.ent_coef * mean_weight
+        )
+        actor_gradient, _ = network.actor.backward(parts.actor, obs, actor_activations, output_gradient)
+        critic_activations = network.critic.forward(parts.critic, obs)
+        value = critic_activations[-1].squeeze(1)
+        value_error, error_gradient = clipped_value_error(value, value_target, old_value, config.clip_range_vf)
+        value_gradient = (error_gradient * (config.vf_coef * mean_weight)).unsqueeze(1)
+        critic_gradient, _ = network.critic.backward(parts.critic, obs, critic_activations, value_gradient)
+        gradient = torch.cat([actor_gradient, critic_gradient, log_std_gradient, self._untrained_gradient], 1)
         if config.max_grad_norm is not None:
-            self._norms.append(clip_norm([gradient], config.max_grad_norm))
+            self._norms.append(clip_norm([gradient], config.max_grad_norm))  # scales the gradient in place
         if active is not None:
             assert config.target_kl is not None
             active &= approximate_kl(ratio, log_ratio).mean(1) <= 1.5 * config.target_kl
         self.optimizer.update(gradient, self.lr_factor, active)
-        return surrogate, error, judged.entropy, log_ratio, ratio
+        return policy_loss, value_error, evaluation.entropy, log_ratio, ratio
 
-    def measure(self, surrogate: Tensor, error: Tensor, entropy: Tensor, log_ratio: Tensor, ratio: Tensor) -> Tensor:
-        """Return means of the first five quantities in `MEASURED` over a minibatch, ``[M, 5]``."""
-        clipped = (ratio - 1).abs() > self.config.clip_range
-        terms = (surrogate, error, entropy, approximate_kl(ratio, log_ratio), clipped.float())
-        return torch.stack([logged.mean(1) for logged in terms], 1)
+    def minibatch_statistics(
+        self, policy_loss: Tensor, value_error: Tensor, entropy: Tensor, log_ratio: Tensor, ratio: Tensor
+    ) -> Tensor:
+        """Return the means over a minibatch that `STATISTICS` names, ``[M, 5]``. Arguments are ``[M, B]`` each."""
+        is_clipped = (ratio - 1).abs() > self.config.clip_range
+        terms = (policy_loss, value_error, entropy, approximate_kl(ratio, log_ratio), is_clipped.float())
+        return torch.stack([term.mean(1) for term in terms], 1)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics of the latest rollout: ``{tag: [M]}``. NaN before the first. The explained variance is also
@@ -302,40 +325,39 @@ class Agent(InnerAgent):
 
     def values(self, obs: Tensor) -> Tensor:
         """Return values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
-        state_value = self._value(self._normalized_columns(obs))
-        return (
-            state_value if self.return_moments is None else state_value / self.return_moments.scale().unsqueeze(1)
-        ).unsqueeze(2)
+        value = self._value(self._normalized_columns(obs))
+        if self.return_moments is not None:
+            value = value / self.return_moments.scale().unsqueeze(1)
+        return value.unsqueeze(2)
 
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, and their updates, after compiled code has made them."""
         self.steps += steps
         self.rollout.added(steps * self.envs)
-        self.optimizer.count += self._owed(steps)
+        self.optimizer.count += self._count_minibatches(steps)
 
     # -- members and state ---------------------------------------------------------------------------------------------
 
     def select(self, members: Tensor) -> None:
-        member_indices = members.tolist()
-        self.seeds, self.member_configs = (
-            [self.seeds[m] for m in member_indices],
-            [self.member_configs[m] for m in member_indices],
-        )
+        """Keep only ``members`` (indices ``[M']``)."""
+        indices = members.tolist()
+        self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
         self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
         self.optimizer.select(self.flat_parameters, members)
-        for name in ("_fixed", "discounted_sum", "loss", "episodes", "_spared"):
+        for name in ("_untrained_gradient", "discounted_sum", "loss", "episodes", "_skipped_updates"):
             setattr(self, name, getattr(self, name)[members])
         self.logged = {name: values[members] for name, values in self.logged.items()}
         for part in (self.rollout, self.noise, self.obs_moments, self.return_moments, self.curiosity):
             if part is not None:
                 part.select(members)
-        self.shuffling.select(member_indices)
-        self._view()
+        self.shuffling.select(indices)
+        self._update_views()
 
     def _saved_attributes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("discounted_sum", "logged", "loss", "episodes", "steps")}
 
     def _stateful(self) -> dict[str, Any]:
+        """Return the objects with ``state_dict`` and ``load_state_dict``, by their keys in a checkpoint."""
         parts = {"optimizer": self.optimizer, "rollout": self.rollout, "noise": self.noise}
         optional_parts = {"seen": self.obs_moments, "gained": self.return_moments, "curiosity": self.curiosity}
         return parts | {name: part for name, part in optional_parts.items() if part is not None}
@@ -348,7 +370,7 @@ class Agent(InnerAgent):
         for name, part in self._stateful().items():
             part.load_state_dict(state[name])
         self.shuffling.set_state(state["shuffling"])
-        logged = self.logged | state["logged"]  # older files lack some
+        logged = self.logged | state["logged"]  # older files lack some statistics
         for name, current_value in self._saved_attributes().items():
             setattr(self, name, check_like(current_value, logged if name == "logged" else state[name], name))
 
@@ -359,8 +381,8 @@ def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
     return ratio - 1 - log_ratio
 
 
-def columns_of(config: Config, spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return name -> shape and dtype of the rollout's columns."""
+def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return name -> shape and dtype of the rollout's columns. A discrete action is one float."""
     width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
     shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
     shapes |= {"reward": (), "discount": (), "done": ()}

@@ -92,17 +92,17 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
     network, config, actions = agent.network, agent.config, agent.network.actions
     (table,) = agent.rollout.reserve(steps * agent.envs)
     full = (agent.steps + steps) // agent.rollout_steps - agent.steps // agent.rollout_steps
-    batch, passes = agent._batch(), config.ppo_epochs
-    shape = (agent.members, full, passes, agent.rows if batch < agent.rows else 0)
+    batch, passes = agent._batch_size(), config.ppo_epochs
+    shape = (agent.members, full, passes, agent.rollout_size if batch < agent.rollout_size else 0)
     orders = np.empty(shape, np.int64)
     if shape[3]:
         for r in range(full):
             for k in range(passes):
-                orders[:, r, k] = agent.shuffling.permutations(agent.rows).numpy()
+                orders[:, r, k] = agent.shuffling.permutations(agent.rollout_size).numpy()
     first = agent.steps // agent.rollout_steps
     shares = [agent.lr_factor_at((first + r) * agent.rollout_steps) for r in range(full)]
     agent.loss = loss
-    vector = actions.outputs if isinstance(actions, Gaussian) else 0
+    vector = actions.num_outputs if isinstance(actions, Gaussian) else 0
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     limits = [-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm)]
     floats = (
@@ -137,7 +137,7 @@ def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: to
             passes,
             batch,
             agent.spaces.obs_shape[0],
-            actions.outputs,
+            actions.num_outputs,
             vector,
             *(value.numpy() for value in bounds),
             *(np.float32(value) for value in floats),
@@ -185,7 +185,7 @@ def player(policy: Play) -> Player | None:
     if policy.streams is not None or policy.parts.mean.shape[1]:
         return None
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
-    actor, size = net(network.actor), actions.outputs
+    actor, size = net(network.actor), actions.num_outputs
     arrays = [tensor.detach().numpy() for tensor in (policy.flat_parameters, *bounds)]
     return Player(actor, arrays[0], size, arrays[1], arrays[2], actor.widest, len(arrays[1]))
 

@@ -13,31 +13,33 @@ from models.mlp import MLP, Layer
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 
-LIMIT = 10.0  # normalised observations and rewards are clipped to [-LIMIT, LIMIT]
-POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers' weights; Huang et al. 2022, detail 2
+CLIP_LIMIT = 10.0  # normalised observations and rewards are clipped to [-CLIP_LIMIT, CLIP_LIMIT]
+POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers' initial weights (Huang et al. 2022, detail 2)
 
 
 class Parts(NamedTuple):
-    """Views of parameters ``[M, D]``. ``mean`` and ``scale`` of observations are empty if these are not normalised."""
+    """Views of parameters ``[M, D]``. ``mean`` and ``scale`` of observations are ``[M, O]``, or ``[M, 0]`` if
+    observations are not normalised. ``scale`` is 1 / standard deviation."""
 
     actor: list[Layer]
     critic: list[Layer]
-    scales: Tensor
+    log_std: Tensor  # of continuous actions
     mean: Tensor
     scale: Tensor
 
     def normalised(self, obs: Tensor) -> Tensor:
-        """Return ``obs [M, B, O]``, normalised and clipped if there are moments."""
-        if not self.mean.shape[1]:
+        """Return ``obs [M, B, O]``, normalised and clipped if the parameters include ``mean`` and ``scale``."""
+        if self.mean.shape[1] == 0:
             return obs
-        return ((obs - self.mean.unsqueeze(1)) * self.scale.unsqueeze(1)).clamp(-LIMIT, LIMIT)
+        return ((obs - self.mean.unsqueeze(1)) * self.scale.unsqueeze(1)).clamp(-CLIP_LIMIT, CLIP_LIMIT)
 
 
 class ActorCritic:
-    """Architecture with a policy network, a value network, the scales of actions, and mean and scale of observations.
+    """Architecture of a member. Its row of parameters holds, in this order: policy network, value network, ``log_std``
+    of actions, mean and scale of observations, and zeros that pad the row to whole blocks.
 
-    In a member's row of parameters, the first ``trained`` numbers are trained. A row is padded with zeros to whole
-    blocks. ``member_config`` is ``config`` with sampled hyperparameters; its ``hidden_sizes`` are used.
+    ``part_sizes`` are the sizes of these parts, without the padding. The first ``num_trained`` numbers are trained.
+    ``member_config`` is ``config`` with sampled hyperparameters; its ``hidden_sizes`` are used.
     """
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
@@ -45,28 +47,31 @@ class ActorCritic:
         inputs, hidden = spaces.obs_shape[0], member_config.hidden_sizes
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
-        self.actor = MLP([inputs, *hidden, self.actions.outputs], config.activation, layer=layer)
+        self.actor = MLP([inputs, *hidden, self.actions.num_outputs], config.activation, layer=layer)
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
-        self.counts = [self.actor.size, self.critic.size, self.actions.scales, *[inputs * config.normalize_obs] * 2]
-        self.trained = sum(self.counts[:3])
-        self.rest = sum(self.counts[3:])
-        self.padding = -(self.trained + self.rest) % BLOCK
+        num_moments = inputs if config.normalize_obs else 0
+        self.num_trained = self.actor.size + self.critic.size + self.actions.num_log_std
+        self.part_sizes = [self.actor.size, self.critic.size, self.actions.num_log_std, num_moments, num_moments]
+        self.padding = -sum(self.part_sizes) % BLOCK
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, D]`` from each member's stream."""
-        rows = []
+        weights = []
         for network, gain in ((self.actor, POLICY_GAIN), (self.critic, VALUE_GAIN)):
             flat = network.initial(streams)
             if self.orthogonal:
-                network.layers(flat)[network.depth - 1][0].mul_(gain / RELU_GAIN)
-            rows.append(flat)
-        shift, scale = self.counts[3:]
-        fixed = torch.cat([self.actions.first(), torch.zeros(shift), torch.ones(scale), torch.zeros(self.padding)])
-        return torch.cat([*rows, fixed.expand(len(streams), -1)], 1)
+                output_weight, _ = network.layers(flat)[network.depth - 1]  # a view of ``flat``
+                output_weight.mul_(gain / RELU_GAIN)
+            weights.append(flat)
+        *_, num_means, num_scales = self.part_sizes
+        means, scales, padding = torch.zeros(num_means), torch.ones(num_scales), torch.zeros(self.padding)
+        same_for_all = torch.cat([self.actions.initial_log_std(), means, scales, padding])
+        return torch.cat([*weights, same_for_all.expand(len(streams), -1)], 1)
 
     def parts(self, flat: Tensor) -> Parts:
-        actor, critic, *extra_parts, _ = flat.split([*self.counts, self.padding], 1)
-        return Parts(self.actor.layers(actor), self.critic.layers(critic), *extra_parts)
+        """Split parameters ``[M, D]`` into views."""
+        actor, critic, log_std, mean, scale, _ = flat.split([*self.part_sizes, self.padding], 1)
+        return Parts(self.actor.layers(actor), self.critic.layers(critic), log_std, mean, scale)
 
 
 class Play(Policy):
@@ -74,17 +79,14 @@ class Play(Policy):
     are ``streams``: one per member, or a single one for all members."""
 
     def __init__(self, network: ActorCritic, flat_parameters: Tensor, streams: Streams | None = None):
-        self.network, self.flat_parameters, self.streams, self.members = (
-            network,
-            flat_parameters,
-            streams,
-            len(flat_parameters),
-        )
+        self.network, self.flat_parameters, self.streams = network, flat_parameters, streams
+        self.members = len(flat_parameters)
         self.parts = network.parts(flat_parameters)
-        self.noise: NoiseBlocks | None = None
+        self.noise: NoiseBlocks | None = None  # set at the first `act`, if there are ``streams``
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
+        """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
         actions = self.network.actions
         normalized = self.parts.normalised(obs).transpose(1, 2)
         outputs = self.network.actor.forward(self.parts.actor, normalized)[-1]
@@ -92,4 +94,4 @@ class Play(Policy):
             return actions.clip(actions.best(outputs))
         if self.noise is None:
             self.noise = noise_of(actions, self.streams, obs.shape[1])
-        return actions.clip(actions.sample(outputs, self.parts.scales, self.noise.next()["action"]))
+        return actions.clip(actions.sample(outputs, self.parts.log_std, self.noise.next()["action"]))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import sample, slope
+from models.agents.sac.gaussian import output_gradient, sample
 from models.layers import exp
 from models.off_policy import TwinCriticAgent
 from models.spaces import Spaces
@@ -23,7 +23,7 @@ class Agent(TwinCriticAgent):
     actor. As in common implementations, the gradient is with respect to this logarithm.
     """
 
-    update_numbers = (*TwinCriticAgent.update_numbers, "now")
+    update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now" is for actions in the minibatch's observations
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
@@ -32,46 +32,57 @@ class Agent(TwinCriticAgent):
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
     def _outputs(self, vector: int) -> int:
+        """Return the number of the actor's outputs: a mean and a ``log_std`` for each of ``vector`` numbers."""
         return 2 * vector
 
     def _initial(self, streams: Streams) -> Tensor:
-        level = torch.tensor(self.config.entropy_temperature).log()
-        return torch.cat([self.network.initial(streams), level.expand(len(streams), 1)], 1)
+        """Return initial weights of the actor, then log alpha: ``[M, D]``."""
+        log_alpha = torch.tensor(self.config.entropy_temperature).log()
+        return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_spec(self) -> list[Draw]:
-        uniform, (normal, shapes) = super()._noise_spec()
-        return [uniform, (normal, {**shapes, "now": shapes["next"]})]
+        """Return the random numbers of the base class, and normal numbers ``now``, shaped like ``next``."""
+        uniform_draw, (normal, normal_shapes) = super()._noise_spec()
+        return [uniform_draw, (normal, {**normal_shapes, "now": normal_shapes["next"]})]
 
     def alpha(self) -> Tensor:
         """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""
         return exp(self.flat_parameters[:, -1:])
 
     def _explore(self, outputs: Tensor) -> Tensor:
+        """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, 2 A, E]``."""
         return sample(outputs, self.random_numbers["explore"].transpose(1, 2)).action.transpose(1, 2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return action vectors ``[M, E, A]`` for ``outputs [M, 2 A, E]``: tanh of means, or samples by ``streams``."""
         if streams is None:
             return outputs[:, : self.action_size].transpose(1, 2).tanh()
         return sample(outputs, streams.normal(self.action_size, outputs.shape[2])).action.transpose(1, 2)
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, O, B] -> [M, B]``."""
         next_sample = sample(self.network.forward(self._actor, next_obs)[-1], random_numbers["next"])
         values = self.critics.target_values(torch.cat([next_obs, next_sample.action], 1))
         return torch.addcmul(values, self.alpha(), next_sample.log_prob, value=-1)
 
     def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        alpha, activations = self.alpha(), self.network.forward(self._actor, obs)
+        """Update actor, temperature and target networks of the members ``learning [M]`` bool (None: all), on
+        observations ``obs [M, O, B]``. Log the entropy and the temperature before the update."""
+        alpha = self.alpha()
+        activations = self.network.forward(self._actor, obs)
         action_sample = sample(activations[-1], random_numbers["now"])
-        min_q, slopes = self.critics.min_q_gradient(torch.cat([obs, action_sample.action], 1))
+        min_q, pair_gradient = self.critics.min_q_gradient(torch.cat([obs, action_sample.action], 1))
         self.critics.latest |= {"actor_values": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
-        policy_gradient = slopes[:, self.obs_size :]
-        gradient = slope(action_sample, policy_gradient.neg(), (alpha / obs.shape[2]).unsqueeze(2))
+        action_gradient = pair_gradient[:, self.obs_size :].neg()
+        mean_alpha = (alpha / obs.shape[2]).unsqueeze(2)  # d loss / d log-probability of each row
+        gradient = output_gradient(action_sample, action_gradient, mean_alpha)
+        network_gradient = self.network.backward(self._actor, obs, activations, gradient)[0]
         entropy = action_sample.log_prob.mean(1).neg()
-        of_level = (entropy - self.target_entropy) * float(self.config.learn_temperature)
-        of_network = self.network.backward(self._actor, obs, activations, gradient)[0]
-        self.optimizer.update(torch.cat([of_network, of_level.unsqueeze(1)], 1), learning)
+        log_alpha_gradient = (entropy - self.target_entropy) * float(self.config.learn_temperature)
+        self.optimizer.update(torch.cat([network_gradient, log_alpha_gradient.unsqueeze(1)], 1), learning)
         self.critics.update_targets(self.config.tau, learning)
         self.logged |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}
 
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
+        """Return the actor's loss ``[M]``, ``mean(alpha log pi(a|s) - min Q(s, a))``, in the ``latest`` update."""
         return (latest["alpha"] * latest["log_prob"] - latest["actor_values"]).mean(1)

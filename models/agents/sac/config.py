@@ -64,6 +64,7 @@ class Config(Intrinsic):
 
 
 def ineffective(config: Config) -> dict[str, str]:
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     idle_settings = {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
     return intrinsic.ineffective(config) | idle_settings
 

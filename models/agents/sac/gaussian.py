@@ -12,44 +12,46 @@ from torch import Tensor
 from models.layers import allocate_blocks, exp
 from models.losses import HALF_LOG_TWO_PI
 
-LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation, as in the authors' code
+LOG_STD_BOUNDS = (-20.0, 2.0)  # as in the authors' code
 
 
 @dataclass
-class Draw:
-    """Sampled actions ``tanh(mean + deviation * noise)``, ``[M, A, B]``, with their log-probabilities ``[M, B]``."""
+class ActionSample:
+    """Sampled actions ``tanh(mean + std * noise)`` and the intermediate results that `output_gradient` needs."""
 
-    action: Tensor
-    log_prob: Tensor
-    deviation: Tensor
-    noise: Tensor
-    free: Tensor  # 1 if the logarithm of the deviation is within its bounds, else 0
+    action: Tensor  # [M, A, B]
+    log_prob: Tensor  # [M, B]
+    std: Tensor  # [M, A, B]
+    noise: Tensor  # [M, A, B]
+    within_bounds: Tensor  # [M, A, B], 1 if the logarithm of std is within its bounds, else 0
 
 
-def sample(outputs: Tensor, noise: Tensor) -> Draw:
-    """Return the actions for a network's ``outputs [M, 2 A, B]`` (means, then logarithms of standard deviations) and
+def sample(outputs: Tensor, noise: Tensor) -> ActionSample:
+    """Sample actions for a network's ``outputs [M, 2 A, B]`` (means, then logarithms of standard deviations) by
     standard normal ``noise [M, A, B]``."""
-    mean, raw = outputs.chunk(2, 1)
-    level = raw.clamp(*LOG_STD)
-    deviation = exp(level)
-    pre_tanh = torch.addcmul(mean, deviation, noise)
-    of_normal = noise.square().mul_(-0.5).sub_(level).sub_(HALF_LOG_TWO_PI)
-    log_prob = (of_normal - _log_slope(pre_tanh)).sum(1)
-    return Draw(pre_tanh.tanh(), log_prob, deviation, noise, (raw == level).float())
+    mean, unclamped_log_std = outputs.chunk(2, 1)
+    log_std = unclamped_log_std.clamp(*LOG_STD_BOUNDS)
+    std = exp(log_std)
+    pre_tanh = torch.addcmul(mean, std, noise)
+    normal_log_prob = noise.square().mul_(-0.5).sub_(log_std).sub_(HALF_LOG_TWO_PI)
+    # Change of variables: the density of tanh(x) is the density of x, divided by the derivative of tanh.
+    log_prob = (normal_log_prob - _log_tanh_derivative(pre_tanh)).sum(1)
+    return ActionSample(pre_tanh.tanh(), log_prob, std, noise, (unclamped_log_std == log_std).float())
 
 
-def _log_slope(pre_tanh: Tensor) -> Tensor:
+def _log_tanh_derivative(x: Tensor) -> Tensor:
     """Return ``log(1 - tanh(x)^2)``, computed as ``2 (log 2 - |x| - log(1 + e^(-2 |x|)))``: no x overflows."""
-    size = pre_tanh.abs()
-    memory, out = allocate_blocks(tuple(size.shape), size)
-    torch.mul(size, -2, out=out)
+    magnitude = x.abs()
+    memory, out = allocate_blocks(tuple(magnitude.shape), magnitude)  # ``out`` is a view of ``memory``
+    torch.mul(magnitude, -2, out=out)
     memory.exp_().log1p_()
-    return out.add_(size).sub_(log(2)).mul_(-2)
+    return out.add_(magnitude).sub_(log(2)).mul_(-2)
 
 
-def slope(action_sample: Draw, of_action: Tensor, of_log_prob: Tensor) -> Tensor:
-    """Return d loss / d outputs of the network, ``[M, 2 A, B]``. ``of_action [M, A, B]`` is d loss / d action;
-    ``of_log_prob [M, 1, 1]`` is d loss / d log-probability, equal for all B actions."""
-    of_mean = torch.ops.aten.tanh_backward(of_action, action_sample.action) + 2 * of_log_prob * action_sample.action
-    of_level = (of_mean * action_sample.deviation * action_sample.noise - of_log_prob) * action_sample.free
-    return torch.cat([of_mean, of_level], 1)
+def output_gradient(action_sample: ActionSample, action_gradient: Tensor, log_prob_gradient: Tensor) -> Tensor:
+    """Return d loss / d outputs of the network, ``[M, 2 A, B]``. ``action_gradient [M, A, B]`` is d loss / d action;
+    ``log_prob_gradient [M, 1, 1]`` is d loss / d log-probability, equal for all B actions."""
+    action, std, noise = action_sample.action, action_sample.std, action_sample.noise
+    mean_gradient = torch.ops.aten.tanh_backward(action_gradient, action) + 2 * log_prob_gradient * action
+    log_std_gradient = (mean_gradient * std * noise - log_prob_gradient) * action_sample.within_bounds
+    return torch.cat([mean_gradient, log_std_gradient], 1)

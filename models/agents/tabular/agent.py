@@ -26,36 +26,34 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 512  # steps per block of random numbers; a call to sample costs as much as a hundred numbers
 
 
-def sample_actions(config: Config, seed: int) -> Config:
-    """Return the hyperparameters of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
+def sample_config(config: Config, seed: int) -> Config:
+    """Return the settings of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
 
     Source: Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world.
     """
     return with_varied_values(config, seed, lambda u: {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]})
 
 
-class Cells:
-    """A function from one-hot observations ``[M, E, S]`` to their rows ``[M * E]`` in a table ``[M * S, A]``.
+class RowLookup:
+    """A callable that returns the rows of observations in a table of action values ``[M * S, A]``."""
 
-    A product with 0, 1, 2, ... is several times faster than argmax. It is a sum of integers, so it is exact in any
-    order.
-    """
-
-    def __init__(self, members: int, states: int):
-        self.states, self.cell_indices = states, np.arange(states, dtype=np.float32)
-        self.first = np.arange(members) * states  # [M], the row of each member's cell 0
-        self._first = self.first  # the same, repeated to [M * E] at the latest call
+    def __init__(self, members: int, num_states: int):
+        self.num_states, self.cell_indices = num_states, np.arange(num_states, dtype=np.float32)
+        self.first_rows = np.arange(members) * num_states  # [M], the row of each member's cell 0
+        self._repeated_first_rows = self.first_rows  # the same for each environment, [M * E]; cached between calls
 
     def __call__(self, obs: Tensor) -> Array:
-        cells = obs.numpy().reshape(-1, self.states) @ self.cell_indices
-        if len(self._first) != len(cells):
-            self._first = self.first.repeat(obs.shape[1])
+        """Return the row of each one-hot observation, ``obs [M, E, S] -> [M * E]`` int64."""
+        # A product with 0, 1, 2, ... is several times faster than argmax. A sum of integers is exact in any order.
+        cells = obs.numpy().reshape(-1, self.num_states) @ self.cell_indices
+        if len(self._repeated_first_rows) != len(cells):
+            self._repeated_first_rows = self.first_rows.repeat(obs.shape[1])
         rows: Array = cells.astype(np.int64)
-        rows += self._first
+        rows += self._repeated_first_rows
         return rows
 
 
-class Numbers(NoiseBlocks):
+class NumpyNoiseBlocks(NoiseBlocks):
     """`NoiseBlocks` that returns NumPy arrays ``[M, ...]``."""
 
     def _split(self) -> dict[str, list[Array]]:
@@ -63,31 +61,32 @@ class Numbers(NoiseBlocks):
         return {name: list(array) for name, array in arrays.items()}
 
 
-def best(values: Array, ties: Array | None = None) -> Array:
-    """Return the best actions ``[N]`` according to ``values [N, A]``. If several are equal, choose the first, or the
-    one with the largest of ``ties [N, A]``, uniform numbers."""
-    if ties is None:
+def best_actions(values: Array, tie_breakers: Array | None = None) -> Array:
+    """Return the best actions ``[N]`` according to ``values [N, A]``. Of several equally good actions, choose the first
+    or, with ``tie_breakers [N, A]`` (uniform numbers), the one with the largest tie breaker."""
+    if tie_breakers is None:
         return values.argmax(1)
-    return np.where(values == values.max(1, keepdims=True), ties, -1.0).argmax(1)
+    return np.where(values == values.max(1, keepdims=True), tie_breakers, -1.0).argmax(1)
 
 
-def _exploring(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
-    """Return a function that samples for `NoiseBlocks` whether steps explore, bool, with a constant ``epsilon``. If
-    epsilon changes (None), the function samples uniform numbers, to be compared with it later."""
+def _explore_sampler(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
+    """Return a function for `NoiseBlocks` that samples whether steps explore, bool, with probability ``epsilon``. If
+    epsilon changes during training (None), the function samples uniform numbers; `Agent._explore` compares them with
+    the current epsilon."""
     # Not a method of the agent: by a reference cycle, the agent and its table would remain until garbage collection.
     if epsilon is None:
         return uniforms
     return lambda streams, steps, count: streams.uniform(steps, count) < epsilon
 
 
-class Now:
+class CurrentStep:
     """State of the current step. It is separate from the agent, because setting attributes of a Module is slow."""
 
     count = 0  # number of steps so far
     random_numbers: dict[str, Array]
     obs: Tensor | None = None  # the latest argument of `act`
     rows: Array  # rows of `obs` in the table, [M * E]
-    parts: tuple[Array, ...]  # updated entries, next rows, rewards, discounts: [M * E] each
+    transitions: tuple[Array, ...]  # flat indices of the values to update, next rows, rewards, discounts: [M * E] each
     done: Array  # [M, E]
 
 
@@ -111,43 +110,44 @@ class Agent(InnerAgent):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        configs_by_seed = {seed: sample_actions(config, seed) for seed in set(seeds)}
+        configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
         self.member_configs = [configs_by_seed[seed] for seed in seeds]
-        self.states, self.actions = spaces.obs_shape[0], spaces.actions.n
+        self.num_states, self.num_actions = spaces.obs_shape[0], spaces.actions.n
         self.envs = self.updates_per_step = config.num_envs
-        shape = (len(seeds), self.states * self.actions)
+        shape = (len(seeds), self.num_states * self.num_actions)
         self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         self.curiosity = build_curiosity(config, spaces, seeds)
-        # [M, E], the next action; A if none is chosen yet.
-        self.planned = torch.full((len(seeds), self.envs), self.actions) if config.backup == "executed" else None
+        # Next actions [M, E], chosen by the latest update; A (the number of actions) if none is chosen yet.
+        self.planned = torch.full((len(seeds), self.envs), self.num_actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
-        forms = ("", "next ") if config.backup != "max" else ("",)
+        # SARSA also needs random numbers for the next action.
+        prefixes = ("", "next ") if config.backup != "max" else ("",)
         draws: list[Any] = [
-            (_exploring(self._epsilon.constant), {f"{form}explore": (self.envs,) for form in forms}),
-            (integers_below(self.actions), {f"{form}action": (self.envs,) for form in forms}),
+            (_explore_sampler(self._epsilon.constant), {f"{prefix}explore": (self.envs,) for prefix in prefixes}),
+            (integers_below(self.num_actions), {f"{prefix}action": (self.envs,) for prefix in prefixes}),
         ]
         if config.random_ties:
-            draws.append((Streams.uniform, {f"{form}ties": (self.envs, self.actions) for form in forms}))
-        self.noise = Numbers(lockstep_streams(seeds, "exploration"), draws, steps=_BLOCK)
+            draws.append((Streams.uniform, {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}))
+        self.noise = NumpyNoiseBlocks(lockstep_streams(seeds, "exploration"), draws, steps=_BLOCK)
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
-        self._now = Now()
+        self._current = CurrentStep()
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up arrays whose sizes depend on the members."""
-        self._rows = self.flat_parameters.numpy().reshape(-1, self.actions)  # [M * S, A]
-        self._values = self._rows.reshape(-1)
-        self._cells = Cells(self.members, self.states)
-        self._among = np.arange(self.members) * self.actions  # first flat index of each row in an array [M, A]
+        """Set up arrays that depend on the members, after a change of the members. Forget the latest observation."""
+        self._table = self.flat_parameters.numpy().reshape(-1, self.num_actions)  # [M * S, A]
+        self._flat_table = self._table.reshape(-1)
+        self._row_lookup = RowLookup(self.members, self.num_states)
+        self._row_starts = np.arange(self.members) * self.num_actions  # flat index of each row's start in [M, A]
         self._lr = np.array([member_config.lr for member_config in self.member_configs], np.float32)
         self._discounts = self.discounts().numpy()
-        self._now.obs = None
+        self._current.obs = None
 
     @property
     def steps(self) -> int:
         """Number of steps so far in each environment."""
-        return self._now.count
+        return self._current.count
 
     def discounts(self) -> Tensor:
         return torch.tensor([member_config.discount for member_config in self.member_configs])
@@ -160,38 +160,42 @@ class Agent(InnerAgent):
         """Return the current probability of a random action, ``[M]``."""
         return self._epsilon.current(self.episodes, (self.steps - 1) * self.envs, self.budget)
 
-    def _explore(self, greedy: Array, form: str = "", at: Any = slice(None)) -> None:
-        """Replace actions in ``greedy [M, E]`` by random ones at steps that explore. If ``at`` is the index of an
-        environment, ``greedy`` is ``[M]``. ``form`` is the prefix of the random numbers' names: "" or "next "."""
-        random_numbers = self._now.random_numbers
-        explore = random_numbers[form + "explore"]
+    def _explore(self, action: Array, prefix: str = "", env: Any = slice(None)) -> None:
+        """Replace greedy actions by random ones, in place, at steps that explore. ``action`` is ``[M, E]``, or ``[M]``
+        if ``env`` is the index of one environment. ``prefix`` of the random numbers' names is "" or "next "."""
+        random_numbers = self._current.random_numbers
+        explore = random_numbers[prefix + "explore"]  # bool or, if epsilon changes, uniform numbers
         if self._epsilon.constant is None:
             explore = explore < self.epsilon().unsqueeze(1).numpy()
-        np.copyto(greedy, random_numbers[form + "action"][:, at], where=explore[:, at])
+        np.copyto(action, random_numbers[prefix + "action"][:, env], where=explore[:, env])
 
     def act(self, obs: Tensor) -> Tensor:
-        now = self._now
-        now.count += 1
-        now.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays
-        now.obs, now.rows = obs, self._cells(obs)
-        ties = now.random_numbers["ties"].reshape(-1, self.actions) if self.config.random_ties else None
-        action = best(self._rows.take(now.rows, 0), ties).reshape(-1, self.envs)
+        """Begin a step. Return epsilon-greedy or planned actions ``[M, E]`` for ``obs [M, E, S]``."""
+        current = self._current
+        current.count += 1
+        current.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays
+        current.obs, current.rows = obs, self._row_lookup(obs)
+        ties = current.random_numbers["ties"].reshape(-1, self.num_actions) if self.config.random_ties else None
+        action = best_actions(self._table.take(current.rows, 0), ties).reshape(-1, self.envs)
         self._explore(action)
         if self.planned is not None:
-            planned = self.planned.numpy()
-            np.copyto(action, planned, where=planned < self.actions)
+            planned_action = self.planned.numpy()
+            is_planned = planned_action < self.num_actions
+            np.copyto(action, planned_action, where=is_planned)
         return torch.from_numpy(action)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        now = self._now
-        rows = now.rows if now.obs is obs else self._cells(obs)
-        entries = rows * self.actions
+        """Store the step for `learn`, with novelty bonuses added to the rewards. Count visits and finished episodes."""
+        current = self._current
+        rows = current.rows if current.obs is obs else self._row_lookup(obs)
+        entries = rows * self.num_actions  # flat indices of Q(s, a)
         entries += action.numpy().reshape(-1)
-        rewards, discounts, now.done = reward.numpy().reshape(-1), discount.numpy().reshape(-1), done.numpy()
+        rewards, discounts = reward.numpy().reshape(-1), discount.numpy().reshape(-1)
+        current.done = done.numpy()
         if self.config.truncation_ends:
-            discounts = np.where(now.done.reshape(-1), np.float32(0), discounts)
+            discounts = np.where(current.done.reshape(-1), np.float32(0), discounts)
         if self.visits is not None:
             visits = self.visits.numpy().reshape(-1)
             np.add.at(visits, entries, 1)
@@ -201,61 +205,58 @@ class Agent(InnerAgent):
             learners = self.learning() if self.config.init_episodes else None
             rewards = rewards + self.curiosity.rewards(obs, action, next_obs, learners).numpy().reshape(-1)
         episodes = self.episodes.numpy()
-        for env_done in now.done.T:
+        for env_done in current.done.T:
             episodes += env_done
-        now.parts = entries, self._cells(next_obs), rewards, discounts
+        current.transitions = entries, self._row_lookup(next_obs), rewards, discounts
 
     def learning(self) -> Tensor:
+        """Return whether members have played ``init_episodes`` episodes, ``[M]`` bool."""
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
-        parts = self._now.parts
+        """Update one value for each environment, one after another. Return the last environment's loss ``[M]``."""
+        transitions = self._current.transitions
         if self.envs == 1:
-            return self._update(0, *parts)
+            return self._update(0, *transitions)
         for env in range(self.envs):
-            loss = self._update(env, *(part[env :: self.envs] for part in parts))
+            loss = self._update(env, *(column[env :: self.envs] for column in transitions))
         return loss
 
     def _update(self, env: int, entries: Array, next_rows: Array, reward: Array, discount: Array) -> Tensor:
-        """Update the values at ``entries`` after a step of environment ``env``. Arrays are ``[M]``. Return the loss."""
-        values = self._rows.take(next_rows, 0)
-        action = best(values) if self.config.backup == "max" else self._next_action(env, values)
-        action += self._among
-        error = discount * self._discounts
-        old = self._values.take(entries)
-        error *= values.reshape(-1).take(action)
-        error += reward
-        error -= old
-        loss = torch.from_numpy(error * error)
+        """Update the values at flat indices ``entries`` after a step of environment ``env``. Return the squared TD
+        error before the update, NaN for members that do not learn yet. All arrays are ``[M]``."""
+        next_values = self._table.take(next_rows, 0)  # [M, A]
+        next_action = best_actions(next_values) if self.config.backup == "max" else self._next_action(env, next_values)
+        next_q = next_values.reshape(-1).take(next_action + self._row_starts)
+        old_q = self._flat_table.take(entries)
+        td_error = discount * self._discounts * next_q + reward - old_q
+        loss = torch.from_numpy(td_error * td_error)
         if self.config.init_episodes:
             learners = self.learning()
             loss.masked_fill_(~learners, torch.nan)
-            error[~learners.numpy()] = 0
-        error *= self._lr
-        error += old
-        self._values[entries] = error
+            td_error[~learners.numpy()] = 0
+        self._flat_table[entries] = td_error * self._lr + old_q
         return loss
 
     def _next_action(self, env: int, values: Array) -> Array:
-        """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``values [M, A]``."""
-        ties = self._now.random_numbers["next ties"][:, env] if self.config.random_ties else None
-        action = best(values, ties)
+        """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``values [M, A]``. If `act`
+        is to execute them, also store them in ``planned``, except at the end of an episode."""
+        ties = self._current.random_numbers["next ties"][:, env] if self.config.random_ties else None
+        action = best_actions(values, ties)
         self._explore(action, "next ", env)
         if self.planned is not None:
-            self.planned.numpy()[:, env] = np.where(self._now.done[:, env], self.actions, action)
+            self.planned.numpy()[:, env] = np.where(self._current.done[:, env], self.num_actions, action)
         return action
 
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, after compiled code has made them."""
-        self._now.count += steps
-        self._now.obs = None
+        self._current.count += steps
+        self._current.obs = None
 
     def select(self, members: Tensor) -> None:
-        member_indices = members.tolist()
-        self.seeds, self.member_configs = (
-            [self.seeds[m] for m in member_indices],
-            [self.member_configs[m] for m in member_indices],
-        )
+        """Keep only ``members`` (indices ``[M']``)."""
+        indices = members.tolist()
+        self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
         self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
         self.visits = None if self.visits is None else self.visits[members]
         self.planned = None if self.planned is None else self.planned[members]
@@ -273,15 +274,15 @@ class Agent(InnerAgent):
 
     def values(self, obs: Tensor) -> Tensor:
         """Return action values, ``obs [M, B, S] -> [M, B, A]``."""
-        return torch.from_numpy(self._rows[self._cells(obs)]).view(*obs.shape[:2], self.actions)
+        return torch.from_numpy(self._table[self._row_lookup(obs)]).view(*obs.shape[:2], self.num_actions)
 
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
-        return Greedy(flat_parameters, self.states)
+        return Greedy(flat_parameters, self.num_states)
 
     def training_state(self) -> dict[str, Any]:
         saved_attributes = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
-        curious = None if self.curiosity is None else self.curiosity.state_dict()
-        return saved_attributes | {"noise": self.noise.state_dict(), "curiosity": curious}
+        curiosity_state = None if self.curiosity is None else self.curiosity.state_dict()
+        return saved_attributes | {"noise": self.noise.state_dict(), "curiosity": curiosity_state}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.noise.load_state_dict(state["noise"])
@@ -289,22 +290,24 @@ class Agent(InnerAgent):
             setattr(self, name, check_like(getattr(self, name), state[name], name))
         if self.curiosity is not None:
             self.curiosity.load_state_dict(state["curiosity"])
-        self._now.count = check_like(self.steps, state["steps"], "steps")
+        self._current.count = check_like(self.steps, state["steps"], "steps")
         if self.planned is not None:
             max_action = int(self.planned.max())
-            require(max_action <= self.actions, "planned", f"has action {max_action}", f"up to {self.actions}")
+            require(max_action <= self.num_actions, "planned", f"has action {max_action}", f"up to {self.num_actions}")
 
 
 class Greedy(Policy):
     """Greedy policy of M tables of action values, ``flat_parameters [M, S * A]``."""
 
-    def __init__(self, flat_parameters: Tensor, states: int):
-        self.members, self.cells = len(flat_parameters), Cells(len(flat_parameters), states)
-        self.rows = flat_parameters.numpy().reshape(self.members * states, -1)
+    def __init__(self, flat_parameters: Tensor, num_states: int):
+        self.members = len(flat_parameters)
+        self.row_lookup = RowLookup(self.members, num_states)
+        self.rows = flat_parameters.numpy().reshape(self.members * num_states, -1)  # [M * S, A]
 
     def moves(self) -> Tensor:
-        return torch.from_numpy(best(self.rows)).view(self.members, -1)
+        """Return the best action in each of S cells, ``[M, S]`` int64."""
+        return torch.from_numpy(best_actions(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first of several equal ones."""
-        return torch.from_numpy(best(self.rows.take(self.cells(obs), 0))).view(obs.shape[:2])
+        return torch.from_numpy(best_actions(self.rows.take(self.row_lookup(obs), 0))).view(obs.shape[:2])

@@ -87,8 +87,8 @@ def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, l
             *arrays.values(),
             by_episode,
             by_step,
-            agent.states,
-            agent.actions,
+            agent.num_states,
+            agent.num_actions,
             BACKUPS[config.backup],
             config.count_bonus or 0.0,
             config.truncation_ends,
@@ -114,12 +114,12 @@ class Player(NamedTuple):
 
 
 def player(policy: Greedy) -> Player:
-    return Player(policy.rows, policy.cells.cell_indices, 1, 0)
+    return Player(policy.rows, policy.row_lookup.cell_indices, 1, 0)
 
 
 @compiled
 def _cell(obs, cell_indices):
-    """Return the cell of a one-hot observation (`Cells`). A sum of integers is exact in any order."""
+    """Return the cell of a one-hot observation (`RowLookup`). A sum of integers is exact in any order."""
     total = np.float32(0)
     for k in range(len(cell_indices)):
         total += obs[k] * cell_indices[k]
@@ -152,7 +152,7 @@ def _first(flat_parameters, row, first, actions):
 
 @exact
 def _best(flat_parameters, actions, ties, m, t, e, cell):
-    """Return the best action in one cell, as `best` does."""
+    """Return the best action in one cell, as `best_actions` does."""
     first = cell * actions
     best = _first(flat_parameters, m, first, actions)
     for k in range(ties.shape[3]):

@@ -57,6 +57,7 @@ class Config(Intrinsic):
 
 
 def validate(config: Config) -> str | None:
+    """Return the error in the settings as one line, or None if there is none."""
     if config.eps_min > config.eps_init:
         problem = f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}"
         return f"{problem}; allowed: eps_min up to eps_init"

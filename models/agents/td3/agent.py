@@ -19,19 +19,22 @@ class Agent(TwinCriticAgent):
     """
 
     def _initial(self, streams: Streams) -> Tensor:
-        start = super()._initial(streams)
-        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
-        return start
+        """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""
+        weights = super()._initial(streams)
+        self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
+        return weights
 
     def _views(self) -> None:
         super()._views()
         self._target_actor = self.network.layers(self.target_parameters[:, : self.network.size])
 
     def _explore(self, outputs: Tensor) -> Tensor:
+        """Return action vectors ``[M, E, A]`` with noise, in [-1, 1], for the actor's ``outputs [M, A, E]``."""
         noise = self.random_numbers["explore"]
         return torch.add(outputs.transpose(1, 2).tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return action vectors ``[M, E, A]`` for ``outputs [M, A, E]``: greedy, or with noise from ``streams``."""
         vectors = outputs.transpose(1, 2).tanh()
         if streams is None:
             return vectors
@@ -39,34 +42,41 @@ class Agent(TwinCriticAgent):
         return torch.add(vectors, noise, alpha=self.config.action_std).clamp(-1, 1)
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        """Return ``min Q_target(s', a')`` for the target action a', ``next_obs [M, O, B] -> [M, B]``."""
         outputs = self.network.forward(self._target_actor, next_obs)[-1]
-        return self.critics.target_values(torch.cat([next_obs, self._target_action(outputs, random_numbers)], 1))
+        target_action = self._target_action(outputs, random_numbers)
+        return self.critics.target_values(torch.cat([next_obs, target_action], 1))
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the target actor's actions with clipped noise, ``[M, A, B]``, from its network's ``outputs``."""
-        return outputs.tanh().add_(self._smoothing(random_numbers)).clamp_(-1, 1)
+        return outputs.tanh().add_(self._target_noise(random_numbers)).clamp_(-1, 1)
 
-    def _smoothing(self, random_numbers: dict[str, Tensor]) -> Tensor:
+    def _target_noise(self, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return clipped noise on the target action, ``[M, A, B]``."""
         max_noise = self.config.policy_std_clip
         return (random_numbers["next"] * self.config.policy_std).clamp_(-max_noise, max_noise)
 
     def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        due_members = self.critics.optimizer.count % self.config.policy_delay == 0
-        due_members = due_members if learning is None else due_members & learning
-        if not due_members.any():
+        """Update actor and target networks on ``obs [M, O, B]``, in the members ``learning [M]`` bool (None: all) whose
+        critics' number of updates is a multiple of ``policy_delay``."""
+        is_due = self.critics.optimizer.count % self.config.policy_delay == 0
+        if learning is not None:
+            is_due = is_due & learning
+        if not is_due.any():
             return
-        active = None if due_members.all() else due_members
-        self.optimizer.update(self._slope(obs, random_numbers), active)
+        active = None if is_due.all() else is_due
+        self.optimizer.update(self._actor_gradient(obs, random_numbers), active)
         polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, active)
         self.critics.update_targets(self.config.tau, active)
 
-    def _slope(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the gradient ``[M, D]`` of the actor's loss, minus the mean value of its actions."""
+    def _actor_gradient(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        """Return the gradient ``[M, D]`` of the actor's loss, the negative mean of the first critic's values of the
+        actor's actions, on ``obs [M, O, B]``. ``random_numbers`` are for subclasses."""
         activations = self.network.forward(self._actor, obs)
         action = activations[-1].tanh()
-        policy_gradient = self.critics.q1_gradient(torch.cat([obs, action], 1))[:, self.obs_size :]
-        gradient = torch.ops.aten.tanh_backward(policy_gradient.neg(), action)
+        pair_gradient = self.critics.q1_gradient(torch.cat([obs, action], 1))
+        action_gradient = pair_gradient[:, self.obs_size :].neg()
+        gradient = torch.ops.aten.tanh_backward(action_gradient, action)
         return self.network.backward(self._actor, obs, activations, gradient)[0]
 
     def select(self, members: Tensor) -> None:

@@ -255,7 +255,8 @@ def _descend(net, flat, acts, pre_activations, gradients, grad, td_target):
 
 @compiled
 def _climb(a, w, m):
-    """Write the gradient of the actor's loss to ``w.grad`` (`Agent._slope`), on the observations in ``w.first[0]``."""
+    """Write the gradient of the actor's loss to ``w.grad`` (`Agent._actor_gradient`), on the observations in
+    ``w.first[0]``."""
     size, batch, last, depth = a.obs_size, len(w.td_target), len(a.actor.sizes) - 1, len(a.first.sizes) - 1
     for k in range(size):
         for j in range(batch):

@@ -66,6 +66,7 @@ class Config(Intrinsic):
 
 
 def validate(config: Any) -> str | None:
+    """Return the error in the settings of TD3, TD3Discrete or SAC as one line, or None if there is none."""
     for name in ("batch_size", "fill", "num_envs"):
         if getattr(config, name) > config.buffer_size:
             problem = f"{name} is {getattr(config, name)}, but buffer_size is {config.buffer_size}"
@@ -76,6 +77,7 @@ def validate(config: Any) -> str | None:
 
 
 def ineffective(config: Config) -> dict[str, str]:
+    """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     idle_settings = {} if config.action_std else {"noise_type": "action_std is 0"}
     idle_settings |= {} if config.policy_std else {"policy_std_clip": "policy_std is 0"}
     return intrinsic.ineffective(config) | idle_settings

@@ -9,7 +9,9 @@ from models.losses import entropy
 from models.spaces import Discrete
 from models.streams import Draw, Streams
 
-ANNEALED_TO, WITHIN = 0.05, 2000  # the final share of the temperature, and the number of updates until then [F]
+# With ``gumbel_temperature="annealed"`` (Ferreira et al. 2022): the final temperature as a share of the initial one,
+# and the number of updates until then.
+FINAL_SHARE, ANNEALING_UPDATES = 0.05, 2000
 
 
 class Agent(td3.Agent):
@@ -27,96 +29,111 @@ class Agent(td3.Agent):
     update_numbers = (*td3.Agent.update_numbers, "next_gumbel", "gumbel")
 
     def _initial(self, streams: Streams) -> Tensor:
-        start = self.network.initial(streams)
-        level = torch.tensor(self.config.gumbel_softmax_temp).log()
-        start = torch.cat([start, level.expand(len(streams), 1)], 1)
-        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
-        return start
+        """Return initial weights of the actor, then the logarithm of the temperature: ``[M, D]``. Also create the
+        target actor, with the same weights."""
+        log_temperature = torch.tensor(self.config.gumbel_softmax_temp).log()
+        weights = torch.cat([self.network.initial(streams), log_temperature.expand(len(streams), 1)], 1)
+        self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
+        return weights
 
     def _noise_spec(self) -> list[Draw]:
-        batch = (self.updates_per_step, self.action_size, self.batch)
-        gumbel_shapes = {"act_gumbel": (self.action_size, self.envs), "next_gumbel": batch, "gumbel": batch}
+        """Return the random numbers of TD3, and Gumbel noise on logits: of the action (``act_gumbel``) and, for each
+        update, of the target actions (``next_gumbel``) and of the actor's actions (``gumbel``)."""
+        acting, updating = (self.action_size, self.envs), (self.updates_per_step, self.action_size, self.batch)
+        gumbel_shapes = {"act_gumbel": acting, "next_gumbel": updating, "gumbel": updating}
         return [*super()._noise_spec(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
-        """Return the temperature ``[M, 1, 1]`` of actors with ``weights [M, D]``."""
-        level = weights[:, -1].view(-1, 1, 1)
+        """Return the temperature ``[M, 1, 1]`` of actors with ``weights [M, D]``: fixed, learned or annealed."""
+        log_temperature = weights[:, -1].view(-1, 1, 1)
         if self.config.gumbel_temperature == "learned":
-            return exp(level)
-        start = torch.full_like(level, self.config.gumbel_softmax_temp)
+            return exp(log_temperature)
+        initial = torch.full_like(log_temperature, self.config.gumbel_softmax_temp)
         if self.config.gumbel_temperature == "fixed":
-            return start
-        done = (self.critics.optimizer.count.float() / WITHIN).clamp(max=1).view(-1, 1, 1)
-        return start * (1 - (1 - ANNEALED_TO) * done)
+            return initial
+        progress = (self.critics.optimizer.count.float() / ANNEALING_UPDATES).clamp(max=1).view(-1, 1, 1)
+        return initial * (1 - (1 - FINAL_SHARE) * progress)
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        soft, vectors = self._vectors(
-            outputs, self.random_numbers["act_gumbel"], self.temperature(self.flat_parameters)
-        )
+        """Return sampled action vectors with normal noise ``[M, E, A]``, from logits ``outputs [M, A, E]``."""
+        temperature = self.temperature(self.flat_parameters)
+        _, vectors = self._sample_vectors(outputs, self.random_numbers["act_gumbel"], temperature)
         return torch.add(vectors.transpose(1, 2), self.random_numbers["explore"], alpha=self.config.action_std)
 
-    def _vectors(self, outputs: Tensor, gumbel: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return samples of the Gumbel-softmax and action vectors, ``[M, A, .]`` each. With ``gumbel_softmax_hard``,
-        vectors are one-hot; otherwise the two are equal."""
-        soft = gumbel_softmax(outputs, gumbel, heat)
-        return soft, one_hot(soft, 1) if self.config.gumbel_softmax_hard else soft
+    def _sample_vectors(self, logits: Tensor, gumbel: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """Return samples of the Gumbel-softmax and action vectors, ``[M, A, .]`` each, from ``logits`` and ``gumbel``
+        noise of the same shape. With ``gumbel_softmax_hard``, vectors are one-hot; otherwise the two are equal."""
+        probs = gumbel_softmax(logits, gumbel, temperature)
+        vectors = one_hot_argmax(probs, 1) if self.config.gumbel_softmax_hard else probs
+        return probs, vectors
 
     def _at_random(self) -> Tensor:
-        return one_hot(self.random_numbers["random"], 2)
+        """Return uniformly random one-hot vectors ``[M, E, A]``."""
+        return one_hot_argmax(self.random_numbers["random"], 2)
 
     def clip(self, vectors: Tensor) -> Tensor:
+        """Return the environment's actions ``[M, E]`` int64 for action ``vectors [M, E, A]``."""
         return vectors.argmax(2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return logits ``[M, E, A]``, or vectors sampled as in training if there are ``streams``."""
+        """Return the logits ``[M, E, A]``, or vectors sampled as in training if there are ``streams``."""
         if streams is None:
             return outputs.transpose(1, 2)
-        vectors = self._vectors(outputs, streams.gumbel(*outputs.shape[1:]), self.temperature(self.flat_parameters))[1]
-        noise = streams.normal(*vectors.transpose(1, 2).shape[1:])
-        return torch.add(vectors.transpose(1, 2), noise, alpha=self.config.action_std)
+        gumbel, temperature = streams.gumbel(*outputs.shape[1:]), self.temperature(self.flat_parameters)
+        vectors = self._sample_vectors(outputs, gumbel, temperature)[1].transpose(1, 2)
+        return torch.add(vectors, streams.normal(*vectors.shape[1:]), alpha=self.config.action_std)
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        vectors = self._vectors(outputs, random_numbers["next_gumbel"], self.temperature(self.target_parameters))[1]
-        return vectors + self._smoothing(random_numbers)
+        """Return the target actor's action vectors with clipped noise, ``[M, A, B]``, from its logits ``outputs``."""
+        temperature = self.temperature(self.target_parameters)
+        _, vectors = self._sample_vectors(outputs, random_numbers["next_gumbel"], temperature)
+        return vectors + self._target_noise(random_numbers)
 
-    def _slope(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        activations, heat = self.network.forward(self._actor, obs), self.temperature(self.flat_parameters)
-        self.critics.latest["logits"] = activations[-1]
-        soft, vectors = self._vectors(activations[-1], random_numbers["gumbel"], heat)
-        policy_gradient = self.critics.q1_gradient(torch.cat([obs, vectors], 1))[:, self.obs_size :]
-        gradient = softmax_slope(soft, policy_gradient.neg()) / heat
-        of_network = self.network.backward(self._actor, obs, activations, gradient)[0]
+    def _actor_gradient(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
+        """Return the gradient ``[M, D]`` of the actor's loss with respect to its weights and the logarithm of the
+        temperature (0 unless it is learned). One-hot vectors have the gradient of the softmax (straight-through)."""
+        temperature = self.temperature(self.flat_parameters)
+        activations = self.network.forward(self._actor, obs)
+        logits, gumbel = activations[-1], random_numbers["gumbel"]
+        self.critics.latest["logits"] = logits
+        probs, vectors = self._sample_vectors(logits, gumbel, temperature)
+        pair_gradient = self.critics.q1_gradient(torch.cat([obs, vectors], 1))
+        action_gradient = pair_gradient[:, self.obs_size :].neg()
+        logits_gradient = softmax_backward(probs, action_gradient) / temperature
+        network_gradient = self.network.backward(self._actor, obs, activations, logits_gradient)[0]
         if self.config.gumbel_temperature == "learned":
-            # z = (l + g) / T, so dz / d log T = -z. ``gradient`` is d loss / dz / T.
-            of_level = -(gradient * (activations[-1] + random_numbers["gumbel"])).flatten(1).sum(1, keepdim=True)
+            # z = (l + g) / T, so dz / d log T = -z, and d loss / dz = T d loss / dl.
+            temperature_gradient = -(logits_gradient * (logits + gumbel)).flatten(1).sum(1, keepdim=True)
         else:
-            of_level = of_network.new_zeros(len(of_network), 1)
-        return torch.cat([of_network, of_level], 1)
+            temperature_gradient = network_gradient.new_zeros(len(network_gradient), 1)
+        return torch.cat([network_gradient, temperature_gradient], 1)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return the metrics of TD3, and the entropy of actions without normal noise. It does not depend on the
         temperature: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al. 2017, section
         2)."""
         logits = self.critics.latest.get("logits")
-        nan_values = torch.full((self.members,), torch.nan)
-        entropy_metrics = {"train/entropy": nan_values if logits is None else entropy(logits.transpose(1, 2))}
-        return super().metrics() | self.mask_non_learners(entropy_metrics)
+        if logits is None:  # no update since the last call
+            mean_entropy = torch.full((self.members,), torch.nan)
+        else:
+            mean_entropy = entropy(logits.transpose(1, 2))
+        return super().metrics() | self.mask_non_learners({"train/entropy": mean_entropy})
 
 
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
     """Return ``softmax((logits + gumbel) / temperature)`` over the A actions, ``[M, A, B]`` (Jang et al. 2017, section
     2)."""
-    logits = (logits + gumbel) / temperature
-    powers = exp(logits - logits.amax(1, keepdim=True))
-    return powers.div_(powers.sum(1, keepdim=True))
+    z = (logits + gumbel) / temperature
+    exponentials = exp(z - z.amax(1, keepdim=True))
+    return exponentials.div_(exponentials.sum(1, keepdim=True))
 
 
-def softmax_slope(soft: Tensor, gradient: Tensor) -> Tensor:
-    """Backpropagate through a softmax over A actions: from d loss / d ``soft`` to d loss / d scores."""
-    return soft * (gradient - (soft * gradient).sum(1, keepdim=True))
+def softmax_backward(probs: Tensor, gradient: Tensor) -> Tensor:
+    """Backpropagate through a softmax over axis 1, from ``gradient`` (d loss / d ``probs``) to d loss / d logits."""
+    return probs * (gradient - (probs * gradient).sum(1, keepdim=True))
 
 
-def one_hot(values: Tensor, axis: int) -> Tensor:
+def one_hot_argmax(values: Tensor, axis: int) -> Tensor:
     """Return 1 at the largest of ``values`` along ``axis`` (the first of several equal ones), 0 elsewhere."""
-    best = values.argmax(axis, keepdim=True)
-    return torch.zeros_like(values).scatter_(axis, best, 1.0)
+    argmax = values.argmax(axis, keepdim=True)
+    return torch.zeros_like(values).scatter_(axis, argmax, 1.0)
