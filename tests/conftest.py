@@ -98,7 +98,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Films end with an episode, not after its card, which takes most pictures of a short one."""
-    monkeypatch.setattr("control.films.recording._PAUSE", 0.0)
+    monkeypatch.setattr("control.films.recording._PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture

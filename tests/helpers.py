@@ -197,8 +197,8 @@ def place(loop: Any, member: int) -> tuple[Any, int]:
     """The agent of a member, and its place there."""
     if isinstance(loop, EpisodeLoop):
         return loop.agent, member
-    group = next(group for group in loop.groups if member in group.at)
-    return group.loop.agent, group.at.tolist().index(member)
+    group = next(group for group in loop.groups if member in group.members)
+    return group.loop.agent, group.members.tolist().index(member)
 
 
 def spoil(agent: Any, m: int) -> None:

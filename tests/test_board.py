@@ -103,10 +103,10 @@ def test_hyperparameters_are_what_makes_a_run_another() -> None:
 
 def test_histograms_have_a_bar_for_each_action_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
     board = Board(tmp_path, 0)
-    board.histogram("actions", torch.tensor([0, 2, 2, 2, 1]), 8)
-    board.histogram("weights", torch.tensor([1.0, torch.nan, 3.0]), 8)
-    board.histogram("lost", torch.tensor([torch.nan]), 8)
-    board.histogram("many", torch.arange(1e6), 8)
+    board.add_histogram("actions", torch.tensor([0, 2, 2, 2, 1]), 8)
+    board.add_histogram("weights", torch.tensor([1.0, torch.nan, 3.0]), 8)
+    board.add_histogram("lost", torch.tensor([torch.nan]), 8)
+    board.add_histogram("many", torch.arange(1e6), 8)
     board.close()
     events = load_events(tmp_path)
     assert sorted(events.Tags()["histograms"]) == ["actions", "many", "weights"]

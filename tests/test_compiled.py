@@ -143,7 +143,12 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
     second = train(
-        new, steps, rule(3), inner.config.train_episodes, advance=compiled.Advance(), look=compiled.COMPACT_EVERY
+        new,
+        steps,
+        rule(3),
+        inner.config.train_episodes,
+        advance=compiled.Advance(),
+        compact_every=compiled.COMPACT_EVERY,
     )
     return old, new, first, second
 

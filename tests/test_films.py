@@ -91,8 +91,8 @@ def test_text_stands_below_the_picture_and_fits() -> None:
     caption = two[100:].max(2)
     assert (caption > 200).any()  # bright letters
     assert (caption[:, 395:] < 60).all()  # none of them at the edge
-    assert pictures._fitting("return 2.0", 16, 200.0)[0] == "return 2.0"
-    cut, font = pictures._fitting("W" * 300, 16, 200.0)
+    assert pictures._fit_text("return 2.0", 16, 200.0)[0] == "return 2.0"
+    cut, font = pictures._fit_text("W" * 300, 16, 200.0)
     assert cut.endswith("W…") and font.getlength(cut) <= 200
 
 
@@ -125,7 +125,7 @@ def test_a_film_tells_how_much_is_done(stripes: str, tmp_path: Path) -> None:
 
 
 def test_an_episode_without_end_is_cut(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.films.recording._LONGEST", 6)
+    monkeypatch.setattr("control.films.recording._MAX_STEPS", 6)
     assert record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [500]) == [[6.0]]
 
 
@@ -194,7 +194,7 @@ def test_one_episode_is_called_one_episode() -> None:
 
 
 def test_a_run_is_filmed_and_told(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None) -> None:
-    monkeypatch.setattr("control.films.recording._SPEED", 0.1)  # pictures a second
+    monkeypatch.setattr("control.films.recording._FRAMES_PER_SECOND", 0.1)  # pictures a second
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=2, time_limit=9)  # UDRL, which has commands
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if line.startswith("epoch 2/2")).endswith("16:30 left"), "99 pictures"

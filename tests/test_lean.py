@@ -33,7 +33,7 @@ def test_whoever_asks_for_more_meanwhile_gets_the_real_one_and_what_is_there_alr
     code = f"""
 import importlib, sys
 from control.lightning import lean
-with lean._instead(lean._NAMES):
+with lean._stubbed(lean._STUBS):
     early = importlib.import_module({name!r})
     first = type(early).__name__
     early.__dict__.get("nothing"), early.lfilter if "scipy" in {name!r} else early.explain
@@ -41,4 +41,4 @@ before = sys.modules[{name!r}]
 {LEAN}
 print(first, type(before).__name__, sys.modules[{name!r}] is before)
 """
-    assert output_of(code) == "_Later module True"
+    assert output_of(code) == "_LazyModule module True"

@@ -93,7 +93,7 @@ def returns_again(table: Tensor, trained: list[int], doing: str = "", **changes:
 
     search: Any = SimpleNamespace(
         config=SearchConfig(**changes), outcome=None, workers=SimpleNamespace(run=run),
-        seeds_of=lambda _, n: list(range(n)), seconds_of=lambda agents: 0.0, spend=lambda steps: None,
+        seeds_of=lambda _, n: list(range(n)), seconds_of=lambda agents: 0.0, count_real_steps=lambda steps: None,
         settings=SimpleNamespace(
             proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
         ),

@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_in_its_file(tmp_path: Path) -> None:
         file.write("5,500,25")  # killed here
     assert read_metrics(path)["epoch"] == [0, 1, 2, 3, 4]
     metrics = MetricsFile(path)
-    metrics.go_on_after([row(2)])
+    metrics.resume_after([row(2)])
     metrics.append(row(3, loss=9.0, score=1.0))
     assert read_metrics(path)["loss"] == [0.0, 1.0, 2.0, 9.0]
 
@@ -190,7 +190,7 @@ def test_rows_of_a_run_that_goes_on_are_complete_or_said_to_be_lost(
     path = tmp_path / "metrics.csv"
     path.write_text(HEAD + "".join(rows))
     assert missing_epochs(path, {25: 200, 26: 200}, 2) == lost
-    MetricsFile(path).go_on_after([{"epoch": 2, "env_steps": 200, "seed": seed} for seed in (25, 26)])
+    MetricsFile(path).resume_after([{"epoch": 2, "env_steps": 200, "seed": seed} for seed in (25, 26)])
     table = read_metrics(path)
     pairs = list(zip(table["epoch"], table["seed"], strict=True))
     assert pairs == [(epoch, seed) for epoch in (1, 2) if epoch == 2 or 1 not in lost for seed in (25, 26)]

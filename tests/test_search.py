@@ -15,7 +15,7 @@ import trainer
 from control.cli import parse as config
 from control.cli.parse import parse as parsed
 from control.commands.evaluate import agent_settings, agents_on
-from control.evolution.generations import first_mean
+from control.evolution.generations import initial_mean
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
@@ -113,7 +113,7 @@ def test_of_several_first_searches_the_better_half_goes_on() -> None:
 
     starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
     best = starts[int(starts[:, weight].argmax())]
-    mean = first_mean(config, stages, "pendulum", 7, 1, train)
+    mean = initial_mean(config, stages, "pendulum", 7, 1, train)
     searched = stages.parameters.searched
     assert rows == [35, 35, 21, 21, 14, 14]
     assert torch.equal(mean[searched:], best[searched:]) and not torch.equal(mean[:searched], best[:searched])

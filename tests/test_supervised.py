@@ -13,7 +13,7 @@ import trainer
 import understudy
 from control.cli import parse
 from control.evolution.inner_loop import InnerLoop
-from control.lightning.supervised import recorded
+from control.lightning.supervised import record_transitions
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from fake_runs import Shown
@@ -160,7 +160,7 @@ def test_transitions_are_those_of_the_environment(source: str, game: str, agent:
     words = ["--implementation", "SE", "--gamename", game, "--agent", agent, "--preset", "supervised"]
     words += ["--transitions", "300", "--transitions_from", source, "--compiled", "false"]
     settings = parse.parse(words)
-    rows = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
+    rows = record_transitions(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
     assert len(rows.obs) == 300
     dynamics = make_dynamics(game.rpartition(":")[2].partition("-")[0].lower())
     assert dynamics is not None
@@ -173,7 +173,7 @@ def test_transitions_are_those_of_the_environment(source: str, game: str, agent:
     torch.testing.assert_close(reward[0].float(), rows.reward, rtol=1e-3, atol=1e-3)
     assert (terminated[0].float() == rows.ended).float().mean() > 0.99  # rounding at a bound
     assert len(rows.pieces()) > 4 and 0.2 < rows.action.double().std() < 3
-    second_rows = recorded(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
+    second_rows = record_transitions(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
     assert torch.equal(rows.next_obs, second_rows.next_obs)
 
 
@@ -225,7 +225,7 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_p
 @pytest.mark.slow
 def test_wide_starts_are_normal_with_half_the_largest_size_met(folder: Path, tmp_path: Path) -> None:
     proxy = files.load(run(tmp_path, learned_reset=True, max_steps=50, seed=1))
-    rows = recorded(InnerLoop(proxy.config, "DDQN", default_config("DDQN", "cartpole"), "cartpole"), 1)
+    rows = record_transitions(InnerLoop(proxy.config, "DDQN", default_config("DDQN", "cartpole"), "cartpole"), 1)
     starts = proxy.networks.program(proxy.parameters[None]).first_states(torch.randn(1, 5000, 4))[0]
     ratio = starts.std(0) / rows.obs.abs().amax(0)
     assert ((0.4 < ratio) & (ratio < 0.55)).all()  # a tenth of the rows is held out

@@ -12,7 +12,7 @@ import torch
 import trainer
 from control.cli import parse
 from control.evolution import teachers
-from control.evolution.teachers import cloned, is_teacher, teacher, visited
+from control.evolution.teachers import cloned_proxy, is_teacher, teacher, visited_states
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from helpers import flags, run_folder, trained
@@ -73,7 +73,7 @@ def make_clone(game: str, source: str, *extra_flags: str) -> tuple[Any, torch.Te
     size_flags = [] if {"latent", "--pairs"} & {*extra_flags} else ["--table_size", "300"]
     config = parse.parse([*words, *agent, "--start_from", source, *size_flags, *extra_flags]).proxy
     stages = stages_of(config, game)
-    return stages, cloned(source, stages, game, 0)
+    return stages, cloned_proxy(source, stages, game, 0)
 
 
 def test_a_clone_does_what_its_teacher_does() -> None:
@@ -117,12 +117,12 @@ def test_an_agent_is_cloned_as_it_is_when_greedy(tmp_path: Path) -> None:
 
 def test_states_are_those_of_the_policy_and_of_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
-    states = visited(act, "cartpole", 600, 0)
-    assert states.shape == (600, 4) and torch.equal(states, visited(act, "cartpole", 600, 0))
-    monkeypatch.setattr(teachers, "_LADDER", (0.0,))
-    calm = visited(act, "cartpole", 600, 0)
+    states = visited_states(act, "cartpole", 600, 0)
+    assert states.shape == (600, 4) and torch.equal(states, visited_states(act, "cartpole", 600, 0))
+    monkeypatch.setattr(teachers, "_NOISE_LEVELS", (0.0,))
+    calm = visited_states(act, "cartpole", 600, 0)
     assert states[:, 2].std() > 1.5 * calm[:, 2].std()
-    starts = visited(act, "cartpole", 600, 0, limit=1)
+    starts = visited_states(act, "cartpole", 600, 0, limit=1)
     assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
     stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
     assert stages.parameters.fixed(flat[None])["states.table"].abs().max() <= 0.05
@@ -200,12 +200,13 @@ def test_where_nobody_knows_how_far_states_go_they_are_those_that_the_target_mee
     )
     best_generation = json.loads((folder / "scores.json").read_text())["generation"]
     players = {best_generation: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
-    visited_states, first = (
-        visited(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7) for n, act in players.items()
+    best_states, first = (
+        visited_states(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7)
+        for n, act in players.items()
     )
-    assert torch.equal(named_weights["states.table"], visited_states[:40])
+    assert torch.equal(named_weights["states.table"], best_states[:40])
     torch.testing.assert_close(named_weights["target.center"], first.mean(0))
-    spread = first.std(0) if scale == "start" else first.std(0).maximum(visited_states.std(0))
+    spread = first.std(0) if scale == "start" else first.std(0).maximum(best_states.std(0))
     torch.testing.assert_close(named_weights["target.spread"], spread)
     assert torch.equal(spread, first.std(0)) == (scale == "start")
     steps, filling = read_metrics(folder / "metrics.csv")["search/real_steps"], 342 * 12  # twice 2,048 by 12 at a time

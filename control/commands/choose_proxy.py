@@ -197,7 +197,7 @@ def _outcome(
     proxies, seeds = means.repeat_interleave(len(agent_seeds), 0), agent_seeds * len(means)
     with progress("agents trained and tested", bool(doing)) as watch:
         outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
-    module.spend(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
+    module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
 
 

@@ -20,7 +20,7 @@ from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
-from control.loops.build import aware_of, check_spaces, spaces_of
+from control.loops.build import check_spaces, spaces_of, with_lacks
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from control.reports import obedience
@@ -297,7 +297,7 @@ def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
     for name in named_agents(agent_name):
         check_spaces(run_config, agent_class(name), spaces, name)
     judged = dataclasses.replace(proxy.config, retest_drawn=False)
-    idle = ineffective(aware_of(dataclasses.replace(settings, run=run_config, proxy=judged, agent=agent), spaces))
+    idle = ineffective(with_lacks(dataclasses.replace(settings, run=run_config, proxy=judged, agent=agent), spaces))
     for name in sorted(settings.changed.keys() & idle.keys()):
         raise SettingError(f"--{name} has no effect: {idle[name]}", name)
     return agent_name, agent

@@ -17,7 +17,7 @@ from control.cli.settings import Settings
 from control.commands.process import prepare
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
-from control.loops.loop import Loop, as_observations, first_acts
+from control.loops.loop import Loop, as_observations, first_member_actions
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
@@ -62,7 +62,7 @@ class Player:
             raise SettingError(
                 f"obs has shape {list(observation.shape)}; allowed: {list(self._obs_shape)}, one observation"
             )
-        action = first_acts(self._policy, observation[None])[0]
+        action = first_member_actions(self._policy, observation[None])[0]
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:

@@ -64,7 +64,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         note_version(settings.run.reload, weights.path, "reload")
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
-        module.take_weights(weights)
+        module.load_weights(weights)
     if settings.run.resume and not older:
         warning(f"there is no run to resume in {run_dir.parent(settings.run)}, so a new one begins")
     folder = run_dir.create(settings.run)
@@ -264,7 +264,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     if module.settings.run.record:
         video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
         if best.exists():
-            module.take_weights(checkpoints.load(best))
+            module.load_weights(checkpoints.load(best))
         try:
             run = module.settings.run
             seed = filmed_seed(module.seeds)

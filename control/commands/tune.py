@@ -20,7 +20,7 @@ from control.commands.search_trials import for_trials, run_searches
 from control.commands.trials import DEPENDENT, METRIC, SPACE, Search, TrialFailed, course_of, run_trial
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
-from control.loops.build import in_spaces, spaces_of
+from control.loops.build import checked_in_spaces, spaces_of
 from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError, names_with
@@ -38,7 +38,7 @@ def tune(settings: Settings) -> int:
     settings = for_trials(settings)
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
     _check(settings, space)
-    settings = in_spaces(settings, spaces_of(run.gamename))
+    settings = checked_in_spaces(settings, spaces_of(run.gamename))
     for module in ("ray", *_NEEDS.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = search_config.max_concurrent_trials or os.cpu_count() or 1

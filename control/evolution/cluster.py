@@ -32,11 +32,11 @@ from models.settings import ProcessDied, SettingError, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
-_REACH_SECONDS, _ANSWER_SECONDS = 5.0, 20.0
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 20.0  # time limits to open a socket, and to get the cluster's status
 # Ray reads these when it is first imported. They turn off its reports, its usage statistics and its copies of every
 # metric, and give trials the priority of an ordinary run instead of a lower one. A call after Ray's end does not start
 # it again. Messages of its daemons, such as a page about a dead worker, are skipped.
-_ENVIRONMENT = {
+_VARIABLES = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -50,11 +50,12 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
 # With this, all servers of a local Ray listen only on 127.0.0.1.
-_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_NOTICE_SECONDS, _GRACE_SECONDS, _LOOK_SECONDS = 60.0, 1.0, 0.2
+_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores; for tasks to end before a cancellation
+_WATCH_SECONDS = 0.2  # between checks of Ray's servers
 
 
 @contextlib.contextmanager
@@ -63,12 +64,12 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     ``address``.
 
     Raises UserError, one line, if the cluster cannot be reached or Ray cannot start. Temporary files of a local
-    instance are removed.
+    instance are removed. It sets environment variables that Ray reads, if they are not set already.
     """
-    for name, value in (_ENVIRONMENT | (_ALONE if address is None else {})).items():
+    for name, value in (_VARIABLES | (_LOCAL_VARIABLES if address is None else {})).items():
         os.environ.setdefault(name, value)
     if address is not None:
-        _reach(address)
+        _check_cluster(address)
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -83,7 +84,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-        with _outlived(), _watched(temporary) if address is None else contextlib.nullcontext():
+        watching = _watching_servers(temporary) if address is None else contextlib.nullcontext()
+        with _error_if_killed(), watching:
             try:
                 with _no_stderr():
                     ray.init(address=address or "local", **common)
@@ -104,22 +106,23 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _outlived() -> Iterator[None]:
-    """Context manager that starts another process, which prints an error of one line if this process dies in the block.
+def _error_if_killed() -> Iterator[None]:
+    """Context manager with another process that prints an error of one line if this process dies in the block.
 
     Ray ends this process with status 1 soon after one of Ray's servers has died. If that happens while Ray starts, no
     Python thread of this process can run before its end, so only another process can print the error.
     """
-    say = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
+    # The other process reads a byte from this one, and an empty string if this one dies first.
+    code = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
     line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
-    heir = subprocess.Popen([sys.executable, "-SEc", say, line], stdin=subprocess.PIPE, start_new_session=True)
-    dismiss = functools.partial(heir.communicate, b"1")
-    ending.last_acts.append(dismiss)
+    process = subprocess.Popen([sys.executable, "-SEc", code, line], stdin=subprocess.PIPE, start_new_session=True)
+    end_silently = functools.partial(process.communicate, b"1")
+    ending.last_acts.append(end_silently)
     try:
         yield
     finally:
-        ending.last_acts.remove(dismiss)
-        dismiss()
+        ending.last_acts.remove(end_silently)
+        end_silently()
 
 
 @contextlib.contextmanager
@@ -127,8 +130,8 @@ def _no_stderr() -> Iterator[None]:
     """Context manager that discards stderr, because Ray prints lines of its log there."""
     stderr = os.dup(2)
     try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with open(os.devnull, "w") as null_device:
+            os.dup2(null_device.fileno(), 2)
         yield
     finally:
         os.dup2(stderr, 2)
@@ -136,38 +139,38 @@ def _no_stderr() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(temporary: str) -> Iterator[None]:
+def _watching_servers(temporary: str) -> Iterator[None]:
     """Context manager that checks the servers of the local Ray five times per second. If one dies, the process ends at
-    once with an error of one line. Otherwise calls of Ray would never return, and Ray would end the process within a
-    minute without a message."""
+    once with an error of one line, and the folder ``temporary`` is removed. Otherwise calls of Ray would never return,
+    and Ray would end the process within a minute without a message."""
     stop_event = threading.Event()
 
     def watch() -> None:
         from ray._private import worker
 
-        while not stop_event.wait(_LOOK_SECONDS):
-            node: Any = worker._global_node
+        while not stop_event.wait(_WATCH_SECONDS):
+            node: Any = worker._global_node  # None before Ray has started
             dead = [name for name, _ in node.dead_processes() if name in _SERVERS] if node else list[str]()
             if dead and not stop_event.is_set():
                 show(f"{dead[0]}, a server of Ray on this machine, died; it was killed, or memory ran out")
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Ray's threads have more to say
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discards further messages of Ray's threads
                     node.kill_all_processes(check_alive=False)
                 ending.act_last()
                 shutil.rmtree(temporary, ignore_errors=True)
                 os._exit(ProcessDied.status)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         stop_event.set()
-        watcher.join()
+        thread.join()
 
 
-def _reach(address: str) -> None:
+def _check_cluster(address: str) -> None:
     """Check in a subprocess that a cluster answers. If none does, Ray in this process would retry for minutes. Raises
     SettingError for a malformed address, UserError if there is no answer."""
     if address != "auto":
@@ -175,7 +178,7 @@ def _reach(address: str) -> None:
         if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
             raise SettingError(f"ray_address is {address!r}; allowed: host:port of a cluster's head, or auto")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
         except OSError as error:
             raise _unreachable(address, error.strerror or str(error)) from error
     command = [sys.executable, "-m", "ray.scripts.scripts", "status"]
@@ -190,6 +193,7 @@ def _reach(address: str) -> None:
 
 
 def _unreachable(address: str, reason: str) -> UserError:
+    """Return the error for a cluster that cannot be joined, with the command that starts or joins it."""
     start = "ray start --head --port=6379" if address == "auto" else f"ray start --address={address}"
     return UserError(
         f"ray_address is {address!r}: no cluster can be joined there ({reason.rstrip('.')}); this machine must be a "
@@ -209,7 +213,7 @@ def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
         if in_search and num_workers > cores:
             line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of the search's Ray"
             raise SettingError(line, "num_workers")
-        yield 0 if in_search else 1  # a trial has reserved them
+        yield 0 if in_search else 1  # the trial of a search has reserved the cores
 
 
 class RayWorkers:
@@ -225,17 +229,17 @@ class RayWorkers:
     def __init__(
         self, config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int, ray_address: str | None
     ):
-        self._job, self._count = (config, agent, agent_config, game), num_workers
-        self._running: list[Any] = []
-        ending = contextlib.ExitStack()
+        self._job, self._num_workers = (config, agent, agent_config, game), num_workers
+        self._tasks: list[Any] = []  # of the latest calls
+        cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
-        self._end = weakref.finalize(self, ending.close)
+        self._close = weakref.finalize(self, cleanup.close)
         try:
-            cores = ending.enter_context(_cores_for(num_workers, ray_address))
-            ending.callback(_cancel, self._running)
+            cores = cleanup.enter_context(_cores_for(num_workers, ray_address))
+            cleanup.callback(_cancel, self._tasks)
             import ray
 
-            self._task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
+            self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Empty calls load the imports, so that errors appear now.
             self._results([None] * num_workers)
         except BaseException:
@@ -248,39 +252,42 @@ class RayWorkers:
 
         Raises UserError, one line, if three workers have died while they trained the same agents.
         """
-        count = min(self._count, len(seeds))
-        bounds = [len(seeds) * i // count for i in range(count + 1)]
-        # Cloned, because a slice would be sent with the memory of the whole tensor.
-        parts = self._results(
-            [
-                (None if proxies is None else proxies[first:end].detach().clone(), list(seeds[first:end]), options)
-                for first, end in itertools.pairwise(bounds)
-            ]
-        )
-        train, test = (max(getattr(part, name) for part in parts) for name in ("train_seconds", "test_seconds"))
-        return dataclasses.replace(Outcome.joined(parts), train_seconds=train, test_seconds=test)
+        num_calls = min(self._num_workers, len(seeds))
+        bounds = [len(seeds) * i // num_calls for i in range(num_calls + 1)]
+        calls = []
+        for first, end in itertools.pairwise(bounds):
+            # Cloned, because a slice would be sent with the memory of the whole tensor.
+            call_proxies = None if proxies is None else proxies[first:end].detach().clone()
+            calls.append((call_proxies, list(seeds[first:end]), options))
+        outcomes = self._results(calls)
+        train_seconds = max(outcome.train_seconds for outcome in outcomes)
+        test_seconds = max(outcome.test_seconds for outcome in outcomes)
+        return dataclasses.replace(Outcome.joined(outcomes), train_seconds=train_seconds, test_seconds=test_seconds)
 
     def close(self) -> None:
         """Stop the workers, and Ray if it is local."""
-        self._end()
+        self._close()
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """Return the results of `_work` for each of ``calls``, in order. Futures replace `ray.get`, which would raise a
-        signal handler's exception as a SystemError, and only after the tasks are done."""
+        """Return the results of `_work` for each of ``calls``, in order. If a task fails, cancel the others and raise
+        its error (`_error_of_task`). If the calls are None, the workers only start, and a line on stderr says when they
+        wait for free cores.
+
+        Futures replace `ray.get`, which would raise a signal handler's exception late, as a SystemError."""
         starting = calls[0] is None
-        self._running[:] = [self._task.remote(self._job, call) for call in calls]
-        futures = [task.future() for task in self._running]
+        self._tasks[:] = [self._remote_task.remote(self._job, call) for call in calls]  # `_cancel` has this list
+        futures = [task.future() for task in self._tasks]
         try:
             pending = concurrent.futures.wait(futures, _NOTICE_SECONDS if starting else None, FIRST_EXCEPTION).not_done
             if starting and pending:
                 print(f"waiting for free cores: {len(pending)} of {len(calls)} workers have none yet", file=sys.stderr)
             concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
-            for place, future in enumerate(futures, start=1):
+            for number, future in enumerate(futures, start=1):
                 error = future.exception() if future.done() else None
                 if error is not None:
-                    raise _one_line(error, f"worker {place} of {self._count}", starting) from None
+                    raise _error_of_task(error, f"worker {number} of {self._num_workers}", starting) from None
         except BaseException:
-            _cancel(self._running)  # their results would not be used
+            _cancel(self._tasks)  # their results would not be used
             raise
         return [future.result() for future in futures]
 
@@ -307,12 +314,14 @@ def make_workers(
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
     """Run the task of a worker process: load the imports of ``job``, then train and test the agents of ``call``, if
     any."""
-    loop = _loaded(*job)
+    loop = _worker_loop(*job)
     return loop.run(call[0], call[1], **call[2]) if call else None
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(*job: Any) -> InnerLoop:
+def _worker_loop(*job: Any) -> InnerLoop:
+    """Return the `InnerLoop` of a worker process, which has one at a time. ``job`` are its arguments; the last is the
+    game."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     import_module("gamename", job[-1])
     return InnerLoop(*job)
@@ -326,11 +335,12 @@ def _cancel(tasks: list[Any]) -> None:
     if not tasks or not ray.is_initialized():  # at the end of the program, Ray may have ended first
         return
     with contextlib.suppress(Exception):
-        for task in ray.wait(tasks, num_returns=len(tasks), timeout=_GRACE_SECONDS, fetch_local=False)[1]:
+        _, unfinished = ray.wait(tasks, num_returns=len(tasks), timeout=_GRACE_SECONDS, fetch_local=False)
+        for task in unfinished:
             ray.cancel(task, force=True)
 
 
-def _one_line(error: Any, worker: str, starting: bool) -> Exception:
+def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
     """Return the exception to raise for a worker's ``error``: its UserError, or the error with its traceback, or a
     UserError of one line if the worker died."""
     from ray.exceptions import RayTaskError
@@ -338,7 +348,8 @@ def _one_line(error: Any, worker: str, starting: bool) -> Exception:
     if isinstance(error, RayTaskError):
         return error.cause if isinstance(error.cause, UserError) else error
     if starting:
-        return UserError(f"a worker cannot start: {str(error).strip().splitlines()[-1].strip()}")
+        last_line = str(error).strip().splitlines()[-1]
+        return UserError(f"a worker cannot start: {last_line.strip()}")
     return UserError(
         f"{worker} died {_DEATHS} times over the same agents, most likely because memory ran out; smaller values of "
         "num_workers, population or buffer_size need less"

@@ -19,16 +19,16 @@ LARGEST = torch.finfo(torch.float32).max
 def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     """Return the fitness ``[n]`` in float64, with every failed member set to the worst sound value, and the mask
     ``[n]`` of sound members. If there is none, the fitness is all zeros."""
-    value = fitness.to(torch.float64)
-    valid = value.abs() <= LARGEST  # false for NaN
-    worst = value[valid].min() if valid.any() else torch.zeros_like(value).sum()
-    return torch.where(valid, value, worst), valid
+    fitness = fitness.to(torch.float64)
+    sound = fitness.abs() <= LARGEST  # false for NaN
+    worst = fitness[sound].min() if sound.any() else torch.zeros_like(fitness).sum()
+    return torch.where(sound, fitness, worst), sound
 
 
 def failures_last(fitness: Tensor) -> Tensor:
     """Return the fitness ``[n]`` in float64 with every failed member set to -infinity, so that a sort puts it last."""
-    value, valid = without_failures(fitness)
-    return value.masked_fill(~valid, -torch.inf)
+    sound_fitness, sound = without_failures(fitness)
+    return sound_fitness.masked_fill(~sound, -torch.inf)
 
 
 def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
@@ -55,20 +55,21 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     """
     if kind >= 5 and mean_score is None:
         raise ValueError(f"score transformation {kind} needs the fitness of the mean")
-    value, valid = without_failures(fitness)
-    weights = torch.zeros_like(value)
-    if not valid.any():
+    sound_fitness, sound = without_failures(fitness)
+    weights = torch.zeros_like(sound_fitness)
+    if not sound.any():
         return weights
     if kind == 0:
-        low, high = value.aminmax()
-        return (value - low) / (high - low + 1e-9)
+        low, high = sound_fitness.aminmax()
+        return (sound_fitness - low) / (high - low + 1e-9)
     best_first = failures_last(fitness).sort(descending=True, stable=True).indices
     if kind <= 4:
-        weights[best_first] = _by_rank(kind, len(value))
+        weights[best_first] = _weights_by_rank(kind, len(fitness))
         return weights
     assert mean_score is not None
-    base = mean_score if abs(mean_score) <= LARGEST else float(value.min())
-    gain = torch.where(valid & (value > base + MARGIN), value - base, 0.0)  # 0 unless a member beats the mean
+    base = mean_score if abs(mean_score) <= LARGEST else float(sound_fitness.min())
+    # 0 unless a member beats the mean
+    gain = torch.where(sound & (sound_fitness > base + MARGIN), sound_fitness - base, 0.0)
     if kind == 5:
         weights[best_first[0]] = (gain[best_first[0]] > 0).double()
         return weights
@@ -76,37 +77,37 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     return gain / scale if scale > 0 else weights
 
 
-def _by_rank(kind: int, n: int) -> Tensor:
+def _weights_by_rank(kind: int, n: int) -> Tensor:
     """Return the weights ``[n]``, best first, of kinds 1 to 4, which depend only on the rank."""
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
     if kind == 4:
         return (torch.arange(n) == 0).double()
-    shaped = nes_utilities(n) if kind == 2 else _shaped(n)
-    return shaped / shaped[0] if shaped[0] > 0 else shaped
+    weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
+    return weights / weights[0] if weights[0] > 0 else weights
 
 
-def _shaped(n: int) -> Tensor:
+def _log_ranks(n: int) -> Tensor:
     """Return max(0, ln(n/2 + 1) - ln k) for the ranks k = 1 (best) to n. Only the better half is above 0."""
     rank = torch.arange(1, n + 1, dtype=torch.float64)
     return (torch.tensor(n / 2 + 1, dtype=torch.float64).log() - rank.log()).clamp(min=0)
 
 
 def nes_utilities(n: int) -> Tensor:
-    """Return the utilities of NES, best first, ``[n]`` float64 with sum 0: `_shaped` divided by its sum, minus 1/n.
+    """Return the utilities of NES, best first, ``[n]`` float64 with sum 0: `_log_ranks` divided by the sum, minus 1/n.
 
     Source: Wierstra et al. 2014, "Natural Evolution Strategies", JMLR 15, fitness shaping.
     """
-    shaped = _shaped(n)
-    return shaped / shaped.sum() - 1 / n
+    weights = _log_ranks(n)
+    return weights / weights.sum() - 1 / n
 
 
 def shared_utilities(fitness: Tensor) -> Tensor:
     """Return the member's `nes_utilities` by rank, ``[n]``. Equal members get the mean of their utilities, so that a
     plateau does not move the search."""
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
-    of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # best group first
-    total = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, of_rank, nes_utilities(len(fitness)))
+    group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # best group first
+    total = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, nes_utilities(len(fitness)))
     return (total / sizes)[group]
 
 
@@ -119,5 +120,5 @@ def centred_ranks(fitness: Tensor) -> Tensor:
     """
     _, group, sizes = failures_last(fitness).unique(return_inverse=True, return_counts=True)
     n = len(fitness)
-    mean_rank = sizes.cumsum(0) - (sizes.double() + 1) / 2
+    mean_rank = sizes.cumsum(0) - (sizes.double() + 1) / 2  # of each group, from 0 (worst) to n - 1
     return ((mean_rank - (n - 1) / 2) / max(n - 1, 1))[group]

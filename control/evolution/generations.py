@@ -14,7 +14,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import Spent, cloned, is_teacher, visited
+from control.evolution.teachers import CountSteps, cloned_proxy, is_teacher, visited_states
 from envs.make import Stages
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -24,14 +24,15 @@ Train = Callable[[Tensor, list[int]], Outcome]
 """Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
 
 
-def with_visited_states(
-    mean: Tensor, stages: Stages, game: str, seed: int, generation: int, spent: Spent, scaled: bool = False
+def add_visited_states(
+    mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the ``mean [D]`` before a generation, with initial states from episodes of its target policy, if the
-    settings ask for that (`Stages.with_visited_states`). ``spent`` is called with the number of real steps."""
+    """Return the ``mean [D]`` before a generation. If the settings require it, its initial states are replaced by
+    states from episodes of its target policy, and with ``scaled`` the target's inputs are normalised on these
+    (`Stages.with_visited_states`). ``count_steps`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     return stages.with_visited_states(
-        mean, lambda act, count, limit: visited(act, game, count, state_seed, limit, spent), scaled
+        mean, lambda policy, count, limit: visited_states(policy, game, count, state_seed, limit, count_steps), scaled
     )
 
 
@@ -44,10 +45,11 @@ def generation_agents(
     ``kinds`` is the number of agent implementations, ``number`` the generation's number from 1. Different values of
     ``name`` give unrelated seeds.
     """
-    repeats = len(population) if config.common_random_numbers else 1
     kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
-    count = len(population) * config.agents_per_proxy // repeats
-    seeds = fresh_seeds(seed, name, count, kinds, kind) * repeats
+    if config.common_random_numbers:  # every proxy gets agents with the same seeds
+        seeds = fresh_seeds(seed, name, config.agents_per_proxy, kinds, kind) * len(population)
+    else:
+        seeds = fresh_seeds(seed, name, len(population) * config.agents_per_proxy, kinds, kind)
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
     if mean is None:
         return proxies, seeds
@@ -55,84 +57,101 @@ def generation_agents(
     return proxies, seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, kinds)
 
 
-def judged(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split ``scores [N]`` of agents, in the order of `entered`, for a ``population`` of size P. Return the fitness
-    ``[P]``, the values ``[P]`` for the strategy (mean ranks if ``rank_apart``), and the scores of agents of the mean.
+def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split the ``scores [N]`` of a generation's agents, in the order of `generation_agents`. ``population`` is P.
+
+    Return the fitness ``[P]`` (mean scores), the fitness ``[P]`` for the strategy, and the scores of the mean's agents.
+    With ``rank_apart``, the fitness for the strategy is the mean of the ranks that each proxy's i-th agent has among
+    the i-th agents of all proxies, NaN for failed proxies; otherwise it is the fitness.
     """
-    agents = population * config.agents_per_proxy
-    by_agent, of_mean = scores[:agents].view(population, -1), scores[agents:]
-    fitness = ranked = by_agent.mean(1)
-    if config.rank_apart:
-        ranked = torch.stack([centred_ranks(column) for column in by_agent.unbind(1)]).mean(0)
-        ranked = ranked.masked_fill(~fitness.isfinite(), torch.nan)
-    return fitness, ranked, of_mean
+    num_agents = population * config.agents_per_proxy
+    scores_by_proxy, mean_scores = scores[:num_agents].view(population, -1), scores[num_agents:]
+    fitness = scores_by_proxy.mean(1)
+    if not config.rank_apart:
+        return fitness, fitness, mean_scores
+    ranks = torch.stack([centred_ranks(column) for column in scores_by_proxy.unbind(1)]).mean(0)
+    return fitness, ranks.masked_fill(~fitness.isfinite(), torch.nan), mean_scores
 
 
-def first_mean(
+def initial_mean(
     config: SearchConfig,
     stages: Stages,
     game: str,
     seed: int,
     kinds: int,
     train: Train,
-    spent: Spent = lambda steps: None,
+    count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
     """Return the initial mean ``[D]`` of a search: the proxy that ``start_from`` names (or a proxy cloned from that
     policy), or the best of ``initial_draws`` random proxies. These are compared by the fitness of perturbed copies or,
     with ``initial_generations``, by short searches.
 
     The choice matters, because more than half of random bandits are flat: perturbations do not change the fitness.
-    ``spent`` is called with numbers of real steps, except for tests of agents.
+    ``count_steps`` is called with numbers of real steps, except for tests of agents.
     """
-    draws, members = config.initial_draws, config.initial_members
     if config.start_from is not None:
         if is_teacher(config.start_from):
-            return cloned(config.start_from, stages, game, seed, spent)
+            return cloned_proxy(config.start_from, stages, game, seed, count_steps)
         return first_parameters(config.start_from, config, stages.spaces, game)
-    first = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-    first = torch.stack([with_visited_states(mean, stages, game, seed, 0, spent, scaled=True) for mean in first])
-    if draws == 1:
-        return first[0]
-    if config.initial_generations is not None:
-        return _furthest(first, config, stages, config.initial_generations, seed, kinds, train)
-    noise = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-    search_means = torch.stack([stages.searched_part(mean) for mean in first])
-    around = search_means.unsqueeze(1) + config.noise_std * noise.normal(members, search_means.shape[1])
-    copies = torch.cat(
-        [stages.with_searched_part(perturbed, mean) for perturbed, mean in zip(around, first, strict=True)]
+    draws = config.initial_draws
+    candidates = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+    candidates = torch.stack(
+        [add_visited_states(mean, stages, game, seed, 0, count_steps, scaled=True) for mean in candidates]
     )
-    agent = derive_seed(seed, "initial agent")
-    agents = [agent - agent % kinds + i % kinds for i in range(members)] if kinds > 1 else [agent]
-    agents = agents * (draws * members // len(agents))
-    outcome = train(copies, agents)
-    fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
-    return first[int(fitness.argmax())]
+    if draws == 1:
+        return candidates[0]
+    if config.initial_generations is not None:
+        return _best_after_searches(candidates, config, stages, config.initial_generations, seed, kinds, train)
+    return _best_by_perturbations(candidates, config, stages, seed, kinds, train)
 
 
-def _furthest(
-    first: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
+def _best_by_perturbations(
+    candidates: Tensor, config: SearchConfig, stages: Stages, seed: int, kinds: int, train: Train
 ) -> Tensor:
-    """Return the final mean ``[D]`` of the best search from the initial means ``first [N, D]``. After every
+    """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean fitness.
+    Each copy trains one agent. All agents have the same seed, except for its remainder modulo ``kinds``, which
+    alternates between the implementations (`fresh_seeds`)."""
+    draws, members = len(candidates), config.initial_members
+    streams = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
+    means = torch.stack([stages.searched_part(candidate) for candidate in candidates])
+    perturbed = means.unsqueeze(1) + config.noise_std * streams.normal(members, means.shape[1])
+    proxies = torch.cat(
+        [stages.with_searched_part(copies, template) for copies, template in zip(perturbed, candidates, strict=True)]
+    )
+    base_seed = derive_seed(seed, "initial agent")
+    seeds = [base_seed - base_seed % kinds + i % kinds for i in range(members)] * draws
+    outcome = train(proxies, seeds)
+    fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
+    return candidates[int(fitness.argmax())]
+
+
+def _best_after_searches(
+    candidates: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
+) -> Tensor:
+    """Return the final mean ``[D]`` of the best search from the initial means ``candidates [C, D]``. After every
     ``generations`` generations the better half continues (successive halving), because some initial means are on a
     plateau."""
-    running = {i: STRATEGIES[config.strategy](config, stages.searched_part(mean)) for i, mean in enumerate(first)}
+    strategies = {
+        row: STRATEGIES[config.strategy](config, stages.searched_part(mean)) for row, mean in enumerate(candidates)
+    }
     done = 0
-    while len(running) > 1:
+    while len(strategies) > 1:
         scores: dict[int, float] = {}
         for number in range(done + 1, done + generations + 1):
-            scores = _climb(running, first, config, stages, seed, kinds, number, train)
+            scores = _search_generation(strategies, candidates, config, stages, seed, kinds, number, train)
         done += generations
         score_text = ", ".join(f"{score:.4g}" for score in scores.values())
-        note(f"after {done} generations {len(running)} first searches are at {score_text}")
-        best = sorted(running, key=lambda i: -scores[i])[: -(-len(running) // 2)]  # a stable sort
-        running = {i: running[i] for i in best}
-    (winner,) = running
-    return stages.with_searched_part(running[winner].mean, first[winner])
+        note(f"after {done} generations {len(strategies)} first searches are at {score_text}")
+        half = -(-len(strategies) // 2)  # rounded up
+        best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]  # a stable sort
+        strategies = {row: strategies[row] for row in best_rows}
+    (winner,) = strategies
+    return stages.with_searched_part(strategies[winner].mean, candidates[winner])
 
 
-def _climb(
-    running: dict[int, Strategy],
-    first: Tensor,
+def _search_generation(
+    strategies: dict[int, Strategy],
+    candidates: Tensor,
     config: SearchConfig,
     stages: Stages,
     seed: int,
@@ -140,23 +159,23 @@ def _climb(
     number: int,
     train: Train,
 ) -> dict[int, float]:
-    """Make generation ``number`` of every search in ``running`` (row of ``first [N, D]`` -> strategy). Return the
-    scores of their means, by row."""
-    name, noises, jobs = f"generation {number} of the first searches", {}, []
-    for i, strategy in running.items():
-        streams = Streams.from_name([seed], f"perturbations of first search {i}, generation {number}")
-        noises[i] = streams.normal(strategy.rows, len(strategy.mean))[0]
-        population, mean = (
-            stages.with_searched_part(parameters, first[i]) for parameters in (strategy.ask(noises[i]), strategy.mean)
-        )
-        jobs.append(generation_agents(population, mean, config, seed, kinds, number, name))
-    outcome = train(
-        torch.cat([proxies for proxies, _ in jobs]), [agent_seed for _, seeds in jobs for agent_seed in seeds]
-    )
-    parts = objective(outcome, config).chunk(len(jobs))
-    scores = {}
-    for (i, strategy), part in zip(running.items(), parts, strict=True):
-        _, ranked, of_mean = judged(part, config, config.population)
-        scores[i] = float(of_mean.nanmean().nan_to_num(-torch.inf))
-        strategy.tell(noises[i], ranked, scores[i])
-    return scores
+    """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of a search's
+    initial mean in ``candidates [C, D]`` to its strategy. Return the fitness of the means before the move, by row."""
+    name = f"generation {number} of the first searches"
+    noise, all_proxies, all_seeds = {}, [], []
+    for row, strategy in strategies.items():
+        streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
+        noise[row] = streams.normal(strategy.rows, len(strategy.mean))[0]
+        population = stages.with_searched_part(strategy.ask(noise[row]), candidates[row])
+        mean = stages.with_searched_part(strategy.mean, candidates[row])
+        proxies, seeds = generation_agents(population, mean, config, seed, kinds, number, name)
+        all_proxies.append(proxies)
+        all_seeds += seeds
+    outcome = train(torch.cat(all_proxies), all_seeds)
+    scores_by_search = objective(outcome, config).chunk(len(strategies))
+    mean_fitness = {}
+    for (row, strategy), scores in zip(strategies.items(), scores_by_search, strict=True):
+        _, selection_fitness, mean_scores = population_fitness(scores, config, config.population)
+        mean_fitness[row] = float(mean_scores.nanmean().nan_to_num(-torch.inf))
+        strategy.tell(noise[row], selection_fitness, mean_fitness[row])
+    return mean_fitness

@@ -33,9 +33,9 @@ from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 MOST_MEMBERS = 512  # maximum number of agents in one program, to limit memory; the others are trained afterwards
-_COMPACT = 0.75  # if the share of members in training falls below this, finished members leave the program
-_WATCHED, _WATCHED_COMPILED = 128, 512  # environment steps per member between progress reports
-_TRAINING = 0.9  # share of the progress that training takes; the rest is for tests
+_COMPACT_SHARE = 0.75  # if the share of members in training falls below this, finished members leave the program
+_WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
+_TRAINING_SHARE = 0.9  # share of the progress that training takes; the rest is for tests
 
 
 @dataclass
@@ -84,30 +84,35 @@ class Outcome:
 
     @classmethod
     def joined(cls, parts: Sequence["Outcome"]) -> "Outcome":
-        """Join parts of one batch of agents, in order. Curves are cut to the shortest one, because agents with more
-        environments may have one test less during training."""
-        tests = min(part.curve.shape[1] for part in parts)
-        parts = [dataclasses.replace(part, curve=part.curve[:, :tests]) for part in parts]
-        fields = zip(*(vars(part).values() for part in parts), strict=True)
-        merged: list[Any] = [torch.cat(values) if isinstance(values[0], Tensor) else sum(values) for values in fields]
-        return cls(*merged)
+        """Concatenate the agents of ``parts`` in order, and add up the counts and seconds. Curves are cut to the
+        shortest one, because agents with more environments may have one test less during training."""
+        num_tests = min(part.curve.shape[1] for part in parts)
+        parts = [dataclasses.replace(part, curve=part.curve[:, :num_tests]) for part in parts]
+        values_by_field = zip(*(vars(part).values() for part in parts), strict=True)
+        joined: list[Any] = [
+            torch.cat(values) if isinstance(values[0], Tensor) else sum(values) for values in values_by_field
+        ]
+        return cls(*joined)
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
     """Return seeds of ``count`` fresh agents. Different names give unrelated seeds. A seed modulo ``kinds``, the number
     of agent implementations, is the index of the agent's implementation: the indices alternate, or all are ``kind``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    return [
-        base_seed - base_seed % kinds + (i if kind is None else kind) % kinds for i, base_seed in enumerate(base_seeds)
-    ]
+    indices = [(i if kind is None else kind) % kinds for i in range(count)]
+    return [base_seed - base_seed % kinds + index for base_seed, index in zip(base_seeds, indices, strict=True)]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
     """Return the mean of ``scores [N]`` without NaN for every implementation in ``kinds``, which ``seeds [N]`` select
     (`fresh_seeds`). Implementations without a finite score are left out."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
-    scores_by_kind = [(kind, scores[kind_indices == number]) for number, kind in enumerate(kinds)]
-    return {kind: float(kind_scores.nanmean()) for kind, kind_scores in scores_by_kind if kind_scores.isfinite().any()}
+    means = {}
+    for index, kind in enumerate(kinds):
+        kind_scores = scores[kind_indices == index]
+        if kind_scores.isfinite().any():
+            means[kind] = float(kind_scores.nanmean())
+    return means
 
 
 def train(
@@ -118,76 +123,78 @@ def train(
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
     advance: Advance | None = None,
-    look: int = 1,
+    compact_every: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
     """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
     ``episodes`` episodes.
 
     ``test(policy, k) -> [M]`` is called after every ``test_every`` steps, with k = 0, 1, ...; finished members are
-    tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every ``look`` steps, finished members may
-    leave the program, which does not change the results of others. ``watch`` is called with the progress.
+    tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every ``compact_every`` steps, finished
+    members may leave the program, which does not change the results of others. ``watch`` is called with the progress.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
     agent.budget = (loop.steps + steps) * envs
-    at = torch.arange(members)  # the original position of each member still in the program
-    running = torch.ones(members, dtype=torch.bool)
-    spent, counts = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
-    result, curve = agent.flat_parameters.clone(), [torch.zeros(members, 0)]
-    stops = rule is not None or episodes is not None
-    start_step, steps_done, start_episodes = loop.steps, 0, agent.episodes.clone()
+    original = torch.arange(members)  # the original index of each member that is still in the program
+    running = torch.ones(members, dtype=torch.bool)  # which members in the program have not finished
+    steps_used = torch.full((members,), steps * envs)
+    episode_counts = torch.zeros(members, dtype=torch.int64)
+    weights = agent.flat_parameters.clone()  # [M, ...], final if the member has finished
+    curve = [torch.zeros(members, 0)]
+    stops_early = rule is not None or episodes is not None
+    steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
     while steps_done < steps and running.any():
         block_steps = steps - steps_done
         if test is not None:
             block_steps = min(block_steps, test_every - steps_done % test_every)
-        elif stops:
-            block_steps = min(block_steps, look)
+        elif stops_early:
+            block_steps = min(block_steps, compact_every)
         if watch is not None:
             watch(1 - int(running.sum()) / members * (1 - steps_done / steps))
-            block_steps = min(block_steps, -(-(_WATCHED if advance is None else _WATCHED_COMPILED) // envs))
-        for finished in (advance or type(loop).advance)(loop, block_steps, running, stops):
-            if not stops:
+            watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
+            block_steps = min(block_steps, -(-watch_steps // envs))
+        for ended in (advance or type(loop).advance)(loop, block_steps, running, stops_early):
+            if not stops_early:
                 continue
-            in_training = running[finished.members]  # rules may be slow, so they are applied to agents in training only
-            if not in_training.any():
+            ended = _of_running(ended, running)  # other episodes would cost time, because rules may be slow
+            if not len(ended.members):
                 continue
-            step = finished.step if isinstance(finished.step, int) else finished.step[in_training]
-            finished = Ended(
-                finished.members[in_training], finished.returns[in_training], finished.lengths[in_training], step
-            )
-            member_ids = finished.members
-            counts.index_add_(0, at[member_ids], torch.ones_like(member_ids))
-            done = torch.zeros_like(member_ids, dtype=torch.bool) if rule is None else rule(loop, finished)
+            episode_counts.index_add_(0, original[ended.members], torch.ones_like(ended.members))
+            done = torch.zeros_like(ended.members, dtype=torch.bool) if rule is None else rule(loop, ended)
             if episodes is not None:
-                done |= counts[at[member_ids]] >= episodes
-            stopped_ids, last = member_ids[done], torch.as_tensor(step).expand(len(member_ids))[done]
-            result[at[stopped_ids]], spent[at[stopped_ids]], running[stopped_ids] = (
-                agent.flat_parameters[stopped_ids],
-                last * envs,
-                False,
-            )
+                done |= episode_counts[original[ended.members]] >= episodes
+            stopped = ended.members[done]
+            weights[original[stopped]] = agent.flat_parameters[stopped]
+            steps_used[original[stopped]] = torch.as_tensor(ended.step).expand(len(done))[done] * envs
+            running[stopped] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
-            now: Tensor = agent.flat_parameters
-            if len(at) < members or not running.all():
-                now = result.clone()
-                now[at[running]] = agent.flat_parameters[running]
-            curve.append(test(agent.with_weights(now.cpu()), steps_done // test_every - 1)[:, None])
-        if (
-            running.any()
-            and running.sum() < _COMPACT * len(running)
-            and loop.select(remaining := running.nonzero()[:, 0])
-        ):
-            if rule is not None:
-                rule.select(remaining)
-            at, running = at[remaining], running[remaining]
-    result[at[running]] = agent.flat_parameters[running]
-    result = result.cpu()
-    if not stops:  # all members are still in the program
-        counts = (agent.episodes - start_episodes).cpu()
-    return Trained(agent.with_weights(result), result.isfinite().all(1), spent, counts, torch.cat(curve, 1))
+            current_weights: Tensor = agent.flat_parameters
+            if len(original) < members or not running.all():
+                current_weights = weights.clone()
+                current_weights[original[running]] = agent.flat_parameters[running]
+            curve.append(test(agent.with_weights(current_weights.cpu()), steps_done // test_every - 1)[:, None])
+        if running.any() and running.sum() < _COMPACT_SHARE * len(running):
+            remaining = running.nonzero()[:, 0]
+            if loop.select(remaining):
+                if rule is not None:
+                    rule.select(remaining)
+                original, running = original[remaining], running[remaining]
+    weights[original[running]] = agent.flat_parameters[running]
+    weights = weights.cpu()
+    if not stops_early:  # all members are still in the program
+        episode_counts = (agent.episodes - start_episodes).cpu()
+    finite = weights.isfinite().all(1)
+    return Trained(agent.with_weights(weights), finite, steps_used, episode_counts, torch.cat(curve, 1))
+
+
+def _of_running(ended: Ended, running: Tensor) -> Ended:
+    """Return the episodes of members that are ``running [M]`` bool."""
+    selected = running[ended.members]
+    step = ended.step if isinstance(ended.step, int) else ended.step[selected]
+    return Ended(ended.members[selected], ended.returns[selected], ended.lengths[selected], step)
 
 
 class InnerLoop:
@@ -208,7 +215,7 @@ class InnerLoop:
         self.dynamics = make_dynamics(game)
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
-        self._rule_steps = 0  # real steps of tests during training, in the current piece of agents
+        self._rule_steps = 0  # real steps of tests during training, in the current batch of agents
 
     def run(
         self,
@@ -231,50 +238,50 @@ class InnerLoop:
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
             assert proxies is not None
-            return Outcome.joined(
-                [
-                    loop._test_targets(proxies[first : first + MOST_MEMBERS], seeds[first : first + MOST_MEMBERS])
-                    for first in range(0, len(seeds), MOST_MEMBERS)
-                ]
-            )
-        pieces: list[tuple[InnerLoop, list[int]]] = []
-        for number, kind in enumerate(self.kinds):
-            positions = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
-            kind_loop = loop.alone(kind)
-            if sample_all:
-                all_hyperparameters = type(kind_loop.agent_config)().vary
-                kind_loop.agent_config = dataclasses.replace(
-                    kind_loop.agent_config, vary_hp=True, vary=all_hyperparameters
-                )
-            for group in (
-                kind_loop.agent_class.groups(kind_loop.agent_config, [seeds[i] for i in positions]) if positions else ()
-            ):
-                for first in range(0, len(group), MOST_MEMBERS):
-                    pieces.append((copy.copy(kind_loop), [positions[i] for i in group[first : first + MOST_MEMBERS]]))
-        # Threads divide either the members of each piece or, if pieces are small, whole pieces among them.
-        small_pieces = self.threads > 1 and len(seeds) < 4 * self.threads * len(pieces)
-        threads = self.threads if small_pieces and self.dynamics is not None and loop.runs_compiled() else 1
-        parts, done = {}, [0.0] * len(pieces)
+            slices = [slice(first, first + MOST_MEMBERS) for first in range(0, len(seeds), MOST_MEMBERS)]
+            return Outcome.joined([loop._test_targets(proxies[rows], seeds[rows]) for rows in slices])
+        batches = loop._batches(seeds, sample_all)
+        # Threads divide either the members of each batch or, if batches are small, whole batches among them.
+        small_batches = self.threads > 1 and len(seeds) < 4 * self.threads * len(batches)
+        threads = self.threads if small_batches and self.dynamics is not None and loop.runs_compiled() else 1
+        outcomes, progress = {}, [0.0] * len(batches)
 
         def report_progress(number: int, watch: Watch, share: float) -> None:
-            done[number] = share * len(pieces[number][1]) / len(seeds)
-            watch(sum(done))
+            progress[number] = share * len(batches[number][1]) / len(seeds)
+            watch(sum(progress))
 
-        def run_piece(memory: None, number: int, last: int) -> None:
-            piece_loop, piece = pieces[number]
-            piece_loop.threads //= threads
-            piece_proxies = None if proxies is None else proxies[piece]
-            tell = None if watch is None else functools.partial(report_progress, number, watch)
-            parts[number] = piece_loop._run_piece(piece_proxies, [seeds[i] for i in piece], tell)
+        def run_batch(memory: None, number: int, last: int) -> None:
+            batch_loop, rows = batches[number]
+            batch_loop.threads //= threads
+            batch_proxies = None if proxies is None else proxies[rows]
+            batch_watch = None if watch is None else functools.partial(report_progress, number, watch)
+            outcomes[number] = batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch)
 
-        for_members(run_piece, len(pieces), [None] * threads, max_members=1)
-        outcome = Outcome.joined([parts[number] for number in range(len(pieces))])
-        order = torch.tensor([i for _, piece in pieces for i in piece]).argsort()
+        for_members(run_batch, len(batches), [None] * threads, max_members=1)
+        outcome = Outcome.joined([outcomes[number] for number in range(len(batches))])
+        order = torch.tensor([i for _, rows in batches for i in rows]).argsort()
         in_order = {
             name: getattr(outcome, name)[order] for name in ("returns", "lengths", "curve", "steps", "episodes")
         }
         seconds = {name: getattr(outcome, name) / threads for name in ("train_seconds", "test_seconds")}
         return dataclasses.replace(outcome, **in_order, **seconds)
+
+    def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
+        """Divide N agents into batches that can each be one program: agents of one implementation, with networks of one
+        shape, at most `MOST_MEMBERS`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        batches = []
+        for number, kind in enumerate(self.kinds):
+            indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
+            if not indices:
+                continue
+            loop = self.alone(kind)
+            if sample_all:
+                all_hyperparameters = type(loop.agent_config)().vary
+                loop.agent_config = dataclasses.replace(loop.agent_config, vary_hp=True, vary=all_hyperparameters)
+            for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
+                for first in range(0, len(group), MOST_MEMBERS):
+                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + MOST_MEMBERS]]))
+        return batches
 
     def alone(self, kind: str) -> "InnerLoop":
         """Return a copy of this loop for one of its agent implementations."""
@@ -283,33 +290,37 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_piece(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
-        started, self._rule_steps = time.perf_counter(), 0
+    def _run_batch(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
+        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``."""
+        start_time, self._rule_steps = time.perf_counter(), 0
         with self._tests_on_the_way(seeds) as tests:
-            trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING))
-        middle = time.perf_counter()
-        episodes = self.test(trained.policy, seeds)
-        for tested in (episodes.returns, trained.curve):
-            tested[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
+            trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING_SHARE))
+        test_time = time.perf_counter()
+        test_episodes = self.test(trained.policy, seeds)
+        for returns in (test_episodes.returns, trained.curve):
+            returns[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
         if watch is not None:
             watch(1)
-        steps, seconds = int(episodes.lengths.sum()), (middle - started, time.perf_counter() - middle)
         training = trained.curve, trained.steps, trained.episodes
-        return Outcome(episodes.returns, episodes.lengths, *training, steps + self._rule_steps, *seconds)
+        test_steps = int(test_episodes.lengths.sum()) + self._rule_steps
+        seconds = test_time - start_time, time.perf_counter() - test_time
+        return Outcome(test_episodes.returns, test_episodes.lengths, *training, test_steps, *seconds)
 
     def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
-        started = time.perf_counter()
+        """Test the target policies of ``proxies [N, D]``, without training. Returns of a diverged proxy are NaN."""
+        start_time = time.perf_counter()
         episodes = self.test(self.stages.parameters.target(proxies), seeds)
         episodes.returns[~proxies.isfinite().all(1)] = torch.nan
-        zeros, steps = torch.zeros(len(seeds), dtype=torch.int64), int(episodes.lengths.sum())
-        seconds = 0.0, time.perf_counter() - started
-        return Outcome(episodes.returns, episodes.lengths, torch.zeros(len(seeds), 0), zeros, zeros, steps, *seconds)
+        no_curve, zeros = torch.zeros(len(seeds), 0), torch.zeros(len(seeds), dtype=torch.int64)
+        seconds = 0.0, time.perf_counter() - start_time
+        test_steps = int(episodes.lengths.sum())
+        return Outcome(episodes.returns, episodes.lengths, no_curve, zeros, zeros, test_steps, *seconds)
 
     def close(self) -> None:
         """Do nothing; `RayWorkers` have processes to stop."""
 
     def runs_compiled(self) -> bool:
-        """Return whether some agents with these settings train in machine code."""
+        """Return whether some of the agents, with these settings, train in machine code."""
         if len(self.kinds) > 1:
             return any(self.alone(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
@@ -323,28 +334,29 @@ class InnerLoop:
         and their networks of one shape. ``proxies`` are as for `run`."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
-            limit = self._training_limit
-            stage = make_environment(self.game, agent.members, agent.envs, time_limit=limit)
+            environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
         else:
-            stage = self.stages.stage(proxies, agent)
-        return StepLoop(agent, stage, lockstep_streams(seeds, "episodes"))
+            environment = self.stages.stage(proxies, agent)
+        return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
     def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
-        """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps."""
-        steps, test_every = (
-            -(-count // loop.agent.envs) for count in (self.config.inner_steps, self.config.test_every or 1)
-        )
-        code, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
+        """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps. Training and tests
+        use machine code if it supports them."""
+        envs = loop.agent.envs
+        steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
+        test_every = -(-(self.config.test_every or 1) // envs)
+        compiled, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
         test = None if tests is None else functools.partial(self._test_on_the_way, tests)
-        if code is None or not code.can_compile(loop):
+        if compiled is None or not compiled.can_compile(loop):
             return train(loop, steps, rule, episodes, test, test_every, watch=watch)
-        within = None if tests is None else code.on_the_way(loop, tests.real, tests.starts, test_every)
-        advance = code.Advance(self.threads, within)
-        if within is None:
-            return train(loop, steps, rule, episodes, test, test_every, advance, code.COMPACT_EVERY, watch)
-        trained = train(loop, steps, rule, episodes, advance=advance, look=code.COMPACT_EVERY, watch=watch)
-        returns, lengths = (values[:, : within.tests_done].contiguous() for values in (within.returns, within.lengths))
-        self._rule_steps += int(lengths.sum())
+        compiled_tests = None if tests is None else compiled.on_the_way(loop, tests.real, tests.starts, test_every)
+        advance = compiled.Advance(self.threads, compiled_tests)
+        compact_every = compiled.COMPACT_EVERY
+        if compiled_tests is None:
+            return train(loop, steps, rule, episodes, test, test_every, advance, compact_every, watch)
+        trained = train(loop, steps, rule, episodes, advance=advance, compact_every=compact_every, watch=watch)
+        returns = compiled_tests.returns[:, : compiled_tests.tests_done].contiguous()
+        self._rule_steps += int(compiled_tests.lengths[:, : compiled_tests.tests_done].sum())
         return dataclasses.replace(trained, curve=returns.mean(2))
 
     @contextlib.contextmanager
@@ -376,10 +388,11 @@ class InnerLoop:
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Play greedy episodes from ``seeds [M, K]``, by the fastest method that supports the policy."""
         episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
-        return episodes or self._by_table(policy) or rollout(policy, real, seeds, keep=False)
+        return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
 
-    def _by_table(self, policy: Policy) -> Episodes | None:
-        """Compute the test episodes of a policy on a map, if they are all equal. Return None otherwise."""
+    def _play_by_table(self, policy: Policy) -> Episodes | None:
+        """Compute the K test episodes ``[M, K]`` of a policy on a map, on which they are all equal. Return None if the
+        game is no map, the policy has no table of moves, or episodes have no time limit."""
         if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
             return None
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
@@ -389,28 +402,29 @@ class InnerLoop:
         return Episodes(*(values.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for values in results))
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ``inner_rule`` names, None for "budget". Agents on the real environment may have the
-        rule "solved", which uses returns of training episodes instead of tests."""
+        """Return the rule that ends training early, by the name ``inner_rule``; None for "budget". Agents on the real
+        environment may have the rule "solved", which uses returns of training episodes instead of tests."""
         config, initial = self.config, self.agent_config.init_episodes
-        name, number = config.inner_rule, config.early_out_num
+        name, window = config.inner_rule, config.early_out_num
         if name == "plateau":
-            return Plateau(members, number, config.early_out_virtual_diff, initial, config.plateau_floor)
+            return Plateau(members, window, config.early_out_virtual_diff, initial, config.plateau_floor)
         if name in ("tests", "solved"):
             assert config.solved_reward is not None
-            return Solved(members, number, config.solved_reward, initial, self._test_some if name == "tests" else None)
+            test = self._test_members if name == "tests" else None
+            return Solved(members, window, config.solved_reward, initial, test)
         return None
 
-    def _test_some(self, loop: StepLoop, members: Tensor) -> Tensor:
-        """Return the mean test return ``[N]`` of ``members`` with their current weights. The test episodes change with
-        the number of finished training episodes."""
+    def _test_members(self, loop: StepLoop, members: Tensor) -> Tensor:
+        """Return the mean test return ``[N]`` of ``members`` (indices ``[N]``) with their current weights. The test
+        episodes change with the number of finished training episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.flat_parameters[members].cpu())
-        if (episodes := self._by_table(policy)) is not None:
+        if (episodes := self._play_by_table(policy)) is not None:
             self._rule_steps += int(episodes.lengths.sum())
-            return episodes.returns[:, 0]
-        finished = agent.episodes.tolist()
-        seeds = [numbered_seed(agent.seeds[m], finished[m]) for m in members.tolist()]
+            return episodes.returns[:, 0]  # all test episodes are equal
+        episode_counts = agent.episodes.tolist()
+        seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
         episodes = self.test(policy, seeds)
         self._rule_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)

@@ -22,36 +22,36 @@ class Tested(Protocol):
 
 
 def final(outcome: Tested, config: Any) -> Tensor:
-    """Return the mean return of the tests after training, minus ``survival_bonus`` for each of their steps (Mania et
-    al. 2018, arXiv 1803.07055)."""
+    """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` for each of their steps
+    (Mania et al. 2018, arXiv 1803.07055)."""
     return outcome.scores - config.survival_bonus * outcome.lengths.to(outcome.scores.dtype).mean(1)
 
 
 def average(outcome: Tested, config: Any) -> Tensor:
-    """Return the mean over the tests during training, from ``average_from`` steps on. A solved test counts
+    """Return the mean over the tests during training, ``[N]``, from ``average_from`` steps on. A solved test counts
     ``solved_bonus`` more. The mean is high if agents solve a task early and keep it solved."""
-    first = -(-config.average_from // config.test_every) - 1 if config.average_from else 0
-    counted = outcome.curve[:, max(0, first) :]
+    first_test = -(-config.average_from // config.test_every) - 1  # test i is after (i + 1) test_every steps
+    scores = outcome.curve[:, max(0, first_test) :]
     if config.solved_bonus:
-        counted = counted + config.solved_bonus * (counted >= config.solved_reward)
-    return counted.mean(1)
+        scores = scores + config.solved_bonus * (scores >= config.solved_reward)
+    return scores.mean(1)
 
 
 def auc(outcome: Tested, config: Any) -> Tensor:
-    """Return the area under the curve of test returns over training steps, in return times steps [F]. Between two
-    tests, the later one counts."""
+    """Return the area under the curve of test returns over training steps, ``[N]``, in return times steps (Ferreira et
+    al. 2022, arXiv 2202.02790). Between two tests, the later one counts."""
     return outcome.curve.sum(1) * config.test_every
 
 
 def threshold(outcome: Tested, config: Any) -> Tensor:
-    """Return minus the number of training steps, minus ``unsolved_weight`` for each point of return that the final test
-    is below ``solved_reward`` [F]."""
+    """Return minus the number of training steps, ``[N]``, minus ``unsolved_weight`` for each point of return that the
+    final test is below ``solved_reward`` (Ferreira et al. 2022, arXiv 2202.02790)."""
     missing = (config.solved_reward - outcome.scores).clamp(min=0)
     return -outcome.steps.to(missing.dtype) - config.unsolved_weight * missing
 
 
 def objective(outcome: Tested, config: Any) -> Tensor:
-    """Return the fitness ``[N]``, computed by the function above with the name ``config.objective``
+    """Return the fitness ``[N]``, computed by the function of this module that has the name ``config.objective``
     (`models.proxies.search.OBJECTIVES`)."""
     fitness: Tensor = globals()[config.objective](outcome, config)
     return fitness
@@ -61,8 +61,8 @@ def first_stable(curve: Tensor, solved: float) -> Tensor:
     """Return the index of the first test from which on an agent solves all tests, ``[N]`` int64, for ``curve [N, T]``;
     T if it does not solve the last one."""
     unsolved = ~(curve >= solved)  # NaN too
-    positions = torch.arange(1, curve.shape[1] + 1)
-    return (unsolved * positions).amax(1)
+    next_test = torch.arange(1, curve.shape[1] + 1)
+    return (unsolved * next_test).amax(1)  # the test after the last unsolved one
 
 
 def stays_solved(curve: Tensor, solved: float) -> Tensor:

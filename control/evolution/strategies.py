@@ -57,20 +57,20 @@ class Strategy:
         Return ``update_norm`` (Euclidean length of the update), ``noise_std`` (after the update, mean over D) and
         ``failed`` (number of failed members).
         """
-        ordered = failures_last(fitness)
-        failed = int((ordered == -torch.inf).sum())
+        fitness = failures_last(fitness)
+        num_failed = int((fitness == -torch.inf).sum())
         old_mean = self.mean
-        if failed < len(fitness):
-            self.mean = self._step(noise.double(), ordered, mean_score).float()
+        if num_failed < len(fitness):
+            self.mean = self._step(noise.double(), fitness, mean_score).float()
         return {
             "update_norm": float((self.mean.double() - old_mean.double()).norm()),
             "noise_std": float(torch.as_tensor(self.noise_std, dtype=torch.float64).mean()),
-            "failed": float(failed),
+            "failed": float(num_failed),
         }
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]`` for ``noise [rows, D]`` and ``fitness [P]``, which is -infinity for failed
-        members. At least one member is sound."""
+        """Return the new mean ``[D]``, float64, for ``noise [rows, D]``, float64, and ``fitness [P]``, which is
+        -infinity for failed members. At least one member is sound. A subclass also updates its other state."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,13 +98,13 @@ class NES(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         sign = torch.ones(self.rows, dtype=torch.float64)
-        if self.mirrored:
+        if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
             sign, fitness = torch.where(minus > plus, -1.0, 1.0).double(), torch.maximum(plus, minus)
         weights = transform(self.config.score_transform, fitness, mean_score) * sign
-        step = self.config.step_size / self.rows if self.config.nes_step_size else self.config.step_size
+        step_size = self.config.step_size / self.rows if self.config.nes_step_size else self.config.step_size
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        return decayed + step * self.noise_std * (weights @ noise)
+        return decayed + step_size * self.noise_std * (weights @ noise)
 
 
 class OpenAIES(Strategy):
@@ -126,13 +126,14 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Return the ascent direction ``[D]`` for ``noise [rows, D]`` and ``fitness [P]``, with weight decay."""
+        """Return the estimated gradient ``[D]`` of the expected ranked fitness, minus weight decay, for ``noise [rows,
+        D]`` and ``fitness [P]``."""
         utility = centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
             utility = plus - minus
-        climb = utility @ noise.double() / (self.rows * self.noise_std)
-        return climb - self.config.weight_decay * self.mean.double()
+        gradient = utility @ noise.double() / (self.rows * self.noise_std)
+        return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         gradient, (beta1, beta2) = self.gradient(noise, fitness), self.betas
@@ -163,13 +164,13 @@ class SNES(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         utility = shared_utilities(fitness)
-        towards = across = utility
-        if self.mirrored:
+        weights_of_noise = weights_of_square = utility
+        if self.mirrored:  # both members of a pair have the same squared noise
             plus, minus = utility.view(self.rows, 2).unbind(1)
-            towards, across = plus - minus, plus + minus  # both members of a pair have the same squared noise
+            weights_of_noise, weights_of_square = plus - minus, plus + minus
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        mean = decayed + self.config.step_size * self.noise_std * (towards @ noise)
-        self.noise_std = self.noise_std * (self.rate / 2 * (across @ (noise.square() - 1))).exp()
+        mean = decayed + self.config.step_size * self.noise_std * (weights_of_noise @ noise)
+        self.noise_std = self.noise_std * (self.rate / 2 * (weights_of_square @ (noise.square() - 1))).exp()
         return mean
 
 
@@ -185,14 +186,16 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        pairs = without_failures(fitness)[0].view(self.rows, 2)
-        best = pairs.amax(1).sort(descending=True, stable=True).indices[: -(-self.rows // 2)]
+        sound_fitness, _ = without_failures(fitness)
+        pairs = sound_fitness.view(self.rows, 2)
+        half = -(-self.rows // 2)  # rounded up
+        best = pairs.amax(1).sort(descending=True, stable=True).indices[:half]
         plus, minus = pairs[best].unbind(1)
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        spread = pairs[best].std(correction=0)
-        if not spread > 0:
+        std = pairs[best].std(correction=0)
+        if not std > 0:
             return decayed
-        return decayed + self.config.step_size / (len(best) * spread) * ((plus - minus) @ noise[best])
+        return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
 
 
 STRATEGIES = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}

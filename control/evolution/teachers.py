@@ -28,18 +28,18 @@ from models.streams import Streams, derive_seed
 from understudy.files import SUFFIX, pretrained
 
 Teacher = Callable[[Tensor], Tensor]
-"""Observations ``[N, S]`` to actions ``[N]`` int64 or ``[N, A]``, or to what each action is worth, ``[N, A]``."""
+"""A function from observations ``[N, S]`` to actions, ``[N]`` int64 or ``[N, A]``, or to action values ``[N, A]``."""
 
-Spent = Callable[[int], None]
-"""Is told steps that were made in the real environment."""
+CountSteps = Callable[[int], None]
+"""A function that counts steps in the real environment: its argument is a number of new steps."""
 
-_LADDER = (0.0, 0.3, 1.0)  # action noise: standard deviation relative to half the range, or share of random actions
-_ENVS = 4  # environments for each value of the noise
+_NOISE_LEVELS = (0.0, 0.3, 1.0)  # of actions: standard deviation relative to half the range, or share of random actions
+_ENVS_PER_LEVEL = 4
 
 
 def is_teacher(source: str) -> bool:
     """Return whether ``source`` names a policy: a function ``module:function``, or an agent's run folder or checkpoint.
-    Otherwise it should name a proxy."""
+    Otherwise it should name a proxy. A file that is no proxy counts as a policy, even if it is no checkpoint."""
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()
@@ -50,37 +50,41 @@ def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Tea
     """Return the policy ``source`` (`is_teacher`) as a function from observations to actions (continuous ones are
     clipped to their bounds) or, with ``values``, to action values. Raises SettingError if it cannot be used in
     ``game``."""
-    policy, actions = _agent(source, game, values) if Path(source).exists() else _function(source), spaces.actions
+    policy = _agent_policy(source, game, values) if Path(source).exists() else _function_policy(source)
+    actions = spaces.actions
     if isinstance(actions, Discrete):
         shape = (actions.n,) if values else ()
     else:
         shape = (actions.size,)
 
-    def wrong(result: str, allowed: str) -> SettingError:
-        return SettingError(f"start_from is {source!r}, which gives {result}; allowed: {allowed}", "start_from")
+    def output_error(output: str, allowed: str) -> SettingError:
+        return SettingError(f"start_from is {source!r}, which gives {output}; allowed: {allowed}", "start_from")
 
-    def checked(obs: Tensor) -> Tensor:
+    def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
-        output = output.unsqueeze(1) if shape == (1,) and output.shape == (len(obs),) else output
+        if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
+            output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
             expected = "the worth of every action" if values else f"one of {actions} for each of them"
-            raise wrong(f"{list(output.shape)} numbers for {len(obs)} observations", expected)
-        if len(lost := output[~output.float().isfinite()]):
-            raise wrong(f"{lost[0].item()}", "finite numbers")
+            raise output_error(f"{list(output.shape)} numbers for {len(obs)} observations", expected)
+        if len(not_finite := output[~output.float().isfinite()]):
+            raise output_error(f"{not_finite[0].item()}", "finite numbers")
         if values:
             return output.float()
         if isinstance(actions, Discrete):
             indices = output.long()
             if len(invalid := output[(indices != output) | (indices < 0) | (indices >= actions.n)]):
-                raise wrong(f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
+                raise output_error(f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
             return indices
         return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
-    checked(torch.zeros(2, *spaces.obs_shape))
-    return checked
+    checked_policy(torch.zeros(2, *spaces.obs_shape))  # raises the errors now
+    return checked_policy
 
 
-def _function(source: str) -> Teacher:
+def _function_policy(source: str) -> Teacher:
+    """Import the user's function ``module:function``, and return it as a policy on tensors. Both raise SettingError if
+    the user's code raises any exception."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
@@ -116,7 +120,9 @@ def _checkpoint(source: str) -> Checkpoint:
     return checkpoint
 
 
-def _agent(source: str, game: str, values: bool) -> Teacher:
+def _agent_policy(source: str, game: str, values: bool) -> Teacher:
+    """Load an agent, and return the greedy policy of its first member or, with ``values``, its action values. Raises
+    SettingError if the agent is of another game, or has no action values."""
     checkpoint = _checkpoint(source)
     run = checkpoint.settings.run
     line = f"start_from is {source!r}"
@@ -129,68 +135,76 @@ def _agent(source: str, game: str, values: bool) -> Teacher:
         raise SettingError(f"{line}, but {run.implementation} has no value of each action; allowed: clone_of actions")
 
     def act(obs: Tensor) -> Tensor:
-        members = len(agent.seeds)
-        wide = obs.expand(members, *obs.shape)
+        member_obs = obs.expand(agent.members, *obs.shape)
         if values:
-            action_values: Tensor = agent.values(wide)[0]
+            action_values: Tensor = agent.values(member_obs)[0]
             return action_values
         streams = Streams.from_name(agent.seeds, "cloning")
-        actions: Tensor = agent.begin(len(obs), streams, sample=False, evaluate=True).act(wide)[0]
+        actions: Tensor = agent.begin(len(obs), streams, sample=False, evaluate=True).act(member_obs)[0]
         return actions
 
     return torch.no_grad()(act)
 
 
-def visited(
-    act: Teacher, game: str, count: int, seed: int, limit: int | None = None, spent: Spent = lambda steps: None
+def visited_states(
+    act: Teacher,
+    game: str,
+    count: int,
+    seed: int,
+    limit: int | None = None,
+    count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
     """Return observations ``[count, S]``, a random sample from a policy's episodes on the real environment.
 
-    A third of the episodes have no noise, the others have noise on the actions, so that agents also learn to act in
+    A third of the environments have no noise, the others have noise on the actions, so that agents also learn to act in
     states that the policy never reaches. Episodes restart after ``limit`` steps; None means the environment's limit.
-    ``spent`` is called with the number of steps.
+    ``count_steps`` is called with the number of steps, about twice ``count``.
     """
-    envs = _ENVS * len(_LADDER)
+    envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
     streams = Streams([derive_seed(seed, "states of a teacher")])
-    rungs = torch.tensor(_LADDER).repeat_interleave(_ENVS)
+    noise_levels = torch.tensor(_NOISE_LEVELS).repeat_interleave(_ENVS_PER_LEVEL)  # [E]
     observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
         done = torch.ones(1, envs, dtype=torch.bool)
-        obs = real.reset(streams.episode_seeds(envs))
-        actions = real.spaces.actions
+        real.reset(streams.episode_seeds(envs))
+        space = real.spaces.actions
         while len(observations) * envs < 2 * count:
-            obs = real.reset(streams.episode_seeds(envs), done)
-            observations.append(obs[0].float())
-            action = act(obs[0].float())
-            if isinstance(actions, Discrete):
-                random_action = (streams.uniform(envs)[0] * actions.n).long()
-                action = random_action.where(streams.uniform(envs)[0] < rungs, action)
+            obs = real.reset(streams.episode_seeds(envs), done)[0].float()
+            observations.append(obs)
+            action = act(obs)
+            if isinstance(space, Discrete):
+                random_action = (streams.uniform(envs)[0] * space.n).long()
+                action = random_action.where(streams.uniform(envs)[0] < noise_levels, action)
             else:
-                low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-                noise = streams.normal(envs, actions.size)[0] * rungs[:, None] * (high - low) / 2
+                low, high = torch.tensor(space.low), torch.tensor(space.high)
+                noise = streams.normal(envs, space.size)[0] * noise_levels[:, None] * (high - low) / 2
                 action = torch.minimum(torch.maximum(action + noise, low), high)
             step = real.step(action[None])
-            obs, done = step.obs, step.terminated | step.truncated
-    spent(len(observations) * envs)
+            done = step.terminated | step.truncated
+    count_steps(len(observations) * envs)
     all_observations = torch.cat(observations)
-    return all_observations[streams.uniform(len(all_observations))[0].argsort()[:count]]
+    sample = streams.uniform(len(all_observations))[0].argsort()[:count]  # random indices, without replacement
+    return all_observations[sample]
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
-    """Return the policy ``source``. Raises SettingError if no proxy with these settings can be cloned from it."""
+    """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
+    SettingError if no proxy with these settings can be cloned from it."""
     if Path(source).exists():
         _checkpoint(source)
     return teacher(source, game, stages.spaces, values=stages.check_policy(source))
 
 
-def cloned(source: str, stages: Stages, game: str, seed: int, spent: Spent = lambda steps: None) -> Tensor:
-    """Return parameters ``[D]`` of the proxy cloned from the policy ``source``. Raises the errors of
-    `check_teacher`."""
+def cloned_proxy(
+    source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
+) -> Tensor:
+    """Return parameters ``[D]`` of the proxy cloned from the policy ``source``, on states that this policy visits.
+    ``count_steps`` is called with the number of real steps. Raises the errors of `check_teacher`."""
     values = stages.check_policy(source)
     act = target_policy = teacher(source, game, stages.spaces)
     if values:
         target_policy = teacher(source, game, stages.spaces, values)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
     return stages.cloned_from_policy(
-        target_policy, lambda count, limit: visited(act, game, count, seed, limit, spent), streams
+        target_policy, lambda count, limit: visited_states(act, game, count, seed, limit, count_steps), streams
     )[0]

@@ -14,8 +14,7 @@ from envs.names import first_line
 from models.settings import UserError
 
 GIF_BYTES = 2_000_000  # size at which a GIF is cut off, to within about one frame
-# Of a GIF: frames per second, largest width in pixels, number of colours.
-_GIF_SPEED, _GIF_WIDTH, _GIF_COLOURS = 12.5, 560, 64
+_GIF_FRAME_RATE, _GIF_MAX_WIDTH, _GIF_COLOURS = 12.5, 560, 64  # frames per second, pixels, number of colours
 
 
 def encoder() -> Any:
@@ -33,8 +32,8 @@ def encoder() -> Any:
 
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
-    """Yield a function that adds a frame to a video. The file ``path`` exists after the block. All frames must have the
-    same size, with even height and width. Raises UserError if the video cannot be written."""
+    """Context manager that yields a function, which adds a frame to a video. The file ``path`` exists after the block.
+    All frames must have the same size, with even height and width. Raises UserError if the video cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -45,14 +44,14 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
                 if writer is None:
                     writer = encoder().write_frames(
                         str(temporary),
-                        frame.shape[1::-1],
+                        (frame.shape[1], frame.shape[0]),
                         fps=frames_per_second,
                         macro_block_size=2,
                         ffmpeg_log_level="error",
                         # A fast preset does not make videos of drawn pictures larger.
                         output_params=["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"],
                     )
-                    writer.send(None)
+                    writer.send(None)  # starts the generator
                 writer.send(np.ascontiguousarray(frame))
 
         try:
@@ -65,7 +64,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
 
 @contextlib.contextmanager
 def _writing(file_kind: str, path: Path) -> Iterator[None]:
-    """Turn errors of ffmpeg and of the disk into UserError."""
+    """Context manager that turns errors of ffmpeg and of the disk into a UserError that names the file."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -76,15 +75,14 @@ def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if it cannot be
     written."""
     path = video.with_suffix(".gif")
-    chain = (
-        f"fps={_GIF_SPEED},scale='min({_GIF_WIDTH},iw)':-1:flags=area,split[a][b];"
+    filters = (
+        f"fps={_GIF_FRAME_RATE},scale='min({_GIF_MAX_WIDTH},iw)':-1:flags=area,split[a][b];"
         f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
     )
     with _writing("GIF", path), replacing(path) as temporary:
-        words = ["-v", "error", "-y", "-i", video, "-vf", chain, "-loop", "0", "-fs", GIF_BYTES, "-f", "gif", temporary]
-        done = subprocess.run(
-            [encoder().get_ffmpeg_exe(), *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise OSError(f"ffmpeg ended with {done.returncode}: {done.stderr.strip()}")
+        options = ["-v", "error", "-y", "-i", video, "-vf", filters, "-loop", "0", "-fs", GIF_BYTES, "-f", "gif"]
+        command = [encoder().get_ffmpeg_exe(), *map(str, options), str(temporary)]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if result.returncode:
+            raise OSError(f"ffmpeg ended with {result.returncode}: {result.stderr.strip()}")
     return path

@@ -13,53 +13,55 @@ Frame = NDArray[np.uint8]
 
 SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
 GAP = 8  # pixels between pictures side by side
-_LETTER, _PER_LETTER = 16, 52  # height of letters in pixels is at least 16, and 1/52 of a wide film's width
-_READABLE = 10  # pixels of the smallest letters
-_BACK, _INK, _STRONG = (24, 26, 30), (206, 210, 216), (255, 255, 255)
+_LETTER_HEIGHT, _WIDTH_PER_HEIGHT = 16, 52  # letters have 16 pixels or more: 1/52 of a wide film's width
+_SMALLEST_LETTERS = 10  # pixels
+_BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # RGB
 
 
 def enlarged(frame: Frame) -> Frame:
     """Enlarge the picture by the smallest integer factor that makes its longer side at least `SMALLEST` pixels. Pixels
     are repeated, so edges remain sharp."""
-    factor = max(1, -(-SMALLEST // max(frame.shape[:2])))
+    factor = max(1, -(-SMALLEST // max(frame.shape[:2])))  # rounded up
     return frame if factor == 1 else frame.repeat(factor, 0).repeat(factor, 1)
 
 
-def letters(width: int) -> int:
-    """Return the height of letters in a film of ``width`` pixels. They are readable if it is shown at half size."""
-    return max(_LETTER, width // _PER_LETTER)
+def letter_height(width: int) -> int:
+    """Return the height of letters in a film of ``width`` pixels, in pixels. They are readable at half size."""
+    return max(_LETTER_HEIGHT, width // _WIDTH_PER_HEIGHT)
 
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """Return the picture with ``lines`` of text below. A line is a sequence of cells with equal widths, so that numbers
     do not move. Letters have a height of ``height`` pixels, or less in a cell with long text. The first line is
     brighter."""
-    row, width, margin = round(1.6 * height), frame.shape[1], height // 2
-    strip = _backdrop(row * len(lines) + margin, width).copy()
-    for number, cells in enumerate(lines):
-        room = (width - 2 * margin) // max(1, len(cells))
-        top = margin // 2 + row * number
-        for place, text in enumerate(cells):
-            x_offset = margin + place * room
-            cell = _cell(text, height, room, row, _INK if number else _STRONG)
-            strip[top : top + row, x_offset : x_offset + cell.shape[1]] = cell[:, : width - x_offset]
-    return np.concatenate([frame, strip])
+    line_height, width, margin = round(1.6 * height), frame.shape[1], height // 2
+    caption = _background(line_height * len(lines) + margin, width).copy()
+    for row, texts in enumerate(lines):
+        cell_width = (width - 2 * margin) // max(1, len(texts))
+        top = margin // 2 + line_height * row
+        colour = _WHITE if row == 0 else _GREY
+        for column, text in enumerate(texts):
+            left = margin + column * cell_width
+            cell = _cell(text, height, cell_width, line_height, colour)
+            caption[top : top + line_height, left : left + cell_width] = cell[:, : width - left]
+    return np.concatenate([frame, caption])
 
 
 @functools.lru_cache(256)
-def _cell(text: str, height: int, room: int, row: int, ink: tuple[int, int, int]) -> Frame:
-    """Draw a cell with ``text``, ``[row, room, 3]``. Cached, because most cells are equal in successive frames."""
+def _cell(text: str, height: int, cell_width: int, line_height: int, colour: tuple[int, int, int]) -> Frame:
+    """Draw a cell with ``text`` in letters of ``height``, ``[line_height, cell_width, 3]``. Cached, because most cells
+    are equal in successive frames."""
     from PIL import Image, ImageDraw
 
-    cell = Image.new("RGB", (room, row), _BACK)
-    words, letter = _fitting(text, height, room - height // 2)
-    ImageDraw.Draw(cell).text((0, row // 2), words, ink, letter, anchor="lm")
+    cell = Image.new("RGB", (cell_width, line_height), _BACKGROUND)
+    fitting_text, font = _fit_text(text, height, cell_width - height // 2)
+    ImageDraw.Draw(cell).text((0, line_height // 2), fitting_text, colour, font, anchor="lm")  # left, middle
     return np.asarray(cell)
 
 
 @functools.lru_cache(16)
-def _backdrop(height: int, width: int) -> Frame:
-    return np.full((height, width, 3), _BACK, np.uint8)
+def _background(height: int, width: int) -> Frame:
+    return np.full((height, width, 3), _BACKGROUND, np.uint8)
 
 
 def side_by_side(frames: Sequence[Frame]) -> Frame:
@@ -67,12 +69,12 @@ def side_by_side(frames: Sequence[Frame]) -> Frame:
     numbers, which video formats need."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
-    sheet = _backdrop(height + height % 2, width + width % 2).copy()
-    x_offset = 0
+    picture = _background(height + height % 2, width + width % 2).copy()
+    left = 0
     for frame in frames:
-        sheet[: frame.shape[0], x_offset : x_offset + frame.shape[1]] = frame
-        x_offset += frame.shape[1] + GAP
-    return sheet
+        picture[: frame.shape[0], left : left + frame.shape[1]] = frame
+        left += frame.shape[1] + GAP
+    return picture
 
 
 @functools.cache
@@ -84,13 +86,13 @@ def _font(height: int) -> Any:
 
 
 @functools.lru_cache(4096)
-def _fitting(text: str, height: int, room: float) -> tuple[str, Any]:
-    """Return ``text`` and a font in which it fits into ``room`` pixels. Text is cut if letters would be too small to
-    read."""
-    smallest = min(height, _READABLE)
+def _fit_text(text: str, height: int, max_width: float) -> tuple[str, Any]:
+    """Return ``text`` and the largest font, up to ``height``, in which it fits into ``max_width`` pixels. Text is cut
+    if letters would be smaller than `_SMALLEST_LETTERS`."""
+    smallest = min(height, _SMALLEST_LETTERS)
     for size in range(height, smallest - 1, -1):
-        if _font(size).getlength(text) <= room:
+        if _font(size).getlength(text) <= max_width:
             return text, _font(size)
-    while len(text) > 1 and _font(smallest).getlength(f"{text}…") > room:
+    while len(text) > 1 and _font(smallest).getlength(f"{text}…") > max_width:
         text = text[:-1]
     return f"{text}…", _font(smallest)

@@ -14,7 +14,7 @@ from torch import Tensor
 from control.cli.progress import Watch, progress
 from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
-from control.films.pictures import GAP, Frame, captioned, enlarged, letters, side_by_side
+from control.films.pictures import GAP, Frame, captioned, enlarged, letter_height, side_by_side
 from control.loops.loop import Loop
 from control.storage.run_dir import home
 from envs.make import make_environment
@@ -22,9 +22,9 @@ from models.contract import Policy
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
-_LONGEST = 10_000  # largest number of steps of an episode, because some environments do not end
-_PAUSE = 1.8  # seconds for which the last frame of an episode is shown
-_SPEED, _STILL = 150.0, 90  # about: frames drawn and encoded per second; repeated frames at the end of an episode
+_MAX_STEPS = 10_000  # of an episode, because some environments do not end
+_PAUSE_SECONDS = 1.8  # for which the last frame of an episode is shown
+_FRAMES_PER_SECOND, _PAUSE_FRAMES = 150.0, 90  # for estimates: frames drawn and encoded, frames at an episode's end
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ def check_recording(run: RunConfig) -> None:
     """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
     setting = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
     if setting:
-        check_film(
-            run.gamename, run.time_limit, setting, f"{str(getattr(run, setting)).lower()}, but ", "; leave it out"
-        )
+        prefix = f"{str(getattr(run, setting)).lower()}, but "
+        check_film(run.gamename, run.time_limit, setting, prefix, "; leave it out")
 
 
 def check_film(game: str, time_limit: int | None, setting: str, prefix: str = "", suffix: str = "") -> None:
@@ -64,8 +63,9 @@ def check_film(game: str, time_limit: int | None, setting: str, prefix: str = ""
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
     """Film the first member of ``loop`` in a new file of the run of ``checkpoint``, and return a line with the path.
 
-    The film has one episode; if ``run.record``, it has ``record_episodes`` and a GIF. ``name`` seeds the episodes, as
-    in `film`. If the film cannot be written, raises UserError or OSError if ``run.record``, else returns a note.
+    With ``run.record``, the film has ``record_episodes`` episodes and a GIF, and UserError or OSError is raised if it
+    cannot be written. Otherwise the film has one episode, and the line is a note if it cannot be written. The name of
+    the new file begins with ``eval_`` and ``stem``. ``name`` seeds the episodes, as in `film`.
     """
     path = new_film(checkpoint, f"eval_{stem}")
     try:
@@ -75,7 +75,8 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
         if run.record:
             raise
         return f"note: no film ({error})"
-    acting = ", ".join(filter(None, [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]))
+    texts = [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]
+    acting = ", ".join(text for text in texts if text)
     gif_line = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
     return f"video: {path} ({acting}: {returns_text(returns)}){gif_line}"
 
@@ -87,8 +88,10 @@ def new_film(checkpoint: Path, stem: str) -> Path:
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Estimate the seconds to film a run whose episodes have ``length`` steps; 0 unless ``run.record``."""
-    return run.record * run.record_episodes * ((length or 0) + _STILL) / _SPEED
+    """Return the estimated seconds to film a run whose episodes have ``length`` steps (None: unknown); 0 unless
+    ``run.record``."""
+    frames = (length or 0) + _PAUSE_FRAMES
+    return run.record * run.record_episodes * frames / _FRAMES_PER_SECOND
 
 
 def film(
@@ -104,9 +107,9 @@ def film(
     """Film ``episodes`` of the first member as ``path`` (mp4), and if ``small`` as a GIF beside it. Returns the return
     of each episode. Random streams depend on ``name`` and the run's seeds, so filming does not change training.
     ``watch`` receives the progress."""
-    streams, forks = Streams.from_name(loop.seeds, name), Streams.from_name(loop.seeds, f"{name}, actions")
-    seeds = streams.episode_seeds(episodes)[0].tolist()
-    actor = Actor(lambda: loop.policy(forks.fork(), sample), filmed_seed(loop.seeds))
+    seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()
+    action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
+    actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed(loop.seeds))
     return record([actor], run.gamename, path, seeds, run.time_limit, small, watch)[0]
 
 
@@ -127,19 +130,20 @@ def record(
     """
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
-        speed = stages[0].frames_per_second
-        with mp4(path, speed) as add:
+        frame_rate = stages[0].frames_per_second
+        with mp4(path, frame_rate) as add_frame:
             for number, seed in enumerate(seeds):
                 heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
                 for stage in stages:
                     stage.start(seed, heading)
-                add(side_by_side([stage.picture() for stage in stages]))
-                remaining_frames = max(1, round(_PAUSE * speed))  # after the last step
+                add_frame(side_by_side([stage.picture() for stage in stages]))
+                remaining_frames = max(1, round(_PAUSE_SECONDS * frame_rate))  # after the last step
                 while remaining_frames:
-                    remaining_frames -= all(stage.done for stage in stages)
+                    if all(stage.done for stage in stages):
+                        remaining_frames -= 1
                     for stage in stages:
                         stage.advance()
-                    add(side_by_side([stage.picture() for stage in stages]))
+                    add_frame(side_by_side([stage.picture() for stage in stages]))
                 if watch is not None:
                     watch((number + 1) / len(seeds))
     if small:
@@ -156,29 +160,32 @@ def returns_text(returns: Sequence[float]) -> str:
     """Return the number of filmed episodes and their returns as text."""
     if len(returns) == 1:
         return f"one episode, return {returns[0]:.0f}"
-    return f"{len(returns)} episodes, returns {', '.join(f'{episode_return:.0f}' for episode_return in returns)}"
+    texts = ", ".join(f"{episode_return:.0f}" for episode_return in returns)
+    return f"{len(returns)} episodes, returns {texts}"
 
 
 class _Stage:
-    """One of ``count`` actors with a separate environment. The environment has a row for each member of the actor's
-    policy, but only the first row is stepped."""
+    """One of ``num_actors`` actors with a separate environment, which ``stack`` closes. The environment has a row for
+    each member of the actor's policy, but only the first row is stepped."""
 
-    def __init__(self, actor: Actor, game: str, time_limit: int | None, count: int, stack: contextlib.ExitStack):
-        self.actor, self.returns, self._count = actor, list[float](), count
+    def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
+        self.actor, self._num_actors = actor, num_actors
+        self.returns: list[float] = []  # of all episodes; the last is the current one
         self.policy = actor.begin()
         members = self.policy.members
         environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)  # it has `frame`
         stack.callback(environment.close)
         self.environment = environment
         self.frames_per_second: float = self.environment.frames_per_second
-        self._first = torch.zeros(members, 1, dtype=torch.bool)
-        self._first[0] = True
+        self._filmed_member = torch.zeros(members, 1, dtype=torch.bool)
+        self._filmed_member[0] = True
 
     def start(self, seed: int, heading: str) -> None:
-        if self.returns:
+        """Start an episode. ``heading`` is the first text below the picture."""
+        if self.returns:  # the policy of the first episode exists already
             self.policy = self.actor.begin()
-        seeds = torch.full(self._first.shape, seed, dtype=torch.int64)
-        self._obs: Tensor = self.environment.reset(seeds, self._first)
+        seeds = torch.full(self._filmed_member.shape, seed, dtype=torch.int64)
+        self._obs: Tensor = self.environment.reset(seeds, self._filmed_member)
         self._frame = enlarged(self.environment.frame(0, 0))
         self._heading, self._steps, self.done = heading, 0, False
         self.returns.append(0.0)
@@ -190,22 +197,23 @@ class _Stage:
             return
         action = self.policy.act(self._obs)
         self._command = self.policy.current_command()  # the command of this action
-        step = self.environment.step(action, self._first)
+        step = self.environment.step(action, self._filmed_member)
         self.policy.advance(step.reward)
         self._steps += 1
-        self._obs, self.done = step.obs, bool(step.done[0, 0]) or self._steps == _LONGEST
+        self._obs, self.done = step.obs, bool(step.done[0, 0]) or self._steps == _MAX_STEPS
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
 
     def picture(self) -> Frame:
         """Return the current picture with its text below."""
-        lines = [[self._heading, f"step {self._steps:,}", f"return {_number(self.returns[-1])}"]]
+        lines = [[self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"]]
         if self._command:
-            lines.append([f"{name} asked {_number(float(value[0, 0]))}" for name, value in self._command.items()])
+            lines.append([f"{name} asked {_number_text(float(value[0, 0]))}" for name, value in self._command.items()])
         if self.actor.caption:
             lines.insert(0, [self.actor.caption])
-        return captioned(self._frame, lines, letters((self._frame.shape[1] + GAP) * self._count))
+        film_width = (self._frame.shape[1] + GAP) * self._num_actors
+        return captioned(self._frame, lines, letter_height(film_width))
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"

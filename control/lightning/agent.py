@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from control.cli.settings import Settings
 from control.films.recording import film_seconds
 from control.lightning.module import RunModule
-from control.loops.build import aware_of, build_loop, take_weights
-from control.loops.loop import Loop, as_observations, first_acts
+from control.loops.build import build_loop, take_weights, with_lacks
+from control.loops.loop import Loop, as_observations, first_member_actions
 from control.reports.tags import (
     GREEDY,
     LEARNING_RATE,
@@ -40,7 +40,7 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
-        super().__init__(aware_of(settings, loop.agents[0].spaces), loop.seeds)
+        super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
         self.loop = loop
         self.validate_every = settings.schedule.eval_every
         self.agents = nn.ModuleList(loop.agents)
@@ -51,13 +51,13 @@ class AgentModule(RunModule):
         the networks. Only weights are loaded; to resume training, use `trainer.fit(module, ckpt_path=...)`."""
         checkpoint = checkpoints.load(checkpoint_path)
         module = cls(checkpoint.settings.replace(**changes))
-        module.take_weights(checkpoint)
+        module.load_weights(checkpoint)
         return module
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the `EpochOptimizer` and the agents' torch optimisers. Other optimisers are saved with the agents."""
-        agents = [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
-        return [*super().configure_optimizers(), *agents]
+        agent_optimizers = [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
+        return [*super().configure_optimizers(), *agent_optimizers]
 
     val_dataloader = test_dataloader = RunModule.train_dataloader
 
@@ -74,7 +74,7 @@ class AgentModule(RunModule):
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
-        """Train an epoch of the loop and set ``row`` to its measurements."""
+        """Train an epoch of the loop. Set ``row`` to its measurements, and the counters to the loop's."""
         start, start_steps = time.perf_counter(), int(self.loop.env_steps.sum())
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
@@ -94,7 +94,7 @@ class AgentModule(RunModule):
         obs = as_observations(observations, obs_shape, device)
         rows = obs.reshape(-1, *obs_shape)
         policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(rows))
-        actions = first_acts(policy, rows)
+        actions = first_member_actions(policy, rows)
         return actions if obs.dim() > len(obs_shape) else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -128,15 +128,12 @@ class AgentModule(RunModule):
     def load_run_state(self, state: dict[str, Any]) -> None:
         super().load_run_state(state)
         self.loop.load_state_dict(state["loop"])
-        counters, loop_counters = ((source.env_steps.tolist(), source.gradient_steps) for source in (self, self.loop))
-        require(
-            (self.epoch, *counters) == (self.loop.epochs, *loop_counters),
-            "loop",
-            f"has counted {loop_counters}",
-            f"{counters} of the run",
-        )
+        counters = self.env_steps.tolist(), self.gradient_steps
+        loop_counters = self.loop.env_steps.tolist(), self.loop.gradient_steps
+        equal = self.epoch == self.loop.epochs and counters == loop_counters
+        require(equal, "loop", f"has counted {loop_counters}", f"{counters} of the run")
 
-    def take_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
+    def load_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Load the weights of a checkpoint, and nothing else. Raises CheckpointError if shapes differ."""
         take_weights(self.loop.agents, checkpoint)
 
@@ -147,19 +144,17 @@ class AgentModule(RunModule):
         return super().is_over() or self.loop.has_reached_target()
 
     def score(self) -> float | None:
-        """Return the mean score over all seeds with a finite score. Diverged seeds count too, because they still play,
-        so that the score is comparable between epochs. None without a score."""
+        """Return the mean score over all seeds with a finite score; None if no seed has one. Diverged seeds count too,
+        because they still play, so that the score is comparable between epochs."""
         values = self.row.get(self.loop.score_tag, torch.empty(0))
         finite = values[values.isfinite()]
         return float(finite.mean()) if len(finite) else None
 
     def stop_reason(self) -> str:
         means, loop = self.means(), self.loop
-        ends = (
-            (GREEDY, Loop.score_name, self.settings.run.target_return),
-            (loop.score_tag, loop.score_name, loop.target),
-        )
-        for tag, name, target in ends:
+        run_target = (GREEDY, Loop.score_name, self.settings.run.target_return)
+        agent_target = (loop.score_tag, loop.score_name, loop.target)
+        for tag, name, target in (run_target, agent_target):
             if target is not None and means.get(tag, -math.inf) >= target:
                 return f"{name} {means[tag]:.1f} reached the target {target}"
         return ""
@@ -170,35 +165,38 @@ class AgentModule(RunModule):
         parameters = self.loop.agents[0].named_parameters()
         samples = {f"weights/{name}": weights[0] for name, weights in parameters if "target" not in name}
         for mode, actions in self.loop.actions.items():
-            continuous = actions.dim() > 1
-            parts = {f"_{i}": part for i, part in enumerate(actions.unbind(1))} if continuous else {"": actions}
-            samples |= {f"actions/{mode}{name}": part for name, part in parts.items()}
+            if actions.dim() == 1:  # discrete
+                samples[f"actions/{mode}"] = actions
+            else:
+                samples |= {f"actions/{mode}_{i}": coordinate for i, coordinate in enumerate(actions.unbind(1))}
         return samples
 
     def headline(self) -> str:
         return ", ".join(self._format_means({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
 
     def report(self) -> list[str] | None:
-        """Return a line at evaluations, in the first epoch of a process, and in every epoch with
-        ``print_statements``."""
-        first = self.epoch == self.epochs_before + 1
-        if not (first or self.is_evaluated() or self.settings.run.print_statements > 0):
+        """Return the parts of a line at evaluations, in the first epoch of a process, and in every epoch with
+        ``print_statements``; otherwise None."""
+        is_first = self.epoch == self.epochs_before + 1
+        if not (is_first or self.is_evaluated() or self.settings.run.print_statements > 0):
             return None
-        done = f"{self.steps_a_seed():,} steps"
+        steps = f"{self.steps_a_seed():,} steps"
         greedy = {REWARD_RATE: "reward rate {:.4f}"} if REWARD_RATE in self.row else {GREEDY: "greedy {:7.1f}"}
-        texts = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
-        return [done, *self._format_means(texts | {self.loop.loss_tag: "loss {:.3g}"})]
+        formats = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
+        return [steps, *self._format_means(formats | {self.loop.loss_tag: "loss {:.3g}"})]
 
     @property
     def _return_tag(self) -> str:
+        """Return the tag of the training return: the running mean if the run has one, otherwise the epoch's mean."""
         return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
 
-    def _format_means(self, texts: dict[str, str]) -> list[str]:
-        """Return `means` as texts, and the number of diverged seeds if there are any. ``texts`` maps tags to
-        formats."""
-        means, lost = self.means(), int((~self.loop.finite_members).sum())
-        diverged = [f"{lost} of {len(self.seeds)} seeds diverged"] if lost else []
-        return [texts[tag].format(means[tag]) for tag in texts if tag in means] + diverged
+    def _format_means(self, formats: dict[str, str]) -> list[str]:
+        """Return `means` as texts by ``formats`` (tag -> format), and the number of diverged seeds if there are any."""
+        means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
+        texts = [formats[tag].format(means[tag]) for tag in formats if tag in means]
+        if num_diverged:
+            texts.append(f"{num_diverged} of {len(self.seeds)} seeds diverged")
+        return texts
 
     def seconds_after(self) -> float:
         """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""

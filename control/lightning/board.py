@@ -17,7 +17,7 @@ from control.cli.settings import Settings, acting, default_settings
 from control.lightning.module import RunModule
 from models.settings import names_with
 
-_LARGEST = 10_000  # numbers of a histogram; of more, as many are taken evenly
+_MOST_NUMBERS = 10_000  # about the largest number of numbers in a histogram; of more, every k-th is used
 
 
 class Board:
@@ -30,44 +30,44 @@ class Board:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
-    def scalars(self, values: Mapping[str, float], steps: int) -> None:
+    def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
+        """Add ``values`` by tag, without NaN."""
         for tag, value in values.items():
             if not math.isnan(value):
                 self.writer.add_scalar(tag, value, steps)
 
-    def settings(self, settings: Settings, steps: int) -> None:
+    def add_settings(self, settings: Settings, steps: int) -> None:
         """Add a table of the run's settings. Those in `hyperparameters` are first and in bold."""
         highlighted = set(hyperparameters(settings))
         values = sorted(acting(settings).items(), key=lambda item: item[0] not in highlighted)
-        lines = [f"| {'**' + name + '**' if name in highlighted else name} | `{value}` |" for name, value in values]
+        names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
+        lines = [f"| {names[name]} | `{value}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
 
-    def histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
+    def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of the finite ``numbers``. If they are integers, every integer has a separate bar."""
         values = numbers.detach().reshape(-1)
-        values = values[:: -(-len(values) // _LARGEST)].cpu().double()
+        interval = -(-len(values) // _MOST_NUMBERS)  # rounded up
+        values = values[::interval].cpu().double()
         values = values[values.isfinite()]
         if not len(values):
             return
         if numbers.is_floating_point():
             self.writer.add_histogram(tag, values, steps)
         else:
-            bars = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)
-            self.writer.add_histogram(tag, values, steps, bins=bars)  # type: ignore[arg-type]  # edges are bins
+            edges = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)
+            self.writer.add_histogram(tag, values, steps, bins=edges)  # type: ignore[arg-type]  # torch accepts edges
 
-    def film(self, video: Path, steps: int) -> None:
-        """Add the GIF beside a ``video``, as a moving image."""
-        add_film(self.writer, video, steps)
-
-    def hyperparameters(self, settings: Settings, seed: int) -> None:
-        """Add the run's hyperparameters to TensorBoard's page HPARAMS, which adds the last value of every scalar. The
-        summary that declares the names of hyperparameters is left out; otherwise the page would not list the
-        hyperparameters of other runs."""
+    def add_hyperparameters(self, settings: Settings, seed: int) -> None:
+        """Add the hyperparameters of the member with this ``seed`` to TensorBoard's page HPARAMS, which adds the last
+        value of every scalar."""
         from torch.utils.tensorboard.summary import hparams
 
         values = hyperparameters(settings) | {"seed": seed}
         plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
-        for summary in hparams(plain, {})[1:]:
+        # The first summary declares the names of hyperparameters; with it, the page would not list those of other runs.
+        _, start_summary, end_summary = hparams(plain, {})
+        for summary in (start_summary, end_summary):
             self.writer._get_file_writer().add_summary(summary)
 
     def close(self) -> None:
@@ -76,17 +76,19 @@ class Board:
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a run: agent, environment, seed, and settings that affect learning, if the
-    user set them or they differ from the default of this agent in this environment."""
+    user set them or they differ from the default of this agent in this environment. Parts of a command have the names
+    ``command.NAME``."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
-    identity |= {} if settings.proxy is None else {"agent": run.agent}
+    if settings.proxy is not None:
+        identity["agent"] = run.agent
     defaults, values = default_settings(settings), acting(settings)
-    hparams = {name for part in settings.configs for name in names_with(part, "hparam")}
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
+    affect_learning = {name for config in settings.configs for name in names_with(config, "hparam")}
     changed_settings = {
         name: value
         for name, value in values.items()
-        if name in hparams and (name in settings.explicit_names or value != defaults.get(name))
+        if name in affect_learning and (name in settings.explicit_names or value != defaults.get(name))
     }
     return identity | {"seed": run.seed} | changed_settings | command
 
@@ -95,29 +97,33 @@ def show_film(module: RunModule, folder: Path, video: Path) -> None:
     """Add the ``video`` of a finished run's first member to TensorBoard, if there is a GIF beside it."""
     if module.settings.run.logger != "tensorboard" or not video.with_suffix(".gif").exists():
         return
-    with SummaryWriter(str(places(folder, module.seeds)[0])) as writer:
+    with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:
         add_film(writer, video, int(module.env_steps[0]))
 
 
 def add_film(writer: SummaryWriter, video: Path, steps: int) -> None:
-    """Add the GIF beside a ``video`` to the images of the tag ``film``."""
+    """Add the GIF beside a ``video``, as a moving image, to the images of the tag ``film``."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     content = video.with_suffix(".gif").read_bytes()
-    width, height = (int.from_bytes(content[at : at + 2], "little") for at in (6, 8))
+    # The header of a GIF has the width in bytes 6 and 7, and the height in bytes 8 and 9.
+    width, height = (int.from_bytes(content[first : first + 2], "little") for first in (6, 8))
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
     writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
 
 
-def places(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """Return the folder of each member's event files, in the run's ``folder``."""
+def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
+    """Return the folder of each member's event files: the run's ``folder``, or if there are several members, its
+    subfolders ``seed_N``."""
     return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
 
 
 def date_back(folder: Path) -> None:
-    """Rename event files to an earlier time if the newest name has the current second or, after the clock was set back,
-    a later one. TensorBoard reads files in the order of their names, and a purge affects only files read before it."""
+    """Rename event files, ``events.out.tfevents.SECONDS.REST``, to an earlier time if the newest name has the current
+    second or, after the clock was set back, a later one. TensorBoard reads files in the order of their names, and a
+    purge affects only files read before it."""
     now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
     if files and int(files[-1].name.split(".")[3]) >= now:
-        for place, file in enumerate(files, start=now - len(files)):
-            file.rename(folder / f"events.out.tfevents.{place:010d}.{file.name.split('.', 4)[4]}")
+        for seconds, file in enumerate(files, start=now - len(files)):
+            rest = file.name.split(".", 4)[4]
+            file.rename(folder / f"events.out.tfevents.{seconds:010d}.{rest}")

@@ -21,7 +21,7 @@ from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
 from control.lightning.agent import AgentModule
-from control.lightning.board import Board, places
+from control.lightning.board import Board, add_film, member_folders
 from control.lightning.module import RunModule
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
 from control.storage import checkpoints
@@ -37,43 +37,46 @@ class Progress(Callback):
     def __init__(self) -> None:
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
-        self._steps, self._time, self._first, self._start_share, self._started = 0, 0.0, 0, 0.0, 0.0
-        self._within = Lines()
-        self._between = Lines()  # for epochs that report nothing
-        self._began, self._epoch_share = 0.0, 0.0  # start time of the epoch, and the run's progress at that time
-        self._waits = False  # whether there was no update before this epoch
+        self._line_steps, self._line_time = 0, 0.0  # environment steps and time of the latest printed line
+        self._first_epoch = 0  # number of the last epoch before this process
+        self._start_share, self._start_time = 0.0, 0.0  # progress and time from which the time left is estimated
+        self._epoch_share, self._epoch_time = 0.0, 0.0  # progress and time at the start of the epoch
+        self._epoch_lines = Lines()  # for the progress within an epoch
+        self._run_lines = Lines()  # for epochs that report nothing
+        self._no_updates = False  # whether there was no update before this epoch
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        self._steps, self._time = int(module.env_steps.sum()), time.perf_counter()
-        self._first, self._start_share, self._started = module.epoch, module.share(), self._time
+        self._line_steps, self._line_time = int(module.env_steps.sum()), time.perf_counter()
+        self._first_epoch = module.epoch
+        self._start_share, self._start_time = module.share(), self._line_time
         if sys.stderr.isatty():
             # The bar counts epochs if their number is limited, otherwise steps.
             unit, total = (module.unit, module.epochs) if module.epochs is not None else ("step", module.total_steps)
             self.bar = tqdm(total=total, initial=self._done(module), unit=unit, dynamic_ncols=True, smoothing=0.05)
-        self._within.begin()
-        self._between.begin()
+        self._epoch_lines.begin()
+        self._run_lines.begin()
         module.watch = lambda share: self._show(module, 0, share)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         number = trainer.current_epoch + 1
-        self._began, self._epoch_share = time.perf_counter(), module.share()
-        self._waits = not module.gradient_steps and number > self._first + 1
-        if number == self._first + 1:  # do not count the time before the first epoch
-            self._started = self._began
-        self._within.begin()
+        self._epoch_share, self._epoch_time = module.share(), time.perf_counter()
+        self._no_updates = not module.gradient_steps and number > self._first_epoch + 1
+        if number == self._first_epoch + 1:  # do not count the time before the first epoch
+            self._start_time = self._epoch_time
+        self._epoch_lines.begin()
         module.watch = lambda share: self._show(module, number, share)
 
     @staticmethod
     def _done(module: RunModule) -> int:
-        """Return the position of the bar, in epochs or steps."""
+        """Return the position of the bar, in epochs or, if their number is not limited, in steps."""
         steps = min(int(module.env_steps.min()), module.total_steps or 0)
         return module.epoch if module.epochs is not None else steps
 
     def _show(self, module: RunModule, number: int, share: float) -> None:
         """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0."""
-        label = _counted(module, number) if number else f"before the first {module.unit}"
+        label = _epoch_text(module, number) if number else f"before the first {module.unit}"
         if self.bar is None:
-            self._within.show(label, share)
+            self._epoch_lines.show(label, share)
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self.bar.set_postfix_str(f"{label}: {100 * share:.0f} %")
             self._last_update = time.perf_counter()
@@ -82,23 +85,26 @@ class Progress(Callback):
         if self.bar is not None:
             self.bar.update(self._done(module) - self.bar.n)
             self.bar.set_postfix_str(module.headline())
-        if self._waits and module.gradient_steps:  # epochs with updates take longer than the earlier ones
-            self._start_share, self._started = self._epoch_share, self._began
+        if self._no_updates and module.gradient_steps:  # epochs with updates take longer than the earlier ones
+            self._start_share, self._start_time = self._epoch_share, self._epoch_time
         parts = module.report()
         if parts is not None:
-            self._between.begin()
-            self._line(module, parts)
+            self._run_lines.begin()
+            self._print_line(module, parts)
         elif self.bar is None:
-            self._between.say("  ".join([_counted(module, module.epoch), module.headline(), self._time_left(module)]))
+            texts = [_epoch_text(module, module.epoch), module.headline(), self._time_left(module)]
+            self._run_lines.say("  ".join(texts))
         if reason := module.stop_reason():
             tqdm.write(painted(reason, "green", sys.stdout))
 
-    def _line(self, module: RunModule, parts: list[str]) -> None:
+    def _print_line(self, module: RunModule, parts: list[str]) -> None:
+        """Print the epoch, the ``parts`` of its report, the speed since the last line, and the time left."""
         steps, now = int(module.env_steps.sum()), time.perf_counter()
-        rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
+        rate = (steps - self._line_steps) / (now - self._line_time)
+        self._line_steps, self._line_time = steps, now
         speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
-        count, rest = _counted(module, module.epoch), f"{speed}  {self._time_left(module)}"
-        tqdm.write("  ".join([painted(count, "cyan", sys.stdout), *parts, painted(rest, "dim", sys.stdout)]))
+        epoch, times = _epoch_text(module, module.epoch), f"{speed}  {self._time_left(module)}"
+        tqdm.write("  ".join([painted(epoch, "cyan", sys.stdout), *parts, painted(times, "dim", sys.stdout)]))
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule) -> str:
@@ -107,8 +113,8 @@ class Progress(Callback):
         share = module.share()
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
             return "time left is known once updates begin"
-        rest = 0.0 if module.stop_reason() else 1 - share
-        seconds_left = (time.perf_counter() - self._started) / (share - self._start_share) * rest
+        remaining_share = 0.0 if module.stop_reason() else 1 - share
+        seconds_left = (time.perf_counter() - self._start_time) / (share - self._start_share) * remaining_share
         return f"{tqdm.format_interval(seconds_left + module.seconds_after())} left"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -120,8 +126,8 @@ class Progress(Callback):
         self.on_train_end(trainer, module)
 
 
-def _counted(module: RunModule, number: int) -> str:
-    """Return a text with the number of an epoch and, if it is limited, the total number."""
+def _epoch_text(module: RunModule, number: int) -> str:
+    """Return a text such as ``epoch 3/10``, without the total number if it is not limited."""
     return f"{module.unit} {number}" + (f"/{module.epochs}" if module.epochs is not None else "")
 
 
@@ -131,42 +137,39 @@ class RunLog(Callback):
     folder."""
 
     def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
-        self.seeds = seeds = module.seeds
+        self.seeds, steps = module.seeds, module.env_steps.tolist()
         self.metrics = MetricsFile(run_dir / "metrics.csv")
-        steps = module.env_steps.tolist()
-        if done := module.epoch:
-            counted = zip(seeds, steps, strict=True)
-            self.metrics.go_on_after([{"epoch": done, "env_steps": count, "seed": seed} for seed, count in counted])
-        folders = places(run_dir, seeds)
+        if module.epoch:  # the run resumes
+            by_member = zip(self.seeds, steps, strict=True)
+            rows = [{"epoch": module.epoch, "env_steps": count, "seed": seed} for seed, count in by_member]
+            self.metrics.resume_after(rows)
+        folders = member_folders(run_dir, self.seeds)
         self.boards = [Board(folder, count) for folder, count in zip(folders, steps, strict=True) if tensorboard]
-        for board, count in zip(self.boards, steps, strict=False):
-            board.settings(module.settings, count)
+        for board, count in zip(self.boards, steps, strict=False):  # no boards without TensorBoard
+            board.add_settings(module.settings, count)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         columns = {tag: values.tolist() for tag, values in module.row.items()}
         steps, rows = module.env_steps.tolist(), []
-        for m, seed in enumerate(self.seeds):
-            values = {GRADIENT_STEPS: module.gradient_steps} | {tag: column[m] for tag, column in columns.items()}
-            rows.append({"epoch": module.epoch, "env_steps": steps[m], "seed": seed} | values)
-            for board in self.boards[m : m + 1]:
-                board.scalars(_counters(module.epoch, steps[m]) | values, steps[m])
+        for member, seed in enumerate(self.seeds):
+            values = {tag: column[member] for tag, column in columns.items()}
+            values = {GRADIENT_STEPS: module.gradient_steps} | values
+            rows.append({"epoch": module.epoch, "env_steps": steps[member], "seed": seed} | values)
+            if self.boards:  # these have the key columns as scalars
+                counters = {EPOCH: module.epoch, ENV_STEPS: steps[member]}
+                self.boards[member].add_scalars(counters | values, steps[member])
         self.metrics.append(*rows)
         if self.boards and module.is_evaluated():
             for tag, numbers in module.histograms().items():
-                self.boards[0].histogram(tag, numbers, steps[0])
+                self.boards[0].add_histogram(tag, numbers, steps[0])
             for board in self.boards:
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def finish(self, module: RunModule) -> None:
         """Write the hyperparameters for TensorBoard's HPARAMS page, and close the event files."""
         for seed, board in zip(self.seeds, self.boards, strict=False):
-            board.hyperparameters(module.settings, seed)
+            board.add_hyperparameters(module.settings, seed)
             board.close()
-
-
-def _counters(epoch: int, steps: int) -> dict[str, float]:
-    """Return the counters that metrics.csv has as key columns, by their TensorBoard tags."""
-    return {EPOCH: epoch, ENV_STEPS: steps}
 
 
 class Checkpoints(CheckpointCallback):
@@ -186,8 +189,9 @@ class Checkpoints(CheckpointCallback):
 
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
         module.resumable = resumable
-        if resumable and (rows := self.folder.parent / "metrics.csv").exists():
-            synced(rows)  # the rows must be on disk before the checkpoint that counts them
+        metrics = self.folder.parent / "metrics.csv"
+        if resumable and metrics.exists():
+            synced(metrics)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
         module.resumable = True
 
@@ -212,18 +216,19 @@ class StopOnSignal(Callback):
     once. Use it as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the
     main thread it handles no signals."""
 
-    stop_requested = False
+    stop_requested = False  # set by the first signal
 
     def __enter__(self) -> None:
         signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
         handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-        self._previous_handlers = {number: signal.signal(number, self._ask) for number in handled}
+        self._previous_handlers = {number: signal.signal(number, self._handle_signal) for number in handled}
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        """Request a stop after the epoch. Raises StopNow if it was requested already."""
         if self.stop_requested:
             ending.orderly = False  # a third signal need not wait for the work that the second interrupts
             raise StopNow
@@ -233,7 +238,7 @@ class StopOnSignal(Callback):
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # By now, Lightning has replaced our handler. Its handler would end the run without its summary.
         if signal.SIGTERM in self._previous_handlers:
-            signal.signal(signal.SIGTERM, self._ask)
+            signal.signal(signal.SIGTERM, self._handle_signal)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         trainer.should_stop |= self.stop_requested
@@ -248,12 +253,12 @@ class Recorder(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         run = module.settings.run
-        interval = run.recording_epoch_interval
+        interval = run.recording_epoch_interval  # 0 for no videos
         if interval > 0 and module.epoch % interval == 0 and isinstance(module, AgentModule):
             (log,) = (callback for callback in trainer.callbacks if isinstance(callback, RunLog))  # type: ignore[attr-defined]
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-                boards = log.boards[: i == 0]
-                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=bool(boards))
-                for board in boards:
-                    board.film(path, int(module.env_steps[0]))
+                is_shown = i == 0 and bool(log.boards)
+                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=is_shown)
+                if is_shown:
+                    add_film(log.boards[0].writer, path, int(module.env_steps[0]))

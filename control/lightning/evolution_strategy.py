@@ -59,8 +59,6 @@ class EvolutionStrategy(pl.Callback):
         callback.config = config
         return callback
 
-    # -- for subclasses to replace --------------------------------------------------------------------------------
-
     @property
     def mean(self) -> Tensor:
         """Return the searched parameters of the mean, ``[K]``."""
@@ -68,7 +66,8 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation``, counted from 1."""
+        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation``, counted from 1, and twice
+        the noise for each restart."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
@@ -94,8 +93,7 @@ class EvolutionStrategy(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict`, with results equal to the bit. Raises StateError if it does not fit the
-        settings.
-        """
+        settings."""
         for name in self.counters:
             setattr(self, name, check_like(getattr(self, name), state_dict[name], name))
         self.archive.load_state_dict(state_dict["archive"])
@@ -112,9 +110,8 @@ class EvolutionStrategy(pl.Callback):
         for _, _, mean in self.archive.entries:
             check_like(module.mean.detach()[0], mean, "archive")
 
-    # -- Lightning's hooks ----------------------------------------------------------------------------------------
-
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Begin a search at the module's first mean, or continue from the state of a checkpoint."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
             self.start(module.search_vector(), 1)
@@ -123,6 +120,8 @@ class EvolutionStrategy(pl.Callback):
         module.set_mean(module.proxies(self.mean))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Set the module's population. Before the first generation of the second phase, begin again at the mean, with
+        the settings of that phase."""
         generation = trainer.current_epoch + 1
         if trainer.current_epoch == self.config.second_phase:  # later fitness is not comparable
             self.start(self.mean, generation)
@@ -131,6 +130,7 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Move the mean, or restart after flat generations. Raises UserError if the mean is no longer finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -149,24 +149,23 @@ class EvolutionStrategy(pl.Callback):
                 "the generation before is kept: a smaller step_size or noise_std may help"
             )
 
-    # -- archive and restarts -------------------------------------------------------------------------------------
-
     def _archive_mean(self, module: Any) -> None:
-        """Add the mean to the archive if it was evaluated, and drop older means with another test limit."""
+        """Add the mean to the archive if it was evaluated. Means with another test limit are removed, because their
+        fitness is not comparable; then the next score is again the best."""
         if module.mean_fitness is None:
             return
         limit, entries = self.config.at(self.generation).test_limit, self.archive.entries
-        comparable = [entry for entry in entries if self.config.at(entry[1]).test_limit == limit]
+        comparable = [entry for entry in entries if self.config.at(entry[1]).test_limit == limit]  # [1]: generation
         if len(comparable) < len(entries):
             self.archive.entries, module.best = comparable, -math.inf
         self.archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
     def _is_flat(self, module: Any) -> bool:
-        """Return whether the generation is flat: all proxies have the same fitness, without solving the task. Raises
-        UserError after `FLAT_LIMIT` flat generations in a row."""
+        """Return whether the generation is flat: all proxies have the same fitness, without solving the task. Count
+        flat generations, and print a note about the first. Raises UserError after `FLAT_LIMIT` of them in a row."""
         finite = module.fitness[module.fitness.isfinite()]
-        level = len(finite) > 1 and bool((finite == finite[0]).all())
-        self.flat_generations = self.flat_generations + 1 if level and not module.population_solves() else 0
+        all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
+        self.flat_generations = self.flat_generations + 1 if all_equal and not module.population_solves() else 0
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
                 f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the last time "
@@ -185,15 +184,15 @@ class EvolutionStrategy(pl.Callback):
     def _restart(self, module: Any) -> None:
         """Restart after flat generations: with twice the noise and, without ``start_from``, another initial mean."""
         self.restarts += 1
-        mean, place = self.mean, "its mean"
+        mean, mean_text = self.mean, "its mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
-            mean, place = module.another_mean(seed), "a new one"
+            mean, mean_text = module.another_mean(seed), "a new one"
         self.start(mean, self.generation)
         assert self.strategy is not None
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         note(
             f"for {self.flat_generations} generations all proxies have had the same fitness (the last time "
             f"{float(module.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
-            f"{place} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
+            f"{mean_text} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
         )

@@ -2,7 +2,7 @@
 
 torchmetrics, which Lightning imports for one class, imports scipy.signal only to add a name that newer versions do not
 have. Lightning uses two names of torch's compiler: a class, to check whether a module is compiled, and a decorator that
-keeps the compiler away from logging. While Lightning is imported, stubs (`_Later`) with these names replace both
+keeps the compiler away from logging. While Lightning is imported, stubs (`_LazyModule`) with these names replace both
 modules. An access to any other name imports the real module. The stubs are removed afterwards, so later imports get the
 real modules.
 """
@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-class _Later(types.ModuleType):
+class _LazyModule(types.ModuleType):
+    """A stub for a module. An access to a name that the stub does not have imports the module in its place."""
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # accessed by the import system
             raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:
+        if sys.modules.get(self.__name__) is self:  # otherwise an earlier access has imported the module
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
@@ -33,23 +35,25 @@ class _Compiled(type):
         return compiler is not None and isinstance(module, compiler.OptimizedModule)
 
 
-def _as_it_is(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+def _no_decorator(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
     return function
 
 
-_NAMES: dict[str, dict[str, Any]] = {
+_STUBS: dict[str, dict[str, Any]] = {
     "scipy.signal": {"hamming": None},
-    "torch._dynamo": {"OptimizedModule": _Compiled("OptimizedModule", (), {}), "disable": _as_it_is},
+    "torch._dynamo": {"OptimizedModule": _Compiled("OptimizedModule", (), {}), "disable": _no_decorator},
 }
 
 
 @contextlib.contextmanager
-def _instead(names: dict[str, dict[str, Any]]) -> Iterator[None]:
+def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Context manager that replaces modules by stubs with the given values, ``{module: {name: value}}``, unless they
+    are already imported or their package is not installed."""
     stubs = {}
-    for name, values in names.items():
+    for name, values in values_by_module.items():
         if name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
             continue
-        stubs[name] = sys.modules[name] = _Later(name)
+        stubs[name] = sys.modules[name] = _LazyModule(name)
         vars(stubs[name]).update(values)
     try:
         yield
@@ -62,5 +66,5 @@ def _instead(names: dict[str, dict[str, Any]]) -> Iterator[None]:
 def load() -> None:
     """Import Lightning, if that has not been done."""
     if "pytorch_lightning" not in sys.modules:
-        with _instead(_NAMES):
+        with _stubbed(_STUBS):
             importlib.import_module("pytorch_lightning")

@@ -20,7 +20,8 @@ from models.state import check_like
 
 
 class EpochOptimizer(LeanOptimizer):
-    """An optimizer with one step per epoch of training, so that Lightning's ``global_step`` counts epochs.
+    """An optimizer without weights, with one step per epoch of training, so that Lightning's ``global_step`` counts
+    epochs. The step calls the closure, which trains the epoch.
 
     An epoch has hundreds of updates, and a step through Lightning takes as long as a small update. The learning rate is
     a copy of the agents', for `LearningRateMonitor`.
@@ -72,9 +73,9 @@ class RunModule(pl.LightningModule):
 
     def share(self) -> float:
         """Return the finished share of the training, from 0 to 1: the larger of the shares of epochs and steps."""
-        steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
-        epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
-        return min(1.0, max(steps, epochs))
+        share_of_steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
+        share_of_epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
+        return min(1.0, max(share_of_steps, share_of_epochs))
 
     def steps_a_seed(self) -> int:
         """Return the mean of `env_steps` over seeds, rounded."""
@@ -86,7 +87,7 @@ class RunModule(pl.LightningModule):
 
     def means(self) -> dict[str, float]:
         """Return the mean of each tag of `row` over members with a finite number. Tags without any are left out."""
-        finite = {tag: [value for value in values.tolist() if math.isfinite(value)] for tag, values in self.row.items()}
+        finite = {tag: values[values.isfinite()].tolist() for tag, values in self.row.items()}
         return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
     def stop_reason(self) -> str:
@@ -127,6 +128,7 @@ class RunModule(pl.LightningModule):
         optimizer.step(closure=train)  # type: ignore[union-attr]
 
     def train_dataloader(self) -> DataLoader:
+        """Return data of one batch, which nothing uses."""
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
 
     def on_fit_start(self) -> None:
@@ -144,11 +146,13 @@ class RunModule(pl.LightningModule):
             self.trainer.should_stop = True
 
     def on_train_epoch_end(self) -> None:
+        """Stop the trainer if training is complete, and log `means`: with Lightning if ``log_all``, which makes them
+        available to callbacks, and with all loggers."""
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
         means = self.means()
-        for tag, mean in means.items() if self.log_all else ():  # means of an evaluation are logged with it
-            if tag not in SCORES:
+        for tag, mean in means.items():
+            if self.log_all and tag not in SCORES:  # scores are logged by the evaluation
                 self.log(tag, mean, logger=False, batch_size=1)
         if self.loggers:
             steps = float(self.env_steps.double().mean())
@@ -166,16 +170,16 @@ class RunModule(pl.LightningModule):
             setattr(self, name, check_like(getattr(self, name), state[name], name))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        about = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.resumable}
-        checkpoint[OURS] = about | self.run_state()
+        header = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.resumable}
+        checkpoint[OURS] = header | self.run_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved_settings, own_settings = checkpoint[OURS]["settings"], as_dict(self.settings)
-        of, expected = (
-            f"{values['implementation']} on {values['gamename']}" for values in (saved_settings, own_settings)
+        saved, expected = (
+            f"{settings['implementation']} on {settings['gamename']}"
+            for settings in (checkpoint[OURS]["settings"], as_dict(self.settings))
         )
-        if of != expected:
-            raise CheckpointError(f"ckpt_path is a checkpoint of {of}; allowed for this module: one of {expected}")
+        if saved != expected:
+            raise CheckpointError(f"ckpt_path is a checkpoint of {saved}; allowed for this module: one of {expected}")
         if self.restored is None or checkpoint[OURS] is not self.restored.run_state:  # otherwise `restore` has done it
             self.load_run_state(checkpoint[OURS])
 

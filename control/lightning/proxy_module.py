@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.generations import first_mean, generation_agents, judged, with_visited_states
+from control.evolution.generations import add_visited_states, generation_agents, initial_mean, population_fitness
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
@@ -25,7 +25,7 @@ from control.evolution.teachers import check_teacher, is_teacher
 from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
-from control.loops.build import check_spaces, in_spaces
+from control.loops.build import check_spaces, checked_in_spaces
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
 from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import Stages, stages_of
@@ -63,11 +63,9 @@ class ProxyModule(RunModule):
         self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
         self.outcome: Outcome | None = None
         self.real_steps = 0
-        self.agents = named_agents(settings.run.agent)
-        self.kinds = len(self.agents)
-        self.return_by_agent: dict[str, float] = {}  # the same by agent implementation, if there are several
-
-    # -- the proxy itself -----------------------------------------------------------------------------------------
+        self.agents = named_agents(settings.run.agent)  # names of the agents' implementations
+        self.kinds = len(self.agents)  # number of implementations
+        self.return_by_agent: dict[str, float] = {}  # the same by agent implementation; empty if there is only one
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -86,8 +84,6 @@ class ProxyModule(RunModule):
         files.save(
             path, self.mean.detach()[0], config=config, spaces=spaces, game=run.gamename, description=description
         )
-
-    # -- methods for the callback ---------------------------------------------------------------------------------
 
     def evaluate(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Tensor:
         """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and test them. Return the objective, ``[N]``.
@@ -108,10 +104,11 @@ class ProxyModule(RunModule):
         self.mean.data = mean[None].clone()
 
     def first_mean(self) -> Tensor:
-        """Return the proxy from which a search starts, ``[D]``."""
+        """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
         run, by_target = self.settings.run, self.config.scored_by == "target"
         train = functools.partial(self._train_fresh, by_target=by_target)
-        return first_mean(self.config, self.stages, run.gamename, run.seed, self.kinds, train, self.spend)
+        game, seed = run.gamename, run.seed
+        return initial_mean(self.config, self.stages, game, seed, self.kinds, train, self.count_real_steps)
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""
@@ -129,23 +126,22 @@ class ProxyModule(RunModule):
         assert self.outcome is not None
         # Both, because fitness may contain more than the return, so that agents solve the task with a low fitness.
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
-        return not (solved is None or not self.plays_out() or lowest < solved)
-
-    # -- an epoch -------------------------------------------------------------------------------------------------
+        return solved is not None and self.has_final_test_limit() and not lowest < solved
 
     def train_generation(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its times."""
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
-        scores_mean = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
-        if scores_mean:
+        mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
+        if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
             self.set_mean(self.with_visited_states(self.mean.detach()[0], self.epoch))
-        mean = self.mean.detach()[0] if scores_mean else None
+            mean = self.mean.detach()[0]
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
         proxies, seeds = generation_agents(self.population, mean, config, seed, self.kinds, self.epoch, name)
         start = time.perf_counter()
-        phase = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
-        self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **phase)
+        # The second phase may have other inner_steps.
+        changes = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
+        self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **changes)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,
@@ -164,7 +160,7 @@ class ProxyModule(RunModule):
             return  # a trainer that tries a validation before the first epoch
         config = self.config.at(self.epoch)
         scores = objective(outcome, config)
-        self.fitness, self.selection_fitness, mean_scores = judged(scores, config, len(self.population))
+        self.fitness, self.selection_fitness, mean_scores = population_fitness(scores, config, len(self.population))
         mean_returns = outcome.scores[len(outcome.scores) - len(mean_scores) :]
         finite = self.fitness[self.fitness.isfinite()]
         if not len(finite):
@@ -183,12 +179,13 @@ class ProxyModule(RunModule):
         if len(mean_scores):
             metrics["search/center_return"] = mean_returns.nanmean()
             self.mean_fitness = float(mean_scores.nanmean())
-            by_agent = by_kind(self.agents, range(len(mean_returns)), mean_returns) if self.kinds > 1 else {}
-            self.return_by_agent = by_agent
-            full = self.plays_out()
-            if full and config.solved_reward is not None:
-                metrics["search/center_solved"] = (mean_returns >= config.solved_reward).float().mean()
-            self.mean_return = max(-math.inf, float(mean_returns.nanmean())) if full else -math.inf  # NaN becomes -inf
+            if self.kinds > 1:  # the implementations of the mean's agents alternate
+                self.return_by_agent = by_kind(self.agents, range(len(mean_returns)), mean_returns)
+            self.mean_return = -math.inf
+            if self.has_final_test_limit():
+                self.mean_return = max(-math.inf, float(mean_returns.nanmean()))  # NaN becomes -inf
+                if config.solved_reward is not None:
+                    metrics["search/center_solved"] = (mean_returns >= config.solved_reward).float().mean()
         self.row |= {tag: value[None] for tag, value in metrics.items()}
 
     val_dataloader = test_dataloader = RunModule.train_dataloader
@@ -198,18 +195,18 @@ class ProxyModule(RunModule):
         if self.has_solved():
             self.trainer.should_stop = True
 
-    def plays_out(self) -> bool:
+    def has_final_test_limit(self) -> bool:
         """Return whether tests of this generation have the final test limit. With a lower limit, returns cannot be
         compared with solved_reward."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
-        """Return the ``mean [D]`` before a generation, with initial states from its target policy
-        (`generations.with_visited_states`)."""
+        """Return the ``mean [D]`` before a generation, with initial states from its target policy, if the settings
+        require it (`generations.add_visited_states`)."""
         run = self.settings.run
-        return with_visited_states(mean, self.stages, run.gamename, run.seed, generation, self.spend)
+        return add_visited_states(mean, self.stages, run.gamename, run.seed, generation, self.count_real_steps)
 
-    def spend(self, steps: int) -> None:
+    def count_real_steps(self, steps: int) -> None:
         """Count steps in the real environment."""
         self.real_steps += steps
 
@@ -224,10 +221,8 @@ class ProxyModule(RunModule):
         limit = self.config.at(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
-        self.spend(outcome.test_steps)
+        self.count_real_steps(outcome.test_steps)
         return outcome
-
-    # -- a run ----------------------------------------------------------------------------------------------------
 
     @property
     def evolution(self) -> EvolutionStrategy:
@@ -257,12 +252,13 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def headline(self) -> str:
-        best = [f"mean {self.archive.entries[0][0]:.0f}"] if self.archive.entries else []
-        return ", ".join([*(f"fitness {mean:.0f}" for tag, mean in self.means().items() if tag == FITNESS), *best])
+        texts = [f"fitness {mean:.0f}" for tag, mean in self.means().items() if tag == FITNESS]
+        texts += [f"mean {fitness:.0f}" for fitness, _, _ in self.archive.entries[:1]]  # the best mean
+        return ", ".join(texts)
 
     def report(self) -> list[str] | None:
-        tests = "test" if self.steps_on == "training" else "real"
-        steps = (f"{int(self.env_steps.sum()):,} {self.steps_on}", f"{self.real_steps:,} {tests} steps")
+        kind_of_real_steps = "test" if self.steps_on == "training" else "real"
+        steps = (f"{int(self.env_steps.sum()):,} {self.steps_on}", f"{self.real_steps:,} {kind_of_real_steps} steps")
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         means = self.means()
         scores = [f"{name} {means[tag]:7.1f}" for name, tag in labels.items() if tag in means]
@@ -289,10 +285,11 @@ class ProxyModule(RunModule):
     def seconds_after(self) -> float:
         """Return the estimated seconds for the re-evaluation of the best means, the winner's held-out evaluation, and
         its film."""
-        means = len(self.archive.entries) + (not self.has_solved())
         run, outcome = self.settings.run, self.outcome
-        seconds = self.seconds_of(means * self.config.retest_agents + self.config.report_agents + run.record)
-        return seconds + film_seconds(run, None if outcome is None else outcome.test_steps / outcome.returns.numel())
+        num_means = len(self.archive.entries) + (not self.has_solved())  # also the last mean, which may be another
+        num_agents = num_means * self.config.retest_agents + self.config.report_agents + run.record
+        episode_length = None if outcome is None else outcome.test_steps / outcome.returns.numel()
+        return self.seconds_of(num_agents) + film_seconds(run, episode_length)
 
     def close(self) -> None:
         self.workers.close()
@@ -310,9 +307,9 @@ class ProxyModule(RunModule):
         if not self.evolves:
             return
         with checked_content(checkpoint.path):  # the callback loads its state later, so check it here
-            search = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
-            search.load_state_dict(checkpoint.search_state)
-            search.check_fits(self)
+            strategy = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
+            strategy.load_state_dict(checkpoint.search_state)
+            strategy.check_fits(self)
 
 
 class SyntheticEnvironmentModule(ProxyModule):
@@ -344,7 +341,8 @@ class RewardNetworkModule(ProxyModule):
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
     """Build the module of a search from its settings. ``module_class`` is by default the class for the kind of proxy.
-    Raises SettingError if settings, agents and environment do not fit together."""
+    Sets ``checkpoint_every`` to 1 unless the user chose it, and ``compiled`` if machine code is possible. May start the
+    processes of the workers. Raises SettingError if settings, agents and environment do not fit together."""
     run = settings.run
     if "checkpoint_every" not in settings.explicit_names:  # a generation takes long
         settings = settings.replace(checkpoint_every=1)
@@ -353,42 +351,58 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     stages = stages_of(settings.proxy, run.gamename)
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
-    settings = in_spaces(settings, stages.spaces, stages.idle())
-    kinds, search = len(named_agents(run.agent)), settings.proxy
-    in_turn = search.common_random_numbers and search.agents_take_turns == "seeds"
-    for name in ("agents_per_proxy", "second_agents"):  # otherwise the first kinds would have more agents
-        if in_turn and (getattr(search, name) or kinds) % kinds:
-            line = f"{name} is {getattr(search, name)}, but agent is {run.agent!r}; allowed: a multiple of {kinds}"
+    settings = checked_in_spaces(settings, stages.spaces, stages.idle())
+    _check_agent_counts(settings)
+    _check_start(settings.proxy, stages, run.gamename)  # before files are written
+
+    settings = settings.replace(compiled=_use_machine_code(settings))
+    job = (settings.proxy, run.agent, settings.agent, run.gamename)
+    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
+    if module_class is None:
+        is_reward_network = bool(KINDS[settings.proxy.proxy].used_by)
+        module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
+    return module_class(settings, workers, stages)
+
+
+def _check_agent_counts(settings: Settings) -> None:
+    """Raise SettingError if the agents of a proxy, whose implementations alternate, cannot be divided equally among the
+    implementations."""
+    search, agent = settings.proxy, settings.run.agent
+    if not (search.common_random_numbers and search.agents_take_turns == "seeds"):
+        return
+    num_kinds = len(named_agents(agent))
+    for name in ("agents_per_proxy", "second_agents"):
+        count = getattr(search, name)
+        if count is not None and count % num_kinds:
+            line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
             raise SettingError(line, name)
-    if (start := search.start_from) is None:  # check before files are written
+
+
+def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
+    """Raise SettingError if a search with these settings cannot start from ``start_from``, or from random proxies."""
+    start = search.start_from
+    if start is None:
         stages.check_start()
     elif is_teacher(start):
-        check_teacher(start, stages, run.gamename)
+        check_teacher(start, stages, game)
     elif getattr(search, "preset", "") == "clone":
         line = f"start_from is {start!r}, which is no policy; allowed with preset clone"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:
-        first_parameters(start, search, stages.spaces, run.gamename)
-
-    settings = settings.replace(compiled=_compiled(settings))
-    job = (settings.proxy, run.agent, settings.agent, run.gamename)
-    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
-    if module_class is None:
-        module_class = RewardNetworkModule if KINDS[settings.proxy.proxy].used_by else SyntheticEnvironmentModule
-    return module_class(settings, workers, stages)
+        first_parameters(start, search, stages.spaces, game)
 
 
-def _compiled(settings: Settings) -> bool:
-    """Return whether the agents of a search train in machine code. Raises SettingError if the user requires that and it
-    is impossible."""
-    run, explicit = settings.run, "compiled" in settings.explicit_names and settings.proxy.compiled
+def _use_machine_code(settings: Settings) -> bool:
+    """Return whether the agents of a search train in machine code, and print a note if they could be faster, or if the
+    code must be compiled first. Raises SettingError if the user requires machine code and it is impossible."""
+    run, required = settings.run, "compiled" in settings.explicit_names and settings.proxy.compiled
     if not HAS_NUMBA:
         if settings.proxy.compiled:  # the user, or the run to resume, requires it
             raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
         note("searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
         return False
     supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled()
-    if explicit and not supported:
+    if required and not supported:
         line = f"compiled is true, but {run.agent} with these settings has no machine code; allowed: false"
         raise SettingError(line, "compiled")
     if supported:

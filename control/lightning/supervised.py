@@ -22,9 +22,9 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-_AGENTS = 2  # number of recorded agents; more agents would each learn for less time, and reach fewer ends in Acrobot
-_HELD_OUT = 0.1  # share of held-out transitions
-_MOST_HELD_OUT = 20_000  # their maximum number
+_NUM_AGENTS = 2  # recorded agents; more agents would each learn for less time, and reach fewer ends in Acrobot
+_HELD_OUT_SHARE = 0.1  # of the transitions
+_MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
 
 class SupervisedModule(SyntheticEnvironmentModule):
@@ -59,12 +59,13 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return [*super().configure_optimizers(), self.optimizer]
 
     def on_train_start(self) -> None:
+        """Record the transitions, and divide them into ``learned`` and ``held_out``."""
         super().on_train_start()
         run = self.settings.run
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
-        transitions = recorded(loop, run.seed)
+        transitions = record_transitions(loop, run.seed)
         self.real_steps = len(transitions.obs)
-        share = min(_HELD_OUT, _MOST_HELD_OUT / self.real_steps)
+        share = min(_HELD_OUT_SHARE, _MOST_HELD_OUT / self.real_steps)
         self.learned, self.held_out = transitions.split(share, Streams.from_name([run.seed], "held-out transitions"))
         self.fit = Fit(self.networks, self.learned)
 
@@ -73,9 +74,10 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
     def fit_epoch(self) -> None:
         """Make the updates of an epoch, and set ``row`` to their mean losses."""
-        self.epoch, started = self.current_epoch + 1, time.perf_counter()
-        config, total = self.settings.proxy, self.updates * self.settings.proxy.generations
-        schedule = OneCycleLR(self.optimizer, config.fit_lr, total + 1, last_epoch=self.gradient_steps - 1)
+        start = time.perf_counter()
+        self.epoch, config = self.current_epoch + 1, self.settings.proxy
+        total_updates = self.updates * config.generations
+        schedule = OneCycleLR(self.optimizer, config.fit_lr, total_updates + 1, last_epoch=self.gradient_steps - 1)
         generator = torch.Generator().manual_seed(derive_seed(self.settings.run.seed, f"batches of epoch {self.epoch}"))
         sums = torch.zeros(len(PARTS))
         for _ in range(self.updates):
@@ -86,22 +88,25 @@ class SupervisedModule(SyntheticEnvironmentModule):
             sums += losses
         self.gradient_steps += self.updates
         self.env_steps = self.env_steps + self.updates * config.fit_batch
-        rate = self.updates * config.fit_batch / (time.perf_counter() - started)
+        rate = self.updates * config.fit_batch / (time.perf_counter() - start)
         self.row = dict(zip(MODEL_LOSSES, (sums / self.updates).split(1), strict=True))
         self.row |= {SPEED: torch.tensor([rate]), LEARNING_RATE: torch.tensor(schedule.get_last_lr())}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Copy the networks with the lowest held-out loss so far into the mean. Set ``errors`` and ``mean_fitness``
+        (minus the sum of the lowest losses), and offer the mean to the archive."""
         if self.trainer.sanity_checking:
             return
-        mean, now = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
-        losses = torch.tensor(list(self.fit.errors(now, self.held_out).values())[: len(PARTS)])
-        for name, better in zip(PARTS, losses < self.lowest, strict=True):
-            if better:
-                self.networks.split(mean)[name].copy_(self.networks.split(now)[name])
+        mean, weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
+        errors = list(self.fit.errors(weights, self.held_out).values())
+        losses = torch.tensor(errors[: len(PARTS)])  # the first errors are the networks' losses
+        for name, is_better in zip(PARTS, losses < self.lowest, strict=True):
+            if is_better:
+                self.networks.split(mean)[name].copy_(self.networks.split(weights)[name])
         self.lowest.copy_(losses.minimum(self.lowest))
         self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
-        if self.epoch == self.epochs:
+        if self.epoch == self.epochs:  # only the last epoch changes the initial states
             self.fit.start_wide(mean, Streams.from_name([self.settings.run.seed], "wide first states"))
         self.mean_fitness = -float(self.lowest.sum())
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
@@ -128,7 +133,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.archive.load_state_dict(state["archive"])
 
 
-def recorded(loop: InnerLoop, seed: int) -> Transitions:
+def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     """Record ``config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn; if
     ``transitions_from`` is random, they act at random instead. Raises SettingError for agents without a replay buffer.
     """
@@ -137,27 +142,34 @@ def recorded(loop: InnerLoop, seed: int) -> Transitions:
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
-    steps, agents = -(-config.transitions // _AGENTS), loop.agent_config
+    steps = -(-config.transitions // _NUM_AGENTS)  # of each agent, rounded up
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
-    begin = agents.init_episodes if config.transitions_from == "agents" else 10**9
-    size = max(agents.buffer_size, steps + agents.num_envs)
-    loop.agent_config = dataclasses.replace(agents, buffer_size=size, init_episodes=begin)
-    seeds, parts = fresh_seeds(seed, "transitions", _AGENTS), []
+    agent_config = loop.agent_config
+    random_episodes = agent_config.init_episodes if config.transitions_from == "agents" else 10**9
+    buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)
+    loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size, init_episodes=random_episodes)
+    seeds, parts = fresh_seeds(seed, "transitions", _NUM_AGENTS), []
     for group in loop.agent_class.groups(loop.agent_config, seeds):
-        training = loop.begin(None, [seeds[i] for i in group])
-        loop.finish(training)
-        agent: Any = training.agent
-        rows = agent.replay_buffer.rows()
-        if "pair" in rows:  # continuous actions are scaled to [-1, 1], discrete ones have one number per action
-            rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
-            discrete = isinstance(agent.spaces.actions, Discrete)
-            rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
-        elif isinstance(agent.spaces.actions, Discrete):
-            rows["action"] = rows["action"].long()
-        rows["ended"] = (rows["discount"] == 0).float()
-        # [T E, M, ...] -> [M E T, ...]: one environment after another, so that the steps of an episode are adjacent.
-        columns = (rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields)
-        parts.append([column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns])
+        step_loop = loop.begin(None, [seeds[i] for i in group])
+        loop.finish(step_loop)
+        parts.append(_transitions_of(step_loop.agent))
     transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
     return transitions.at(torch.arange(config.transitions))
+
+
+def _transitions_of(agent: Any) -> list[Tensor]:
+    """Return the fields of `Transitions` from the replay buffer of M agents, ``[M E T, ...]``."""
+    rows = agent.replay_buffer.rows()
+    discrete = isinstance(agent.spaces.actions, Discrete)
+    if (
+        "pair" in rows
+    ):  # observation and action; continuous actions are scaled to [-1, 1], discrete ones have a number per action
+        rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
+        rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.reach * vector
+    elif discrete:
+        rows["action"] = rows["action"].long()
+    rows["ended"] = (rows["discount"] == 0).float()
+    # [T E, M, ...] -> [M E T, ...]: one environment after another, so that the steps of an episode are adjacent.
+    columns = [rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields]
+    return [column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns]

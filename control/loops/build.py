@@ -30,12 +30,13 @@ def build_loop(settings: Settings) -> Loop:
     run, spaces = settings.run, spaces_of(settings.run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
-    settings = in_spaces(settings, spaces)
-    loop = _episodes(settings) if family(run.implementation).learns_from == "episodes" else _steps(settings)
-    followed = loop.agents[0].commands_now()
-    if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in followed):
+    settings = checked_in_spaces(settings, spaces)
+    learns_from = family(run.implementation).learns_from
+    loop = _episode_loop(settings) if learns_from == "episodes" else _step_groups(settings)
+    commands = loop.agents[0].commands_now()
+    if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in commands):
         loop.close()
-        supported = ", ".join(followed) or "no command"
+        supported = ", ".join(commands) or "no command"
         raise SettingError(f"{unknown} has no effect: {run.implementation} here follows {supported}")
     return loop
 
@@ -62,49 +63,57 @@ def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
 
 
 def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str = "") -> None:
-    """Raise SettingError if an agent cannot play the run's game. ``name`` is the agent's implementation if it is an
-    inner agent; the error then suggests others."""
-    acts = name or run.implementation
+    """Raise SettingError if an agent of class ``agent`` cannot play the run's game. ``name`` is its implementation if
+    it is an inner agent; the error then suggests others."""
+    implementation = name or run.implementation
     if not isinstance(spaces.actions, agent.action_kinds):
         action_kind = type(spaces.actions).__name__.lower()
         supported = " or ".join(kind.__name__.lower() for kind in agent.action_kinds)
         if name:
-            kinds = ((implementation, agent_class(implementation)) for implementation in inner_agents())
-            alternatives = [
-                implementation
-                for implementation, kind in kinds
-                if isinstance(spaces.actions, kind.action_kinds) and (spaces.one_hot or not kind.takes_cells_only)
-            ]
             line = f"agent is {run.agent!r}, but {name} takes {supported} actions, and those of {run.gamename} are "
-            line += action_kind
-            raise SettingError(f"{line}; allowed: {', '.join(alternatives)}", "agent")
-        raise SettingError(
-            f"gamename is {run.gamename!r}, whose actions are {action_kind}; {acts} takes {supported} actions"
-        )
+            alternatives = ", ".join(_inner_agents_for(spaces))
+            raise SettingError(f"{line}{action_kind}; allowed: {alternatives}", "agent")
+        line = f"gamename is {run.gamename!r}, whose actions are {action_kind}"
+        raise SettingError(f"{line}; {implementation} takes {supported} actions")
     if spaces.is_image and not agent.takes_images:
-        raise SettingError(f"gamename is {run.gamename!r}, which shows images; {acts} takes vectors of observations")
+        line = f"gamename is {run.gamename!r}, which shows images"
+        raise SettingError(f"{line}; {implementation} takes vectors of observations")
     if agent.takes_cells_only and not spaces.one_hot:
-        raise SettingError(
-            f"gamename is {run.gamename!r}, whose observations are no cells; {acts} takes one-hot observations"
-        )
+        line = f"gamename is {run.gamename!r}, whose observations are no cells"
+        raise SettingError(f"{line}; {implementation} takes one-hot observations")
 
 
-def aware_of(settings: Settings, spaces: Spaces) -> Settings:
-    """Return a copy of ``settings`` with ``lacks``, the properties that the environment does not have."""
-    actions = "continuous" if isinstance(spaces.actions, Discrete) else "discrete"
-    lacks = frozenset({f"{actions} actions", *(() if spaces.is_image else ("images",))})
-    return dataclasses.replace(settings, lacks=lacks)
+def _inner_agents_for(spaces: Spaces) -> list[str]:
+    """Return the implementations of inner agents that can act in ``spaces``."""
+    names = []
+    for name in inner_agents():
+        agent = agent_class(name)
+        if isinstance(spaces.actions, agent.action_kinds) and (spaces.one_hot or not agent.takes_cells_only):
+            names.append(name)
+    return names
 
 
-def in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """Return the result of `aware_of`. Raises SettingError if the user chose a value other than the default for a
-    setting that has no effect in this environment or that is in ``reasons`` (name -> reason)."""
-    resolved = aware_of(settings, spaces)
-    idle = ineffective(resolved) | dict(reasons or {})
-    candidates = settings.explicit_names & idle.keys()
-    for name in sorted(candidates - ineffective(settings).keys() if candidates else ()):
+def with_lacks(settings: Settings, spaces: Spaces) -> Settings:
+    """Return a copy of ``settings`` with ``lacks``, the properties that an environment with these ``spaces`` does not
+    have: "images", and "discrete actions" or "continuous actions"."""
+    lacks = {"continuous actions" if isinstance(spaces.actions, Discrete) else "discrete actions"}
+    if not spaces.is_image:
+        lacks.add("images")
+    return dataclasses.replace(settings, lacks=frozenset(lacks))
+
+
+def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
+    """Return the result of `with_lacks`. Raises SettingError if the user chose a value other than the default for a
+    setting that has no effect in this environment or that is in ``reasons`` (name -> reason). Settings that have no
+    effect in any environment raise nothing here."""
+    resolved = with_lacks(settings, spaces)
+    reasons = ineffective(resolved) | dict(reasons or {})
+    candidates = settings.explicit_names & reasons.keys()
+    if candidates:
+        candidates -= ineffective(settings).keys()
+    for name in sorted(candidates):
         if as_dict(settings)[name] != default_settings(settings)[name]:
-            raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {idle[name]}", name)
+            raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {reasons[name]}", name)
     return resolved
 
 
@@ -125,50 +134,50 @@ def check_accelerator(run: RunConfig) -> None:
         raise SettingError(line, "accelerator")
 
 
-def _episodes(settings: Settings) -> EpisodeLoop:
+def _episode_loop(settings: Settings) -> EpisodeLoop:
+    """Build the loop of an agent that learns from whole episodes, with open environments."""
     run, schedule = settings.run, settings.agent.schedule
     workers, limit, timeout = run.num_workers, run.time_limit, run.step_timeout
-    environment = partial(
+    open_environment = partial(
         make_environment, run.gamename, run.num_seeds, num_workers=workers, time_limit=limit, step_timeout=timeout
     )
-    training = environment(schedule.episodes)
-    if training.spaces.max_episode_steps is None and limit is None:
+    training = open_environment(schedule.episodes)
+    if training.spaces.max_episode_steps is None and run.time_limit is None:
         note(f"{run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it")
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
-    evaluation = environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
+    evaluation = open_environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
     agent.budget = settings.total_steps
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
 
-def _steps(settings: Settings) -> StepGroups:
+def _step_groups(settings: Settings) -> StepGroups:
+    """Build the loop of an agent that learns step by step, with open environments. Each group of members (networks of
+    one shape) gets an equal part of ``num_workers``. Raises SettingError if the agent needs the environment's dynamics
+    and these are not available."""
     run, config, schedule = settings.run, settings.agent, settings.schedule
-    kind, seeds = agent_class(run.implementation), list(range(run.seed, run.seed + run.num_seeds))
+    agent_type, seeds = agent_class(run.implementation), list(range(run.seed, run.seed + run.num_seeds))
     device = device_of(run)
-    limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    partition, groups = kind.groups(config, seeds), []
-    for positions in partition:
-        group_seeds, workers = [seeds[m] for m in positions], max(1, run.num_workers // len(partition))
-        environment = partial(
-            make_environment,
-            run.gamename,
-            len(group_seeds),
-            num_workers=workers,
-            device=device,
-            step_timeout=run.step_timeout,
+    training_limit = run.time_limit or (0 if schedule.endless else None)  # 0 is no limit, None the game's
+    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
+    members_by_group, groups = agent_type.groups(config, seeds), []
+    game, workers = run.gamename, max(1, run.num_workers // len(members_by_group))
+    for members in members_by_group:
+        group_seeds = [seeds[member] for member in members]
+        open_environment = partial(
+            make_environment, game, len(group_seeds), num_workers=workers, device=device, step_timeout=run.step_timeout
         )
-        training = environment(config.num_envs, time_limit=run.time_limit or (0 if schedule.endless else None))
+        training = open_environment(config.num_envs, time_limit=training_limit)
         dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
-        if dynamics is None and kind.needs_dynamics(config):
-            supported = ", ".join(game.name for game in GAMES.values() if game.dynamics)
-            cannot = f"gamename is {run.gamename!r}, whose states cannot be copied"
-            raise SettingError(f"{cannot}; allowed for {run.implementation}: {supported}", "gamename")
-        world = {"dynamics": dynamics, "device": device} if kind.knows_dynamics else {}
-        loop = StepLoop(
-            kind(config, training.spaces, group_seeds, **world), training, Streams.from_name(group_seeds, "episodes")
-        )
-        evaluation = environment(schedule.eval_episodes, time_limit=min(limits, default=None))
-        groups.append(Group(torch.tensor(positions), loop, evaluation))
+        if dynamics is None and agent_type.needs_dynamics(config):
+            supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
+            line = f"gamename is {run.gamename!r}, whose states cannot be copied"
+            raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
+        options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
+        agent = agent_type(config, training.spaces, group_seeds, **options)
+        loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
+        evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
+        groups.append(Group(torch.tensor(members), loop, evaluation))
     assert settings.epochs is not None  # an epoch has a number of steps
     return StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)

@@ -51,6 +51,7 @@ class EpisodeLoop(Loop):
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
+        """Play the random episodes of ``schedule.warm_up`` and store them in the replay buffer."""
         for count in rounds(self.schedule.warm_up, self.environment.envs):
             self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
 
@@ -60,16 +61,18 @@ class EpisodeLoop(Loop):
         row: dict[str, Tensor] = {}
         if not self.schedule.on_policy:
             self._learn(row)
-        playing = time.perf_counter()
+        rollout_start = time.perf_counter()
         self._explore(row)
-        seconds = time.perf_counter() - playing
+        rollout_seconds = time.perf_counter() - rollout_start
         if self.schedule.on_policy:
             self._learn(row)
         row |= self.agent.status()
-        times = {"time/rollout": seconds, "time/update": time.perf_counter() - start - seconds}
+        times = {"time/rollout": rollout_seconds, "time/update": time.perf_counter() - start - rollout_seconds}
         return row | {tag: torch.full((len(self.seeds),), value) for tag, value in times.items()}
 
     def _learn(self, row: dict[str, Tensor]) -> None:
+        """Make the epoch's gradient steps, and add their metrics to ``row``. Warn about diverged members, and about
+        members that have collapsed for many epochs."""
         metrics = self.agent.learn()
         row |= {f"train/{name}": value for name, value in metrics.items()}
         self.gradient_steps += self.schedule.gradient_steps
@@ -88,7 +91,7 @@ class EpisodeLoop(Loop):
             policy = self.agent.begin(count, streams, sample=True, command=self.command)
         trajectory = self._play(policy, count)
         returns = trajectory.returns
-        row |= self._running_mean(returns) | {
+        row |= self._update_running_mean(returns) | {
             "rollout/return_mean": returns.mean(1),
             "rollout/return_std": returns.std(1, correction=0),
             "rollout/return_max": returns.amax(1),
@@ -99,14 +102,16 @@ class EpisodeLoop(Loop):
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
+        """Play ``count`` training episodes of every member, and count their steps. Raises EnvironmentFault if a return
+        is not finite."""
         trajectory = rollout(policy, self.environment, self.streams.episode_seeds(count))
         self._check_returns(trajectory.returns.isfinite())
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)
         return trajectory
 
-    def _running_mean(self, returns: Tensor) -> dict[str, Tensor]:
-        """Update the running mean with ``returns [M, E]``. Return it and its best value so far, ``{tag: [M]}``; empty
-        if the schedule has no running mean."""
+    def _update_running_mean(self, returns: Tensor) -> dict[str, Tensor]:
+        """Update the running mean with ``returns [M, E]``, and ``score_name``. Return the mean and its best value so
+        far, ``{tag: [M]}``; empty if the schedule has no running mean."""
         if not self.schedule.running_mean:
             return {}
         members = torch.arange(len(self.seeds))
@@ -121,10 +126,10 @@ class EpisodeLoop(Loop):
         """Return whether the running mean, averaged over members, has reached ``target``."""
         if self.target is None or not self.epochs:
             return False
-        length = self.recent.values.shape[1]
-        return float(self.recent.mean(torch.arange(len(self.seeds)), 0, length).mean()) >= self.target
+        window = self.recent.values.shape[1]
+        return float(self.recent.mean(torch.arange(len(self.seeds)), 0, window).mean()) >= self.target
 
-    def _round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool) -> Episodes:
         """Play evaluation episodes, under the evaluation command if the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)

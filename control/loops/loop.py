@@ -31,11 +31,7 @@ class Loop(ABC):
     evaluation_modes: tuple[str, ...]  # some of "greedy" and "sampled"
     eval_envs: int  # environments per member in an evaluation
     order: slice | Tensor = slice(None)  # [M], puts the members of all agents, concatenated, into the run's order
-    state_names: tuple[str, ...] = (
-        "epochs",
-        "env_steps",
-        "gradient_steps",
-    )  # attributes in the state, in addition to all streams
+    state_names: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes in the state, beside streams
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
@@ -50,9 +46,7 @@ class Loop(ABC):
         self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
         self.gradient_steps = 0
         self.evaluation_streams = Streams.from_name(seeds, "evaluation")
-        self.finite_members = torch.ones(
-            len(seeds), dtype=torch.bool
-        )  # which members had finite weights after the last epoch
+        self.finite_members = torch.ones(len(seeds), dtype=torch.bool)  # with finite weights after the last epoch
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -64,7 +58,7 @@ class Loop(ABC):
         """Train for one epoch and return its row. Raises UserError if no member has finite weights any more."""
 
     @abstractmethod
-    def _round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool) -> Episodes:
         """Play ``count`` episodes per member for `evaluate`, at most ``eval_envs``."""
 
     @abstractmethod
@@ -77,12 +71,14 @@ class Loop(ABC):
         """Close the environments."""
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        """Return the state that a resumed run needs in addition to weights and optimisers. Without ``resumable``, leave
-        out the agents' training state."""
+        """Return the state that a resumed run needs in addition to weights and optimisers: the attributes
+        ``state_names``, and the states of all attributes that are streams. Without ``resumable``, subclasses leave out
+        the agents' training state."""
         streams = {name: value.get_state() for name, value in vars(self).items() if isinstance(value, Streams)}
         return {name: getattr(self, name) for name in self.state_names} | streams
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a `state_dict` with ``resumable``. Raises StateError if it does not fit this loop."""
         for name in self.state_names:
             setattr(self, name, check_like(getattr(self, name), state[name], name))
         for name, value in vars(self).items():
@@ -92,11 +88,11 @@ class Loop(ABC):
     def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
         """Play ``episodes`` episodes of every member, greedy or with sampled actions (``sample``). Agents do not learn
         from them."""
-        return Episodes.joined([self._round(count, sample) for count in rounds(episodes, self.eval_envs)])
+        return Episodes.joined([self._play_round(count, sample) for count in rounds(episodes, self.eval_envs)])
 
     def measure(self) -> dict[str, Tensor]:
         """Evaluate in every mode, with the number of episodes in the settings, and return the row."""
-        evaluations = {mode: self._evaluated(mode) for mode in self.evaluation_modes}
+        evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
     @contextlib.contextmanager
@@ -107,7 +103,7 @@ class Loop(ABC):
         for streams, state in saved_states:
             streams.set_state(state)
 
-    def _evaluated(self, mode: str) -> Episodes:
+    def _evaluate_mode(self, mode: str) -> Episodes:
         """Evaluate in one mode, with the number of episodes in the settings, and store the first member's `actions`."""
         self.action_log = []
         episodes = self.evaluate(self.eval_episodes, mode == "sampled")
@@ -120,6 +116,7 @@ class Loop(ABC):
         return False
 
     def _check_returns(self, finite: Tensor) -> None:
+        """Raise EnvironmentFault unless all returns are finite, of which ``finite`` is the mask."""
         if not finite.all():
             text = "the rewards of an episode add up to nan or to more than a float holds; every reward must be finite"
             raise EnvironmentFault(f"environment {self.game}: {text}")
@@ -127,12 +124,12 @@ class Loop(ABC):
     def _check_members(self, loss: Tensor, learned: Tensor | None = None) -> None:
         """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses count only for members that
         ``learned [M]`` bool (None: all). Raises UserError if no member has finite weights."""
-        for m, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
-            if (learned is None or learned[m]) and not math.isfinite(value):
+        for member, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
+            if (learned is None or learned[member]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
-        self.finite_members = torch.cat([finite(agent) for agent in self.agents])[self.order]
-        for seed, fine in zip(self.seeds, self.finite_members.tolist(), strict=True):
-            if not fine:
+        self.finite_members = torch.cat([has_finite_weights(agent) for agent in self.agents])[self.order]
+        for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
+            if not is_finite:
                 self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
         if not self.finite_members.any():
             raise UserError(
@@ -141,6 +138,7 @@ class Loop(ABC):
             )
 
     def _warn(self, text: str) -> None:
+        """Print a warning, unless there was one with the same text, up to the epoch in it."""
         key = text.split(" (")[0].split(" since")[0]
         if key not in self._warned:
             self._warned.add(key)
@@ -159,27 +157,29 @@ def as_observations(
             observations if isinstance(observations, Tensor) else np.asarray(observations), device=device
         )
     except (TypeError, ValueError, RuntimeError):
-        of = type(observations).__name__
-        raise SettingError(f"observations are of type {of}, which is no array of numbers; {allowed}") from None
-    if list(obs.shape[max(0, obs.dim() - len(obs_shape)) :]) != obs_shape or obs.dim() > len(obs_shape) + 1:
+        type_name = type(observations).__name__
+        raise SettingError(f"observations are of type {type_name}, which is no array of numbers; {allowed}") from None
+    last_axes = list(obs.shape[max(0, obs.dim() - len(obs_shape)) :])
+    if last_axes != obs_shape or obs.dim() > len(obs_shape) + 1:
         raise SettingError(f"observations have shape {list(obs.shape)}; {allowed}")
     return obs
 
 
-def first_acts(policy: Policy, obs: Tensor) -> Tensor:
+def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
     """Return the first member's actions, ``[E]`` or ``[E, A]``, for ``obs [E, *O]`` of any dtype."""
-    values = obs if obs.dtype == torch.uint8 else obs.float()
-    return policy.act(values.expand(policy.members, *values.shape))[0]
+    obs = obs if obs.dtype == torch.uint8 else obs.float()
+    return policy.act(obs.expand(policy.members, *obs.shape))[0]
 
 
-def finite(agent: Agent) -> Tensor:
-    """Return whether all parameters of each member are finite, ``[M]`` bool."""
+def has_finite_weights(agent: Agent) -> Tensor:
+    """Return whether the sum of each parameter of each member is finite, ``[M]`` bool on the CPU."""
     mask = torch.ones(agent.members, dtype=torch.bool)
     for weights in agent.parameters():
-        mask &= torch.isfinite(weights.detach().unsqueeze(-1).flatten(1).sum(1)).cpu()
+        sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
+        mask &= torch.isfinite(sums).cpu()
     return mask
 
 
 def rounds(episodes: int, envs: int) -> list[int]:
-    """Split ``episodes`` into rounds of at most ``envs``; return the size of each."""
-    return [min(envs, episodes - done) for done in range(0, episodes, envs)]
+    """Split a number of ``episodes`` into rounds of at most ``envs``; return the size of each."""
+    return [min(envs, episodes - first) for first in range(0, episodes, envs)]

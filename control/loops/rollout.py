@@ -57,31 +57,30 @@ def rollout(
     """
     count = seeds.shape[1]
 
-    def wide(values: Tensor) -> Tensor:
+    def padded(values: Tensor) -> Tensor:
         """Append zeros to ``[M, E, ...]`` for the environments that are not used."""
         padding = values.new_zeros(values.shape[0], environment.envs - count, *values.shape[2:])
         return torch.cat([values, padding], 1) if padding.numel() else values
 
     running = torch.ones(seeds.shape, dtype=torch.bool)
-    obs = environment.reset(wide(seeds), wide(running))[:, :count]
+    obs = environment.reset(padded(seeds), padded(running))[:, :count]
     trace: list[tuple[Tensor, ...]] = []
-    actions: list[tuple[Tensor, Tensor]] = []
+    logged: list[tuple[Tensor, Tensor]] = []  # actions, and the environments that were running
     running = running.to(obs.device)
     returns = torch.zeros(seeds.shape, device=obs.device)
     lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
-    steps, unlimited = 0, environment.spaces.max_episode_steps is None
+    steps, has_limit = 0, environment.spaces.max_episode_steps is not None
     while running.any():
         steps += 1
-        if steps > LONG and unlimited:
-            _note_length()
-            unlimited = False
+        if steps > LONG and not has_limit:
+            _note_length()  # prints only once
         action = policy.act(obs)
-        step = environment.step(wide(action), wide(running))
+        step = environment.step(padded(action), padded(running))
         reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))
         if keep:
             trace.append((obs, action, reward, terminated, truncated, running))
         elif action_log is not None:
-            actions.append((action, running))
+            logged.append((action, running))
         returns += reward
         lengths += running
         policy.advance(reward)
@@ -89,8 +88,9 @@ def rollout(
         running = running & ~(terminated | truncated)
     if not keep:
         if action_log is not None:
-            first, valid = (torch.stack([row[0] for row in rows]) for rows in zip(*actions, strict=True))
-            action_log.append(first[valid].cpu())
+            first_actions = torch.stack([action[0] for action, _ in logged])
+            was_running = torch.stack([mask[0] for _, mask in logged])
+            action_log.append(first_actions[was_running].cpu())
         return Episodes(returns.cpu(), lengths.cpu())
     columns = [torch.stack(column) for column in zip(*trace, strict=True)]
     return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order

@@ -19,7 +19,7 @@ from models.state import check_like, require
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # number of steps for which initial states are sampled at once
-KEPT = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")
+STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")
 
 
 @dataclass
@@ -60,7 +60,7 @@ class StepLoop:
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._ones = torch.ones(shape, device=device)
+        self._no_discount = torch.ones(shape, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
@@ -77,7 +77,7 @@ class StepLoop:
         action = agent.act(obs)
         step = environment.step(action)
         done = step.terminated | step.truncated
-        discount = self._ones.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
+        discount = self._no_discount.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
         agent.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = agent.learn()
         self.returns = self.returns + step.reward
@@ -85,37 +85,38 @@ class StepLoop:
         self.obs = step.obs
         self.agent_obs = step.obs if agent.acts_on_stale else None
         self.steps += 1
-        at = done.view(-1).nonzero().view(-1)
-        if not len(at):
+        indices = done.view(-1).nonzero().view(-1)  # member * E + environment
+        if not len(indices):
             return None
-        members = at if agent.envs == 1 else at.div(agent.envs, rounding_mode="floor")
-        finished = Ended(members, self.returns.take(at), self.lengths.take(at), self.steps)
+        members = indices if agent.envs == 1 else indices.div(agent.envs, rounding_mode="floor")
+        ended = Ended(members, self.returns.take(indices), self.lengths.take(indices), self.steps)
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
         self.obs = self._start(done)
-        return finished
+        return ended
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for ``steps`` steps. Return a dictionary, ``[M]`` each: means ``loss``, ``return`` and ``length`` (NaN
         without data), the number of steps with updates ``updated``, the number of ``updates``, whether returns are
         ``finite``, and the agent's `metrics` and `status`, by tag."""
         members, device = self.agent.members, self.agent.device
-        losses, waited = [], torch.zeros(members, dtype=torch.int64, device=device)
+        losses = []
+        waited = torch.zeros(members, dtype=torch.int64, device=device)  # steps before the member could learn
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
         self.agent_obs = None  # an epoch begins with current observations, even for agents that act on stale ones
         for steps_done in range(steps):
             if watch is not None:
                 watch(steps_done / steps)
-            finished = self.step()
+            ended = self.step()
             losses.append(self.loss)
             if not self._all_learn:  # a member that learns never stops learning
                 learners = self.agent.learning()
                 waited += ~learners
                 self._all_learn = bool(learners.all())
-            if finished is not None:
-                counts.index_add_(0, finished.members, torch.ones_like(finished.returns, dtype=torch.float64))
-                returns.index_add_(0, finished.members, finished.returns.double())
-                lengths.index_add_(0, finished.members, finished.lengths.double())
+            if ended is not None:
+                counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
+                returns.index_add_(0, ended.members, ended.returns.double())
+                lengths.index_add_(0, ended.members, ended.lengths.double())
         return self._row(torch.stack(losses, 1), waited, counts, returns, lengths)
 
     def _row(
@@ -124,11 +125,11 @@ class StepLoop:
         """Return the result of `epoch`, from the losses ``[M, T]`` of its steps, the number of steps before a member
         could learn, and the number of finished episodes with the sums of their returns and lengths, ``[M]`` each."""
         # Members are the leading, contiguous axis, so that the rounding of sums does not depend on M.
-        table, steps = losses.double(), losses.shape[1]
+        steps = losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)
         updated = steps - waited
         row = {
-            "loss": table.masked_fill(waiting, 0.0).sum(1) / updated,
+            "loss": losses.double().masked_fill(waiting, 0.0).sum(1) / updated,
             "return": returns / counts,
             "length": lengths / counts,
             "updated": updated,
@@ -147,38 +148,42 @@ class StepLoop:
         for _ in range(count):
             if not running.any():
                 return
-            if (finished := self.step()) is not None:
-                yield finished
+            if (ended := self.step()) is not None:
+                yield ended
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
         """Return seeds ``[M, T, E]`` of episodes that may begin after each of the next T = ``count`` steps, and their
-        initial states ``[M, T, E, ...]``."""
-        seeds, starts, at, end = [], [], self.steps + 1, self.steps + count
-        while at <= end:
-            block, first = self._block_of(at).block, at % BLOCK
-            rows = slice(first, min(BLOCK, first + end - at + 1))
+        initial states ``[M, T, E, ...]``. The current block of random numbers becomes the last step's."""
+        seeds, starts = [], []
+        step, last_step = self.steps + 1, self.steps + count
+        while step <= last_step:
+            block, first = self._block_of(step).block, step % BLOCK
+            rows = slice(first, min(BLOCK, first + last_step - step + 1))
             seeds.append(block["seeds"][:, rows])
             starts.append(block["starts"][:, rows])
-            at += rows.stop - first
+            step += rows.stop - first
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
         """Sample the random numbers for the time after the next ``steps`` steps. Another thread may call this during
         these steps."""
         agent: Any = self.agent
-        begin, end = self.steps + steps, agent.budget // agent.envs
-        if begin < end:
+        first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
+        if first_step < end_of_training:
             agent.noise.get_ready()
-            if self._starts.number < min(begin + BLOCK, end) // BLOCK:
+            if self._starts.number < min(first_step + BLOCK, end_of_training) // BLOCK:
                 self._starts.prepare()
 
     def _start(self, where: Tensor | None) -> Tensor:
+        """Start the episodes of the current step in the environments ``where [M, E]`` bool (None: all). Return the
+        observations of all environments."""
         row = self._block_of(self.steps).row(self.steps % BLOCK)
         seeds = row["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
         return self.environment.reset_prepared(row["starts"].contiguous(), where)  # not contiguous after `select`
 
     def _block_of(self, step: int) -> Starts:
+        """Move `_starts` to the block of a ``step``, which is not before the current block, and return them."""
         while self._starts.number < step // BLOCK:
             self._starts.next_block()
         return self._starts
@@ -193,7 +198,7 @@ class StepLoop:
         self.agent.select(members)
         self.environment = self._starts.environment = environment
         self._starts.select(members)
-        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_ones"):
+        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_no_discount"):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[members])
         return True
@@ -201,31 +206,32 @@ class StepLoop:
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of training, except the agent's weights."""
         starts = {"block": self._starts.number, "streams": self._starts.block_start()}
-        loop_state = {name: getattr(self, name) for name in KEPT} | starts
+        loop_state = {name: getattr(self, name) for name in STATE_NAMES} | starts
         return loop_state | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a `state_dict`. The loop must be a new one. Raises StateError if the state does not fit it."""
         self.agent.load_training_state(state["agent"])
         spaces = self.environment.spaces
         obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
-        for name in KEPT:
+        for name in STATE_NAMES:
             value, current = state[name], getattr(self, name)
-            if name == "obs" or name == "agent_obs" and value is not None:
+            if name == "obs" or (name == "agent_obs" and value is not None):  # both are None in a new loop
                 current = obs
             check_like(current, value, name)
-            home = self.streams.device if name == "seeds" else self.agent.device
-            setattr(self, name, value.to(home) if isinstance(value, Tensor) else value)
-        block, last = state["block"], self.steps // BLOCK
-        require(block in range(-1, last + 1), "a block of starts", f"is {block}", f"-1 to {last}")
+            device = self.streams.device if name == "seeds" else self.agent.device
+            setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
+        block, last_block = state["block"], self.steps // BLOCK
+        require(block in range(-1, last_block + 1), "a block of starts", f"is {block}", f"-1 to {last_block}")
         self._starts.seek(state["streams"], block)
         self.environment.restore(state["environment"])
 
 
 @dataclass
 class Group:
-    """Members that share one tensor program; ``at [m]`` are their positions among the run's members."""
+    """Members that share one tensor program; ``members [m]`` are their indices among the run's members."""
 
-    at: Tensor
+    members: Tensor
     loop: StepLoop
     evaluation: Environment
 
@@ -239,23 +245,21 @@ class StepGroups(Loop):
     """
 
     evaluation_modes = ("greedy",)
-    state_names = (
-        *Loop.state_names,
-        "updates",
-        "budget",
-    )  # budget is saved, because exploration must not start again when a resumed run gets longer
+    # The budget is saved, because exploration must not start again when a resumed run gets longer.
+    state_names = (*Loop.state_names, "updates", "budget")
 
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
-        self.order = torch.cat([group.at for group in groups]).argsort()
+        self.order = torch.cat([group.members for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # steps of all environments per epoch
         self.budget = epochs * self.steps * self.envs
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
         self.acting_streams = Streams.from_name(seeds, "latents of evaluations")
 
     def warm_up(self) -> None:
+        """Warn if the run ends before the first update."""
         first = self.groups[0].loop.agent.first_update
         if first > self.budget:
             line = f"the run has {self.budget:,} steps a seed, and the first update comes with step {first:,}"
@@ -266,13 +270,10 @@ class StepGroups(Loop):
         self.epochs += 1
         for group in self.groups:
             group.loop.agent.budget = self.budget
-        fraction = 1 / len(self.groups)
-        metrics = self._gathered(
-            [
-                group.loop.epoch(self.steps, part(self.watch, i * fraction, fraction))
-                for i, group in enumerate(self.groups)
-            ]
-        )
+        rows, share = [], 1 / len(self.groups)
+        for i, group in enumerate(self.groups):
+            rows.append(group.loop.epoch(self.steps, part(self.watch, i * share, share)))
+        metrics = self._gather(rows)
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + metrics["updates"]
@@ -290,22 +291,24 @@ class StepGroups(Loop):
             | {"time/train": seconds}
         )
 
-    def _gathered(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _gather(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the rows ``[m, ...]`` of all groups into ``[M, ...]``, in the order of the run's members."""
         return {name: torch.cat([row[name] for row in rows])[self.order] for name in rows[0]}
 
-    def _round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool) -> Episodes:
         """Play greedy evaluation episodes; ``sample`` must be False."""
         assert not sample
-        seeds, streams, rows = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork(), []
+        seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
+        rows = []
         for group in self.groups:
-            policy = group.loop.agent.begin(count, streams.subset(group.at), sample=False, evaluate=True)
+            members = group.members
+            policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             action_log = self.action_log if group is self.groups[0] else None
-            rows.append(vars(rollout(policy, group.evaluation, seeds[group.at], keep=False, action_log=action_log)))
-        return Episodes(**self._gathered(rows))
+            rows.append(vars(rollout(policy, group.evaluation, seeds[members], keep=False, action_log=action_log)))
+        return Episodes(**self._gather(rows))
 
     def measure(self) -> dict[str, Tensor]:
-        episodes = self._evaluated("greedy")
+        episodes = self._evaluate_mode("greedy")
         row = {self.score_tag: episodes.returns.mean(1)}
         if self.schedule.continuing:
             row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
@@ -313,7 +316,7 @@ class StepGroups(Loop):
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member
-        return first.loop.agent.begin(envs, streams.subset(first.at), sample=sample, evaluate=True)
+        return first.loop.agent.begin(envs, streams.subset(first.members), sample=sample, evaluate=True)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
         return super().state_dict() | {
@@ -321,15 +324,17 @@ class StepGroups(Loop):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        longer = self.budget
+        """Restore a `state_dict` with ``resumable``, including its ``budget``. Warn if the run was made longer, but its
+        learning rate is annealed to 0 by the former end."""
+        new_budget = self.budget
         super().load_state_dict(state)
-        if longer > self.budget and getattr(self.groups[0].loop.agent.config, "anneal_lr", False):
+        if new_budget > self.budget and getattr(self.groups[0].loop.agent.config, "anneal_lr", False):
             self._warn(
                 f"steps after {self.budget:,} learn nothing: anneal_lr lowers the learning rate to 0 by then, the end "
                 "of the run as it was begun; a new run can have --no_anneal_lr"
             )
-        for group, saved in zip(self.groups, state["groups"], strict=True):
-            group.loop.load_state_dict(saved)
+        for group, group_state in zip(self.groups, state["groups"], strict=True):
+            group.loop.load_state_dict(group_state)
             steps = {group.loop.steps, group.loop.agent.steps}
             require(steps == {self.epochs * self.steps}, "steps", f"are {steps}", f"those of {self.epochs} epochs")
 

@@ -11,7 +11,7 @@ Test = Callable[[StepLoop, Tensor], Tensor]
 
 
 class RunningWindow:
-    """The latest ``size`` numbers of each member (fewer at first), and their mean."""
+    """The latest ``size`` numbers of each member (fewer at first), in a ring buffer, and their mean."""
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
@@ -21,14 +21,15 @@ class RunningWindow:
         """Add ``values [N]`` of ``members [N]``, ascending. A member can occur several times."""
         size = self.values.shape[1]
         new = torch.bincount(members, minlength=len(self.counts))
-        nth = torch.arange(len(members)) - torch.searchsorted(members, members)  # number among its member's new values
-        latest = nth >= new[members] - size
-        self.values[members[latest], ((self.counts[members] + nth) % size)[latest]] = values[latest].double()
+        order = torch.arange(len(members)) - torch.searchsorted(members, members)  # among the member's new values
+        columns = (self.counts[members] + order) % size
+        kept = order >= new[members] - size  # older ones would be overwritten
+        self.values[members[kept], columns[kept]] = values[kept].double()
         self.counts += new
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Return the mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest:
-        ``mean(m, 0, 10)`` is the mean of the latest ten. NaN without entries."""
+        """Return the mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest, of ``members
+        [N]``: ``mean(m, 0, 10)`` is the mean of the latest ten. NaN without entries."""
         offsets = torch.arange(first, last)
         index = self.counts[members].unsqueeze(1) - 1 - offsets
         valid = index >= 0
@@ -40,14 +41,14 @@ class RunningWindow:
 
 
 class Rule:
-    """Base class of rules, which decide by the latest ``size`` numbers of every member. No member is done within its
-    first ``initial`` episodes."""
+    """Base class of rules, which decide by the latest ``size`` numbers of every member. ``number`` is the length of
+    their means. No member is done within its first ``initial`` episodes."""
 
     def __init__(self, members: int, number: int, initial: int, size: int):
         self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
 
-    def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
-        """Return whether the members of N ``finished`` episodes are done, ``[N]`` bool."""
+    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
         raise NotImplementedError
 
     def select(self, members: Tensor) -> None:
@@ -66,13 +67,13 @@ class Plateau(Rule):
         super().__init__(members, number, initial, 2 * number)
         self.difference, self.floor = difference, floor
 
-    def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
-        members, n = finished.members, self.number
-        self.latest.add(members, finished.returns)
-        now, previous = self.latest.mean(members, 0, n), self.latest.mean(members, n, 2 * n)
-        flat = (now - previous).abs() / (previous.abs() + 1e-9) < self.difference
+    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        members, n = ended.members, self.number
+        self.latest.add(members, ended.returns)
+        current, previous = self.latest.mean(members, 0, n), self.latest.mean(members, n, 2 * n)
+        flat = (current - previous).abs() / (previous.abs() + 1e-9) < self.difference
         enough_episodes = self.latest.counts[members] > self.initial + n
-        return flat & enough_episodes & (finished.step * loop.agent.envs >= self.floor)
+        return flat & enough_episodes & (ended.step * loop.agent.envs >= self.floor)
 
 
 class Solved(Rule):
@@ -88,10 +89,11 @@ class Solved(Rule):
         super().__init__(members, number, initial, number)
         self.solved, self.test = solved, test
 
-    def __call__(self, loop: StepLoop, finished: Ended) -> Tensor:
-        members, scores = finished.members, finished.returns
+    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        members, scores = ended.members, ended.returns
         if self.test is not None:
-            unique_members, of = members.unique(return_inverse=True)
-            scores = self.test(loop, unique_members)[of]
+            unique_members, indices = members.unique(return_inverse=True)
+            scores = self.test(loop, unique_members)[indices]
         self.latest.add(members, scores)
-        return (self.latest.mean(members, 0, self.number) >= self.solved) & (self.latest.counts[members] > self.initial)
+        enough_episodes = self.latest.counts[members] > self.initial
+        return (self.latest.mean(members, 0, self.number) >= self.solved) & enough_episodes

@@ -10,17 +10,17 @@ from typing import TypeVar
 import torch
 
 Memory = TypeVar("Memory")
-TOGETHER = 16  # maximum number of members per call
+MOST_PER_CALL = 16  # members
 
 
 @functools.cache
-def _helpers(count: int) -> ThreadPoolExecutor:
+def _pool(count: int) -> ThreadPoolExecutor:
     """Return a pool of threads that flush denormal numbers to zero, as `configure_torch` does in the calling thread.
     Otherwise a member's numbers could depend on its thread."""
     return ThreadPoolExecutor(count, "members", torch.set_flush_denormal, (True,))
 
 
-os.register_at_fork(after_in_child=_helpers.cache_clear)  # threads do not survive a fork
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 def for_members(
@@ -28,7 +28,7 @@ def for_members(
     members: int,
     memories: Sequence[Memory],
     background_task: Callable[[], object] | None = None,
-    max_members: int = TOGETHER,
+    max_members: int = MOST_PER_CALL,
 ) -> None:
     """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to ``last - 1`` of at most
     ``max_members`` members, so that signals are handled between pieces. There is one thread per item of ``memories``,
@@ -37,33 +37,38 @@ def for_members(
     All threads have finished or stopped when it returns or raises.
     """
     threads = len(memories)
-    remaining, front, tail = range(members), list[range](), list[range]()
-    while remaining:  # pieces become smaller, so that all threads end at about the same time
-        count = min(max_members, -(-len(remaining) // (2 * threads if threads > 1 else 1)))
-        front.append(remaining[:count])
-        tail.insert(0, remaining[count:][-count:])
-        remaining = remaining[count:-count]
-    turns: deque[Callable[[Memory], object]] = deque(
+    jobs: deque[Callable[[Memory], object]] = deque(
         lambda memory, piece=piece: work(memory, piece.start, piece.stop)  # type: ignore[misc]
-        for piece in front + tail
-        if piece
+        for piece in _pieces(members, threads, max_members)
     )
     if background_task is not None:
-        turns.append(lambda memory: background_task())
+        jobs.append(lambda memory: background_task())
 
-    def take_turns(memory: Memory, take: Callable[[], Callable[[Memory], object]]) -> None:
+    def run_jobs(memory: Memory, take_job: Callable[[], Callable[[Memory], object]]) -> None:
         while True:
             try:
-                turn = take()
+                job = take_job()
             except IndexError:  # none is left
                 return
-            turn(memory)
+            job(memory)
 
-    tasks = [_helpers(threads - 1).submit(take_turns, memory, turns.pop) for memory in memories[1:]]
+    tasks = [_pool(threads - 1).submit(run_jobs, memory, jobs.pop) for memory in memories[1:]]
     try:
-        take_turns(memories[0], turns.popleft)  # from opposite ends, so that a core finds its members in its cache
+        run_jobs(memories[0], jobs.popleft)  # from opposite ends, so that a core finds its members in its cache
     finally:
-        turns.clear()
+        jobs.clear()
         wait(tasks)
         for task in tasks:
-            task.result()
+            task.result()  # raises the thread's exception
+
+
+def _pieces(members: int, threads: int, max_members: int) -> list[range]:
+    """Divide the members into contiguous pieces, in order. Pieces are largest at both ends, from which threads take
+    them, and become smaller towards the middle, so that all threads end at about the same time."""
+    remaining, front, back = range(members), list[range](), list[range]()
+    while remaining:
+        count = min(max_members, -(-len(remaining) // (2 * threads if threads > 1 else 1)))
+        front.append(remaining[:count])
+        back.insert(0, remaining[count:][-count:])
+        remaining = remaining[count:-count]
+    return [piece for piece in front + back if piece]

@@ -37,13 +37,13 @@ class Checkpoint(NamedTuple):
 
     @property
     def search_state(self) -> dict[str, Any]:
-        """Return the state of a search's `EvolutionStrategy`, or of a supervised fit. Its ``archive`` holds the best
-        means. Raises KeyError if the checkpoint has no archive."""
-        states = [state for state in (*self.content["callbacks"].values(), self.run_state) if "archive" in state]
-        if not states:
-            raise KeyError("archive")
-        state: dict[str, Any] = states[0]
-        return state
+        """Return the state that holds the ``archive`` of the best means. In a search, it is the state of the callback
+        `EvolutionStrategy`; in a supervised fit, `run_state`. Raises KeyError if neither has an archive."""
+        callback_states: dict[str, dict[str, Any]] = self.content["callbacks"]
+        for state in (*callback_states.values(), self.run_state):
+            if "archive" in state:
+                return state
+        raise KeyError("archive")
 
     @property
     def run_state(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
     Raises CheckpointError if there is no valid checkpoint of this program.
     """
-    file = _file(Path(path))
+    file = _checkpoint_file(Path(path))
     with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:
@@ -79,7 +79,8 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
 
 
 def _read(file: Path) -> Checkpoint:
-    """Read a checkpoint file. Its checksums and sizes are checked before it is unpickled."""
+    """Read a checkpoint file. Its checksums and sizes are checked before it is unpickled. Raises CheckpointError for a
+    checkpoint of another program or format, and other exceptions for a damaged file."""
     content = read_archive(file)
     if not isinstance(content, dict) or not isinstance(content.get(OURS), dict):
         raise _error(file, f"was not written by this program; allowed: {_ALLOWED}")
@@ -105,8 +106,8 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
         elif isinstance(error, UserError):
             line = f"checkpoint {str(file)!r} cannot be used: {text}"
         else:
-            reason = f"it has no {text}" if isinstance(error, KeyError) else text.strip().split("\n")[0][:120]
-            reason = reason or type(error).__name__
+            first_line = text.strip().split("\n")[0][:120]
+            reason = f"it has no {text}" if isinstance(error, KeyError) else first_line or type(error).__name__
             line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
         other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
         with contextlib.suppress(Exception):
@@ -122,34 +123,42 @@ def find_checkpoint(*folders: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _file(path: Path) -> Path:
+def _checkpoint_file(path: Path) -> Path:
     """Return the checkpoint file for a file or a folder (`load`). Raises CheckpointError if there is none."""
     if path.is_dir():
-        checkpoint_path = find_checkpoint(path, *(run / "checkpoints" for run in (path, *reversed(versions(path)))))
-        if checkpoint_path is None and (runs := _runs_below(path)):
-            names = ", ".join(runs[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
-            raise CheckpointError(
-                f"folder {str(path)!r} is no run, but has {len(runs)} below it; allowed: one of {names}"
-            )
+        runs = (path, *reversed(versions(path)))  # newest first
+        checkpoint_path = find_checkpoint(path, *(run / "checkpoints" for run in runs))
         if checkpoint_path is None:
-            raise CheckpointError(f"folder {str(path)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
+            raise _no_checkpoint_in(path)
         return checkpoint_path
     if not path.is_file():
-        nearby_files = sorted(path.parent.glob("*.ckpt"))
         problem = "is no file" if path.exists() else f"does not exist ({absent(path)})"
-        raise _error(path, problem + (f"; there is {nearby_files[0].name!r} beside it" if nearby_files else ""))
+        if nearby_files := sorted(path.parent.glob("*.ckpt")):
+            problem += f"; there is {nearby_files[0].name!r} beside it"
+        raise _error(path, problem)
     return path
+
+
+def _no_checkpoint_in(folder: Path) -> CheckpointError:
+    """Return the error for a folder without a checkpoint. It lists runs below the folder, if there are any."""
+    runs = _runs_below(folder)
+    if not runs:
+        return CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
+    names = ", ".join(runs[:_SHOWN])
+    if len(runs) > _SHOWN:
+        names += f" and {len(runs) - _SHOWN} more"
+    return CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
 
 
 def _runs_below(folder: Path) -> list[str]:
     """Return the runs below ``folder`` that have a checkpoint or a proxy, as relative paths. Stops after
     `_MOST_FOLDERS` folders, because the user may have named any folder."""
     runs = []
-    for path, names, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
+    for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
         if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or winner(run)):
             runs.append(str(run.relative_to(folder)))
-            names.clear()
+            subfolders.clear()  # `os.walk` does not enter them
     return sorted(runs)
 
 

@@ -26,11 +26,11 @@ _VERSION = re.compile(r"version_(\d+)")
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
-    """The folder that holds all versions of a run: ``seed_25``; ``seed_25-29`` where it trains five members from
-    seed 25; ``tune`` for a hyperparameter ``search``."""
-    last = run.seed + run.num_seeds - 1
-    name = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last}"
-    name = "tune" if search else name
+    """Return the folder of all versions of a run, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25``;
+    ``seed_25-29`` if the run trains five members from seed 25; ``tune`` for a hyperparameter ``search``."""
+    last_seed = run.seed + run.num_seeds - 1
+    seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last_seed}"
+    name = "tune" if search else seeds
     return Path(run.logdir, *map(safe_name, (run.gamename, run.exp_name, run.implementation)), name)
 
 
@@ -46,32 +46,35 @@ def home(file: Path) -> Path:
 
 
 def versions(folder: Path) -> list[Path]:
-    """Return the run folders in a folder named by `parent`, oldest first."""
+    """Return the run folders in a folder named by `parent`, oldest first. Empty if the folder does not exist."""
     paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_number)
+    return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
 def newest(folder: Path) -> Path | None:
     """Return the run folder with the highest version in a folder named by `parent`; None if there is none."""
-    return versions(folder)[-1] if versions(folder) else None
+    run_folders = versions(folder)
+    return run_folders[-1] if run_folders else None
 
 
-def winner(where: Path) -> Path | None:
-    """Return the file of the proxy that a search left in its run folder, or in the newest version below ``where``; None
-    if there is none."""
+def winner(path: Path) -> Path | None:
+    """Return the file of the proxy that a search left in its run folder ``path``, or in the newest run folder below
+    ``path``. None if there is no such file."""
     from understudy.files import IN_RUN  # imports Gymnasium, which most command lines do not need
 
-    paths = [folder / IN_RUN for folder in (where, newest(where)) if folder]
+    paths = [folder / IN_RUN for folder in (path, newest(path)) if folder]
     return next((path for path in paths if path.exists()), None)
 
 
 def create(run: RunConfig, search: bool = False) -> Path:
-    """Make and return the run's own new folder, with ``checkpoints`` and ``videos`` inside; a search's is empty. Raises
-    SettingError where ``logdir`` cannot be written."""
+    """Make and return a new folder for the run, with ``checkpoints`` and ``videos`` inside; the folder of a
+    hyperparameter ``search`` is empty. Raises SettingError if ``logdir`` cannot be written, and OSError if the disk is
+    full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        number = _number(last) + 1 if (last := newest(folder)) else 0
+        last_run = newest(folder)
+        number = _version_number(last_run) + 1 if last_run else 0
         # mkdir is atomic: exactly one of several processes creates the folder, and the others try the next number.
         while True:
             path = folder / f"version_{number}"
@@ -86,16 +89,16 @@ def create(run: RunConfig, search: bool = False) -> Path:
         if error.errno in DISK:
             raise
         reason = error.strerror
-        for part in (folder, *folder.parents):
-            if os.path.lexists(part) and not part.is_dir():
-                reason = f"{str(part)!r} is {'a file' if part.exists() else absent(part)}"
+        for ancestor in (folder, *folder.parents):
+            if os.path.lexists(ancestor) and not ancestor.is_dir():
+                reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else absent(ancestor)}"
         raise SettingError(
             f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
         ) from error
     return path
 
 
-def _number(path: Path) -> int:
+def _version_number(path: Path) -> int:
     return int(path.name.removeprefix("version_"))
 
 
@@ -111,7 +114,8 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     lock = folder / ".lock"
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
-        if lock.is_symlink() or path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
+        is_kind = path.is_dir() if kind == "folder" else path.is_file()
+        if lock.is_symlink() or (path.exists() and not is_kind):  # a link could lock a file elsewhere
             raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
     with open(lock, "a") as file:
         try:
@@ -127,7 +131,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
         except OSError as error:
             if error.errno not in DISK:
                 raise
-            error.filename = error.filename or folder
+            error.filename = error.filename or folder  # `one_line` names it
             advice = "go on with --resume" if (folder / LAST).is_file() else "start again"
             raise UserError(f"{one_line(error)} and {advice}") from error
 
@@ -140,7 +144,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
-    ending.last_acts.append(remove)
+    ending.last_acts.append(remove)  # for a process that exits without the ``finally`` below
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -159,8 +163,8 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 def synced(path: Path) -> None:
     """Wait until the system has written a file and its name to the disk."""
-    for place in (path, path.parent):
-        descriptor = os.open(place, os.O_RDONLY)
+    for file_or_folder in (path, path.parent):
+        descriptor = os.open(file_or_folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -178,32 +182,35 @@ class MetricsFile:
         self._write(self._cells())  # removes an incomplete last line, if the run was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
-        """Append rows, each with `KEYS` and any tags. They are written to the file, not buffered, before the return."""
-        new = [tag for tag in dict.fromkeys(tag for row in rows for tag in row) if tag not in self.columns]
-        if new:
-            self.columns += new
+        """Append rows, each with `KEYS` and any tags. They are written to the file, not buffered, before the return.
+        Tags without a column get one, for which the file is written again."""
+        tags = dict.fromkeys(tag for row in rows for tag in row)  # in order, each once
+        new_columns = [tag for tag in tags if tag not in self.columns]
+        if new_columns:
+            self.columns += new_columns
             self._write(self._cells())
-        # Plain numbers, because csv would write the names of NumPy and torch types.
-        plain = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
+        # Numbers of Python, because csv would write the names of NumPy and torch types.
+        plain_rows = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain)
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain_rows)
 
-    def go_on_after(self, counted: Sequence[Mapping[str, int]]) -> None:
-        """Prepare the file for a run that resumes from a checkpoint: order the rows, remove rows of later epochs, and
-        add missing rows of the checkpoint's epoch. ``counted`` has a row of this epoch for each seed, with `KEYS`
-        only."""
-        order, last = {row["seed"]: i for i, row in enumerate(counted)}, counted[0]["epoch"]
+    def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
+        """Prepare the file for a run that resumes from a checkpoint: sort the rows by epoch and member, remove rows of
+        later epochs, and add missing rows of the checkpoint's epoch. ``checkpoint_rows`` has a row of this epoch for
+        each seed, in the order of members, with `KEYS` only."""
+        member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
+        last_epoch = checkpoint_rows[0]["epoch"]
         table = read_columns(self.path)
         epochs, seeds = (table.get(name, array("q")) for name in ("epoch", "seed"))
-        places = [i for i, epoch in enumerate(epochs) if epoch <= last]
-        places.sort(key=lambda i: (epochs[i], order.get(int(seeds[i]), 0)))
+        rows = [row for row, epoch in enumerate(epochs) if epoch <= last_epoch]
+        rows.sort(key=lambda row: (epochs[row], member_of_seed.get(int(seeds[row]), 0)))
         lines = [",".join(cells) for cells in self._cells()]  # text needs a fifth of the memory of lists
-        self._write(lines[i].split(",") for i in places)
-        complete = {seeds[i] for i in places if epochs[i] == last}
-        self.append(*(row for row in counted if row["seed"] not in complete))
+        self._write(lines[row].split(",") for row in rows)
+        seeds_with_last_epoch = {seeds[row] for row in rows if epochs[row] == last_epoch}
+        self.append(*(row for row in checkpoint_rows if row["seed"] not in seeds_with_last_epoch))
 
     def _cells(self) -> Iterator[list[str]]:
-        """Yield the cells of each row of the file."""
+        """Yield the cells of each row of the file, without the header."""
         return (cells for cells, _ in itertools.islice(_rows(self.path), 1, None))
 
     def _write(self, rows: Iterable[list[str]]) -> None:
@@ -218,18 +225,20 @@ class MetricsFile:
 def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
     """Return the epochs from 1 to ``last`` without a row for every seed in metrics.csv. ``last`` is the epoch of a
     checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do not belong
-    to this run."""
-    table, logged_keys = read_columns(path), set()
-    for number, row in enumerate(zip(*(table.get(name, ()) for name in KEYS), strict=True), 2):
+    to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch ``last``
+    with other steps than the checkpoint."""
+    table, logged = read_columns(path), set[tuple[int, int]]()
+    rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
+    for line, row in enumerate(rows, 2):  # line 1 is the header
         epoch, steps, seed = map(int, row)
         expected_steps = env_steps.get(seed) if epoch == last else steps
-        if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged_keys:
-            row_text = f"line {number} is of epoch {epoch}, seed {seed} and {steps} steps"
+        if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged:
+            row_text = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
             raise SettingError(
                 f"{str(path)!r} is not the table of this run: {row_text}; move it away to go on without it"
             )
-        logged_keys.add((epoch, seed))
-    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged_keys for seed in env_steps)]
+        logged.add((epoch, seed))
+    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged for seed in env_steps)]
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -238,20 +247,22 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 
 
 def read_columns(path: Path) -> dict[str, "array[float]"]:
-    """Return the result of `read_metrics` as arrays with 8 bytes per number, for long tables."""
+    """Return the result of `read_metrics` as arrays with 8 bytes per number, for long tables. Empty if the file does
+    not exist."""
     rows = _rows(path)
     header, _ = next(rows, ([], ()))
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
-    add = [column.append for column in columns.values()]
+    append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
     for _, numbers in rows:
-        for append, number in zip(add, numbers, strict=True):
+        for append, number in zip(append_functions, numbers, strict=True):
             append(number)
     return columns
 
 
 def _header(path: Path) -> list[str]:
     """Return the names of the columns. If the file is empty or does not exist, return `KEYS`."""
-    return next(_rows(path), ([], ()))[0] or list(KEYS)
+    header, _ = next(_rows(path), ([], ()))
+    return header or list(KEYS)
 
 
 def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
@@ -260,16 +271,16 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
     table of numbers."""
     if not path.exists():
         return
-    where = ""
+    line_text = ""  # of the current row, for errors
     try:
         check_regular(path, LARGEST)
-        lines = csv.reader(_lines(path))
-        columns = next(lines, [])
+        rows = csv.reader(_complete_lines(path))
+        columns = next(rows, [])
         if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
             raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
         yield columns, ()
-        for number, cells in enumerate(lines, 2):
-            where = f"line {number}: "
+        for line, cells in enumerate(rows, 2):
+            line_text = f"line {line}: "
             if len(cells) != len(columns):
                 raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
             keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
@@ -278,10 +289,10 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is no text in UTF-8") from error
     except (OSError, ValueError, OverflowError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {where}{reason}") from error
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {line_text}{reason}") from error
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _complete_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file without their line ends. An incomplete last line is left out."""
     with open(path, encoding="utf-8") as file:
         yield from (line[:-1] for line in file if line.endswith("\n"))

@@ -36,10 +36,11 @@ def versions() -> dict[str, str]:
 def write_versions(folder: Path, epoch: int) -> None:
     """Add the versions of this process to a run's file, in place of entries from ``epoch`` on. If they equal the last
     earlier entry, leave the file unchanged."""
-    previous_versions = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
-    if not previous_versions or {**previous_versions[-1], "from": ""} != {**versions(), "from": ""}:
-        text = json.dumps([*previous_versions, {"from": str(epoch)} | versions()], indent=1)
-        atomic_write_text(folder / FILE, text + "\n")
+    earlier = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
+    new_entry = {"from": str(epoch)} | versions()
+    if earlier and {**earlier[-1], "from": ""} == {**new_entry, "from": ""}:
+        return
+    atomic_write_text(folder / FILE, json.dumps([*earlier, new_entry], indent=1) + "\n")
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
@@ -53,19 +54,19 @@ def read_versions(folder: Path) -> list[dict[str, str]]:
 
 
 def _commit() -> str:
-    """Return a text with the commit of this checkout, marked as dirty if files have changed. Empty without a
-    checkout."""
+    """Return ``, commit HASH`` for this checkout, marked as dirty if files have changed. Empty without a checkout."""
     if not (_ROOT / ".git").exists():
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL)
-        if done.returncode == 0:
-            return f", commit {done.stdout.strip()}"
+        command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL)
+        if result.returncode == 0:
+            return f", commit {result.stdout.strip()}"
     return ""
 
 
 def _processor() -> str:
+    """Return the model name of the processor, from Linux if possible."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
