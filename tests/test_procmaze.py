@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.gridworld import GOAL, OWN, POSITION, OpenGrid
+from envs.gridworld import EXTRA, GOAL, POSITION, OpenGrid
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
 from envs.tensor import SEED, TIME
@@ -68,7 +68,7 @@ def test_any_seed_alone_has_the_maze_it_has_in_company(seed: int, size: int) -> 
 def sample_mazes(size: int) -> tuple[Tensor, Tensor]:
     """Initial states of 20 000 episodes, and the open cells ``[20 000, size, size]``."""
     state = ProcMaze(size).initial(torch.arange(MAZES).view(1, MAZES))[0]
-    return state, state[:, OWN:].view(-1, size, size).bool()
+    return state, state[:, EXTRA:].view(-1, size, size).bool()
 
 
 def is_near(values: Tensor, expected: float, theirs_n: int = MAZES, rounding: float = 0.0) -> bool:
@@ -102,8 +102,8 @@ def test_open_cells_and_places_are_distributed_as_published(size: int) -> None:
     position, goal = state[:, POSITION], state[:, GOAL]
     assert is_near(position == goal, SAME_PLACE[size], rounding=0.0005)
     for place in (position, goal):
-        assert state.gather(1, OWN + place[:, None]).all()
-        rank = (state[:, OWN:].cumsum(1).gather(1, place[:, None])[:, 0] - 0.5) / count
+        assert state.gather(1, EXTRA + place[:, None]).all()
+        rank = (state[:, EXTRA:].cumsum(1).gather(1, place[:, None])[:, 0] - 0.5) / count
         assert is_near(rank, 0.5)
 
 
