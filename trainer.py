@@ -112,19 +112,23 @@ def run(settings: config.Settings) -> int:
 
 
 def _work(settings: config.Settings) -> Callable[[], int]:
-    """What is to be done. Imported here, so that a flag error needs no torch."""
-    options, command = settings.subcommand, settings.subcommand.flag if settings.subcommand else ""
+    """Return a function that does the work and returns the exit status. Each part of ``control`` is imported only if it
+    is used, so that an error in a flag needs no torch."""
+    options = settings.subcommand
+    command = options.flag if options else ""
     if command == "plot":
         from control.reports.plot import plot
         from control.reports.sheets import look_of
 
-        folders, out = [Path(folder) for folder in options.plot], options.plot_out
-        return lambda: plot(folders, Path(out) if out else None, look_of(settings.run))
+        folders = [Path(folder) for folder in options.plot]
+        figure = Path(options.plot_out) if options.plot_out else None
+        return lambda: plot(folders, figure, look_of(settings.run))
     if command == "report":
         from control.reports.page import report
 
-        pages, file = [Path(folder) for folder in options.report], options.report_out
-        return lambda: report(pages, Path(file) if file else None)
+        folders = [Path(folder) for folder in options.report]
+        page = Path(options.report_out) if options.report_out else None
+        return lambda: report(folders, page)
     if command == "film":
         from control.commands.films import film_beside
 

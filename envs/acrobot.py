@@ -19,9 +19,10 @@ from models.spaces import Discrete, Spaces
 
 _GRAVITY, _SECONDS = 9.8, 0.2
 _TORQUES = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-# Angles wrap into [-pi, pi], speeds are clipped to these bounds (rad/s). One table for both avoids slicing the state.
-_TURN = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
-_TURN_BACK = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
+# Angles wrap into [-pi, pi], speeds are clipped to these bounds (rad/s). One table for both avoids slicing the state:
+# a period of infinity and a shift of 0 leave speeds unchanged.
+_PERIOD = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
+_SHIFT = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
 _FASTEST = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
 _SLOWEST = -_FASTEST
 _START = 0.1
@@ -33,26 +34,27 @@ class Acrobot(Dynamics):
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
-        self._torques, self._turn, self._turn_back = _TORQUES, _TURN, _TURN_BACK
+        self._torques, self._period, self._shift = _TORQUES, _PERIOD, _SHIFT
         self._slowest, self._fastest = _SLOWEST, _FASTEST
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Uniform on [-0.1, 0.1) in each of the four numbers."""
+        """Return states with all four numbers uniform on [-0.1, 0.1)."""
         return (uniform(seeds, 4) * 2 - 1) * _START
 
     def observe(self, state: Tensor) -> Tensor:
         angles, speeds = state.split(2, -1)
-        sides = torch.stack((angles.cos(), angles.sin()), -1).flatten(-2)
-        return torch.cat((sides, speeds), -1).float()
+        cos_and_sin = torch.stack((angles.cos(), angles.sin()), -1).flatten(-2)
+        return torch.cat((cos_and_sin, speeds), -1).float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Take a step of Runge-Kutta. It pays -1, and 0 if it terminates."""
         torque = torch.take(self._torques, actions)
         k1 = _rates(state, torque)
         k2 = _rates(state + k1 * (_SECONDS / 2), torque)
         k3 = _rates(state + k2 * (_SECONDS / 2), torque)
         k4 = _rates(state + k3 * _SECONDS, torque)
         state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
-        state = state - (state / self._turn).round() * self._turn_back
+        state = state - (state / self._period).round() * self._shift
         state = torch.clamp(state, self._slowest, self._fastest)
         first, second = state[..., 0], state[..., 1]
         terminated = first.cos() + (first + second).cos() < -1.0

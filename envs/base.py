@@ -12,7 +12,7 @@ from models.state import check_like, require
 
 
 class EnvironmentFault(UserError, RuntimeError):
-    """An environment returned something no agent can learn from (a NaN reward, say) or died."""
+    """An environment returned a result from which no agent can learn, such as a NaN reward, or died."""
 
 
 @dataclass
@@ -68,10 +68,11 @@ class Environment(Protocol):
         does not change. Return None if the environment does not support that."""
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Prepare B resets at once from ``seeds [B, M, E]``. Return ``[B, M, E, ...]``; `start` takes one row of it."""
+        """Prepare B resets at once from ``seeds [B, M, E]``. Return ``[B, M, E, ...]``; `reset_prepared` takes one row
+        ``[M, E, ...]`` of it."""
 
     def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        """Reset environments like `reset`, from one row of `starts` instead of seeds."""
+        """Reset environments like `reset`, from one row of `prepare_resets` instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current episodes, as plain values and tensors."""
@@ -93,6 +94,7 @@ class Replayed(Environment):
     _actions: list[tuple[Tensor, Tensor | None]]  # actions of a step, and the active environments (None: all)
 
     def _note_reset(self, seeds: Tensor, where: Tensor | None) -> None:
+        """Record a reset of the environments in ``where``, and forget steps before the current episodes."""
         if where is None or self._seeds is None:
             self._seeds, self._began, self._actions = seeds, torch.zeros_like(seeds), []
             return
@@ -115,24 +117,28 @@ class Replayed(Environment):
         return self.reset(prepared, where)
 
     def snapshot(self) -> dict[str, Any]:
+        """See `Environment.snapshot`. It is empty before the first reset; ``actions`` and ``active`` ``[T, M, E]`` are
+        missing before the first step."""
         if self._seeds is None:
             return {}
-        all_active = torch.ones_like(self._seeds, dtype=torch.bool)
-        actions = [action for action, _ in self._actions]
-        active_masks = [all_active if active is None else active for _, active in self._actions]
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._began}
-        return state | {"actions": torch.stack(actions), "active": torch.stack(active_masks)} if actions else state
+        if self._actions:
+            all_active = torch.ones_like(self._seeds, dtype=torch.bool)
+            state["actions"] = torch.stack([actions for actions, _ in self._actions])
+            state["active"] = torch.stack([all_active if active is None else active for _, active in self._actions])
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
+        """See `Environment.restore`: reset from the seeds, then repeat each episode's actions. Raises the errors of
+        `models.state` for a damaged snapshot."""
         if not state:
             return
-        at = torch.zeros(self.members, self.envs, dtype=torch.int64)
-        actions = state.get("actions", at[:0])
-        check_like({"seeds": at, "began": at}, {name: state[name] for name in ("seeds", "began")}, "environment")
+        zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)
+        actions, active = state.get("actions", zeros[:0]), state.get("active", zeros[:0])
+        check_like({"seeds": zeros, "began": zeros}, {name: state[name] for name in ("seeds", "began")}, "environment")
         require(int(state["began"].max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(state["seeds"])
-        active = state.get("active", at[:0])
-        for i, action in enumerate(actions):
-            self.step(action, active[i] & (state["began"] <= i))
+        for i, step_actions in enumerate(actions):
+            self.step(step_actions, active[i] & (state["began"] <= i))
         # Replay recorded the steps again. With the snapshot's record, the next snapshot equals an uninterrupted run's.
         self._began, self._actions = state["began"], list(zip(actions, active, strict=True))

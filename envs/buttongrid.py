@@ -38,10 +38,11 @@ class ButtonGrid(ChanceDynamics):
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
         self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0
-        # Random numbers of every step, used or not: for the event, the row, the column, each button's cell.
+        # Number of random numbers in every step, used or not: for the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
         self.state_size = 4 + 2 * num_buttons
         self._columns = torch.arange(1, 1 + self.chances)
+        # Bounds of the random row and column, and of each button's number in Floyd's sample (`_new_arrangement`).
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._one_step = torch.tensor([0, 1])  # added to seed and steps
         self._next_cell = clipped_moves(grid_size)
@@ -52,34 +53,38 @@ class ButtonGrid(ChanceDynamics):
         buttons off."""
         seeds = seeds.to(torch.int64)
         head = torch.stack((seeds, torch.zeros_like(seeds)), -1)
-        return self._fresh(head, self._draws(head[..., :1], head[..., 1:]))
+        return self._new_arrangement(head, self._random_numbers(head[..., :1], head[..., 1:]))
 
     def observe(self, state: Tensor) -> Tensor:
+        """Return observations ``[..., 3 * size**2]``, three numbers per cell: player, button on, button off."""
         _, row, col, cells, on = self._parts(state)
-        ones = torch.cat(((row * self._size + col) * 3, cells * 3 + 2 - on), -1)
+        player = (row * self._size + col) * 3
+        buttons = cells * 3 + 2 - on
+        ones = torch.cat((player, buttons), -1)  # indices of ones
         obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
         return obs.scatter_(-1, ones, 1.0)
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        return self._draws(seed, time + 1)
+        return self._random_numbers(seed, time + 1)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """See `envs.tensor.ChanceDynamics.advance`. ``chance [..., 3 + K]`` is for the event, row, column, cells."""
         head, row, col, cells, on = self._parts(state)
         head = head + self._one_step
-        old = torch.add(col, row, alpha=self._size)
-        way = torch.add(actions[..., None], old, alpha=len(MOVES))
-        position = torch.take(self._next_cell, way)
+        old_cell = torch.add(col, row, alpha=self._size)
+        # Index into tables of next cells, which have a row for each cell and a column for each action.
+        move = torch.add(actions[..., None], old_cell, alpha=len(MOVES))
+        new_cell = torch.take(self._next_cell, move)
         success = restart = on.all(-1, keepdim=True)
-        on = on ^ ((cells == position) & (position != old))
+        on = on ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
         if self._chance:
             event = chance[..., :1] < self._chance
             if self._activate:
                 on = on | event
             else:
                 restart = success | event
-        going = torch.cat((head, torch.take(self._next_row, way), torch.take(self._next_col, way), cells, on), -1)
-        state = torch.where(restart, self._fresh(head, chance), going)
+        continued = torch.cat((head, torch.take(self._next_row, move), torch.take(self._next_col, move), cells, on), -1)
+        state = torch.where(restart, self._new_arrangement(head, chance), continued)
         success = success[..., 0]
         return state, success.float(), torch.zeros_like(success), None
 
@@ -98,14 +103,14 @@ class ButtonGrid(ChanceDynamics):
         ``[..., K]``."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
-    def _draws(self, seed: Tensor, number: Tensor) -> Tensor:
+    def _random_numbers(self, seed: Tensor, number: Tensor) -> Tensor:
         """Return the random numbers ``[..., 3 + K]`` of step ``number [..., 1]``; step 0 is the reset."""
         return uniform_at(seed, number * self.chances + self._columns)
 
-    def _fresh(self, head: Tensor, draws: Tensor) -> Tensor:
+    def _new_arrangement(self, head: Tensor, random_numbers: Tensor) -> Tensor:
         """Return the state of a new arrangement, from a step's random numbers ``draws`` and its seed and time ``head
         [..., 2]``."""
-        numbers = (draws[..., 1:] * self._ranges).long()
+        numbers = (random_numbers[..., 1:] * self._ranges).long()
         # Floyd's sample without replacement (Bentley & Floyd 1987): a repeated number is replaced by the last number of
         # its range, which is outside all earlier ranges. The set is uniform. Its order is not, but does not matter.
         cells = numbers[..., 2:]

@@ -22,7 +22,7 @@ _SECONDS = 0.02
 # ulp.
 _BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=torch.float64)
 _START = 0.05
-_SPREAD = ("gravity", "cart_mass", "pole_mass", "half_length")  # sampled per episode with a spread, columns 4 to 7
+_SAMPLED = ("gravity", "cart_mass", "pole_mass", "half_length")  # sampled per episode with a spread, columns 4 to 7
 
 
 class CartPole(Dynamics):
@@ -37,7 +37,7 @@ class CartPole(Dynamics):
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
         self.physics = CartPoleParameters(**physics)
         self.random_physics = self.physics.physics_spread > 1
-        self._nominal_physics = [getattr(self.physics, name) for name in _SPREAD]
+        self._nominal_physics = [getattr(self.physics, name) for name in _SAMPLED]
         self._middle = torch.tensor(self._nominal_physics, dtype=torch.float64)
         self._bounds = _BOUNDS
 
@@ -45,26 +45,29 @@ class CartPole(Dynamics):
         """Return states with the first four numbers uniform on [-0.05, 0.05). Sampled physics are log-uniform."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
-        first, chance = (uniform(seeds, 4 + len(_SPREAD)) * 2 - 1).split([4, len(_SPREAD)], -1)
-        factors = (chance * math.log(self.physics.physics_spread)).exp()
-        return torch.cat((first * _START, factors * self._middle), -1)
+        motion, numbers = (uniform(seeds, 4 + len(_SAMPLED)) * 2 - 1).split([4, len(_SAMPLED)], -1)
+        factors = (numbers * math.log(self.physics.physics_spread)).exp()
+        return torch.cat((motion * _START, factors * self._middle), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        moving, (gravity, cart, pole, half) = state, self._nominal_physics
+        """Take an explicit Euler step, with the physics of the episode if they are sampled."""
+        motion, (gravity, cart_mass, pole_mass, half_length) = state, self._nominal_physics
         if self.random_physics:
-            moving, episode_physics = state.split([4, len(_SPREAD)], -1)
-            gravity, cart, pole, half = episode_physics.unbind(-1)
-        _, speed, angle, spin = moving.unbind(-1)
-        mass = cart + pole
-        share = pole * half / mass  # the pole's moment over the whole mass, m
+            motion, episode_physics = state.split([4, len(_SAMPLED)], -1)
+            gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)
+        _, speed, angle, angular_speed = motion.unbind(-1)
+        mass = cart_mass + pole_mass
+        moment = pole_mass * half_length / mass  # of the pole, divided by the whole mass, in m
         cos, sin = angle.cos(), angle.sin()
-        push = (actions.double() * 2 - 1) * (self.physics.force / mass) + spin * spin * sin * share
-        turn = (sin * gravity - cos * push) / (half * 4 / 3 - cos * cos * (half * pole / mass))
-        rates = torch.stack((speed, push - turn * cos * share, spin, turn), -1)
-        moving = moving + rates * _SECONDS
-        ends = (moving.abs() > self._bounds).any(-1)
-        state = torch.cat((moving, episode_physics), -1) if self.random_physics else moving
-        return state, torch.ones_like(speed, dtype=torch.float32), ends, None
+        push = (actions.double() * 2 - 1) * (self.physics.force / mass) + angular_speed * angular_speed * sin * moment
+        inertia = half_length * 4 / 3 - cos * cos * (half_length * pole_mass / mass)
+        angular_acceleration = (sin * gravity - cos * push) / inertia
+        acceleration = push - angular_acceleration * cos * moment
+        rates = torch.stack((speed, acceleration, angular_speed, angular_acceleration), -1)
+        motion = motion + rates * _SECONDS
+        ends = (motion.abs() > self._bounds).any(-1)
+        next_state = torch.cat((motion, episode_physics), -1) if self.random_physics else motion
+        return next_state, torch.ones_like(speed, dtype=torch.float32), ends, None

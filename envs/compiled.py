@@ -24,7 +24,7 @@ from envs.tensor import TensorEnvironment
 from models.compiled import NO_NET, Net, better, net, single
 from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
-from models.proxies.synthetic.compiled import FORMS, by_target, learned
+from models.proxies.synthetic.compiled import FORMS, network_step, target_reward
 from models.spaces import Discrete
 
 Array = np.ndarray[Any, Any]
@@ -416,9 +416,9 @@ def advance(world, m, state, action, vector, obs, rows, potential):
         ends = _acrobot(state, action)
         reward = f32(0) if ends else f32(-1)
     elif world.kind == LEARNED and world.form:
-        reward, ends = by_target(world, m, state, action, vector, rows), True
+        reward, ends = target_reward(world, m, state, action, vector, rows), True
     elif world.kind == LEARNED:
-        reward, raw = learned(world, m, state, action, vector, rows)
+        reward, raw = network_step(world, m, state, action, vector, rows)
         ends = raw > ENDS_ABOVE
         if world.raw_done and not world.bandit:
             discount = f32(1) - raw

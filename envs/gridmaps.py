@@ -33,9 +33,9 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base of dynamics on a map. The state ``[..., 1]`` int64 is the cell. A subclass defines the effect of cells in
-    `entered`. The tables ``next_cell``, ``reward`` and ``terminated`` ``[S * A]`` hold action a in cell s at index
-    ``s * A + a``."""
+    """Base of dynamics on a map. The state ``[..., 1]`` int64 is the cell. A subclass defines the effect of a move in
+    `cell_after_move`. The tables ``next_cell``, ``reward`` and ``terminated`` ``[S * A]`` have action a in cell s at
+    index ``s * A + a``."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -54,59 +54,65 @@ class CellTable(Dynamics):
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:
+        """Return the start cell for every seed."""
         return torch.full((*seeds.shape, 1), self._cells.index(START), device=seeds.device)
 
     def observe(self, state: Tensor) -> Tensor:
         return torch.embedding(self._one_hot, state.squeeze(-1))
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        place = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))
-        next_state = torch.take(self.next_cell, place).unsqueeze(-1)
-        return next_state, torch.take(self.reward, place), torch.take(self.terminated, place), None
+        index = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))
+        next_state = torch.take(self.next_cell, index).unsqueeze(-1)
+        return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Play one episode of at most ``limit`` steps, in which member m takes action ``moves[m, s]`` in cell s. Return
-        the episodes' returns and lengths ``[M]``. Both equal the result of stepping, up to rounding. Tables are
-        doubled: next cells and rewards of k steps, applied twice, give next cells and rewards of 2 k steps."""
+        the episodes' returns and lengths ``[M]``. Both equal the result of stepping, up to rounding.
+
+        Tables are doubled: next cells and rewards of k steps, applied twice, give next cells and rewards of 2 k steps.
+        The tables of 1, 2, 4, ... steps whose sum is ``limit`` are applied one after the other."""
         members, cells = moves.shape
-        place = moves + torch.arange(cells) * len(self.actions)
-        first = torch.arange(members).unsqueeze(1) * (cells + 1)
+        index = moves + torch.arange(cells) * len(self.actions)
+        first_cells = torch.arange(members).unsqueeze(1) * (cells + 1)  # each member's first row in flat tables
         # One additional cell per member for finished episodes. It pays nothing.
-        next_cells = torch.where(self.terminated[place], cells, self.next_cell[place])
-        next_cells = (torch.nn.functional.pad(next_cells, (0, 1), value=cells) + first).flatten()
-        payoffs = torch.stack((self.reward[place], torch.ones(members, cells)), -1)
+        next_cells = torch.where(self.terminated[index], cells, self.next_cell[index])
+        next_cells = (torch.nn.functional.pad(next_cells, (0, 1), value=cells) + first_cells).flatten()
+        payoffs = torch.stack((self.reward[index], torch.ones(members, cells)), -1)  # rewards and steps
         payoffs = torch.nn.functional.pad(payoffs, (0, 0, 0, 1)).flatten(0, 1)
-        at, total = first[:, 0] + self._cells.index(START), torch.zeros(members, 2)
+        current_cells, totals = first_cells[:, 0] + self._cells.index(START), torch.zeros(members, 2)
         while limit:
-            if limit & 1:
-                total = total + payoffs.index_select(0, at)
-                at = torch.take(next_cells, at)
+            if limit & 1:  # the tables of this power of two are a part of the limit
+                totals = totals + payoffs.index_select(0, current_cells)
+                current_cells = torch.take(next_cells, current_cells)
             limit >>= 1
             if limit:
                 payoffs = payoffs + payoffs.index_select(0, next_cells)
                 next_cells = torch.take(next_cells, next_cells)
-        return total[:, 0], total[:, 1].long()
+        return totals[:, 0], totals[:, 1].long()
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Compute optimal values by value iteration: ``[S]`` of cells and ``[S, A]`` of moves, if the moves pay
-        ``reward [S, A]``. The results have its dtype."""
+        """Compute optimal values by 2,000 sweeps of value iteration: ``[S]`` of cells and ``[S, A]`` of moves, if the
+        moves pay ``reward [S, A]``. The results have its dtype."""
         shape = reward.shape
-        next_cells, going = self.next_cell.view(shape), (~self.terminated.view(shape)).to(reward.dtype) * discount
+        next_cells = self.next_cell.view(shape)
+        factor = (~self.terminated.view(shape)).to(reward.dtype) * discount  # 0 at termination
         value = reward.new_zeros(shape[0])
         for _ in range(2000):
-            value = (reward + going * value[next_cells]).amax(1)
-        return value, reward + going * value[next_cells]
+            value = (reward + factor * value[next_cells]).amax(1)
+        return value, reward + factor * value[next_cells]
 
     def text(self, state: Tensor) -> str:
         """Return a state ``[1]`` as lines: ``@`` player, ``G`` goal, ``*`` both, ``#`` wall, ``O`` hole."""
-        cells, at = list(self._cells.replace(START, ".")), int(state[0])
-        cells[at] = "*" if cells[at] == GOAL else "@"
+        cells, player = list(self._cells.replace(START, ".")), int(state[0])
+        cells[player] = "*" if cells[player] == GOAL else "@"
         columns = len(self.rows[0])
         return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
 
     def _towards(self, cell: int, move: str) -> int:
+        """Return the neighbour of ``cell`` in the direction of ``move``; ``cell`` itself at the border."""
         columns = len(self.rows[0])
-        row, column = (place + by for place, by in zip(divmod(cell, columns), _MOVES[move], strict=True))
+        (row, column), (row_offset, column_offset) = divmod(cell, columns), _MOVES[move]
+        row, column = row + row_offset, column + column_offset
         return row * columns + column if 0 <= row < len(self.rows) and 0 <= column < columns else cell
 
 

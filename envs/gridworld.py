@@ -17,7 +17,7 @@ from envs.tensor import TIME, ChanceDynamics
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
 # The columns that follow `SEED` and `TIME`.
-POSITION, GOAL, OWN = range(TIME + 1, TIME + 4)
+POSITION, GOAL, EXTRA = range(TIME + 1, TIME + 4)  # `EXTRA` is the first of a subclass's columns
 BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
 
 
@@ -29,8 +29,8 @@ def as_lines(cells: Sequence[str], grid_size: int) -> str:
 def clipped_moves(grid_size: int) -> Tensor:
     """Return the next cell for each cell and move in a grid without walls, ``[grid_size ** 2, 5]`` int64."""
     cells = torch.arange(grid_size * grid_size)
-    places = torch.stack((cells // grid_size, cells % grid_size), -1)[:, None] + torch.tensor(MOVES)
-    row, col = places.clamp(0, grid_size - 1).unbind(-1)
+    coordinates = torch.stack((cells // grid_size, cells % grid_size), -1)[:, None] + torch.tensor(MOVES)
+    row, col = coordinates.clamp(0, grid_size - 1).unbind(-1)
     return row * grid_size + col
 
 
@@ -62,7 +62,7 @@ class OpenGrid(ChanceDynamics):
         self.chance = self.event_chance(grid_size) if spontaneous_termination else 0.0
         self.chances = int(spontaneous_termination)
         self.cells = grid_size * grid_size
-        self.state_size = OWN + (self.cells if self.remembers_cells else 0)
+        self.state_size = EXTRA + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, if observations show both
         self._next_cell = clipped_moves(grid_size)
 
@@ -72,6 +72,7 @@ class OpenGrid(ChanceDynamics):
         return 0.1 / grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
+        """Return states with a uniform cell for the player, and the goal in the last cell."""
         seeds = seeds.to(torch.int64)
         position = (uniform(seeds, 1)[..., 0] * self.cells).long()
         return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, self.cells - 1)), -1)
@@ -98,10 +99,10 @@ class OpenGrid(ChanceDynamics):
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
-        seed, time, old, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - OWN), -1)
-        terminated = (old == goal)[..., 0]
-        towards = torch.take(self._next_cell, torch.add(actions[..., None], old, alpha=len(MOVES)))
-        position = self.cell_after_move(extra_columns, old, towards)
+        seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
+        terminated = (old_position == goal)[..., 0]
+        towards = torch.take(self._next_cell, torch.add(actions[..., None], old_position, alpha=len(MOVES)))
+        position = self.cell_after_move(extra_columns, old_position, towards)
         if self.chances:
             event = chance < self.chance
             if self.teleports:

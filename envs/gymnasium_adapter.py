@@ -1,6 +1,7 @@
 """Gymnasium environments as tensors ``[M, E, ...]``, stepped one after another in this process."""
 
 import contextlib
+import math
 import os
 import sys
 import warnings
@@ -42,8 +43,8 @@ class GymnasiumEnvironment(Replayed):
         rows = members * envs
         self._envs: list[gym.Env | None] = [None] * rows
         self._steps: list[Any] = [_not_reset] * rows
-        self._promised: list[Any] = [None] * rows  # spaces of observations and actions
-        self._row: int | None = None  # of the current or last call
+        self._promised: list[Any] = [None] * rows  # spaces of observations and actions at the last reset
+        self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _open(game, render)
         self.spaces = _spaces(first, game)
         self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
@@ -61,9 +62,10 @@ class GymnasiumEnvironment(Replayed):
         return torch.tensor(space.low).float(), torch.tensor(space.high).float()
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
+        """See `envs.base.Environment.reset`. Instances are made when they are first reset."""
         self._note_reset(seeds, where)
         rows = self._rows(where)
-        numbers = seeds.reshape(-1).tolist()
+        row_seeds = seeds.reshape(-1).tolist()
         for row in rows:
             self._row = row
             self._ages[row] = 0
@@ -71,10 +73,10 @@ class GymnasiumEnvironment(Replayed):
             if env is None:
                 env = self._envs[row] = _open(self.game, self._render)
             try:
-                obs, info = env.reset(seed=numbers[row])
+                obs, info = env.reset(seed=row_seeds[row])
                 promises.check_observation(self._space, obs)
                 promises.check_info(info)
-                self._keeps_spaces(row, env)
+                self._check_spaces(row, env)
                 self._obs[row] = obs
             except BaseException as error:
                 raise self._fault(error, "reset") from error
@@ -83,14 +85,15 @@ class GymnasiumEnvironment(Replayed):
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """See `envs.base.Environment.step`. Fast comparisons accept most results; `envs.promises` checks the others."""
         self._note_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native(actions)
-        count = len(self._envs)
-        reward = np.zeros(count, np.float32)
-        terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        num_rows = len(self._envs)
+        reward = np.zeros(num_rows, np.float32)
+        terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         names = self.game.info
-        info_values = np.zeros((count, len(names)), np.float32)
+        info_values = np.zeros((num_rows, len(names)), np.float32)
         observations, steps = self._obs, self._steps
         space, obs_dtype, shape = self._space, self._obs_dtype, self._shape
         try:
@@ -99,27 +102,26 @@ class GymnasiumEnvironment(Replayed):
                 obs, row_reward, row_terminated, row_truncated, info = steps[row](native_actions[row])
                 if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
                     promises.check_observation(space, obs)
-                reward[row] = row_reward if type(row_reward) is float else promises.number(row_reward)
+                reward[row] = row_reward if type(row_reward) is float else promises.as_number(row_reward)
                 if row_terminated is not False:
-                    terminated[row] = promises.flag(row_terminated, "terminated")
+                    terminated[row] = promises.as_bool(row_terminated, "terminated")
                 if row_truncated is not False:
-                    truncated[row] = promises.flag(row_truncated, "truncated")
+                    truncated[row] = promises.as_bool(row_truncated, "truncated")
                 if names or type(info) is not dict:
                     promises.check_info(info, names)
-                    info_values[row] = [promises.number(info[name], f"info[{name!r}]") for name in names]
+                    info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
         except BaseException as error:
             self._ages[row] += 1
             raise self._fault(error, "step") from error
-        self._ages[rows if active is not None else slice(None)] += 1
+        self._ages[slice(None) if active is None else rows] += 1
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
         if names:
             self._check_finite("info", info_values)
-        shape = (self.members, self.envs)
-        flags = torch.from_numpy(terminated).view(shape), torch.from_numpy(truncated).view(shape)
-        further = torch.from_numpy(info_values).view(*shape, -1) if names else None
-        return Step(self._observations(), torch.from_numpy(reward).view(shape), *flags, info=further)
+        flags = self._by_member(terminated), self._by_member(truncated)
+        info_tensor = self._by_member(info_values) if names else None
+        return Step(self._observations(), self._by_member(reward), *flags, info=info_tensor)
 
     @property
     def frames_per_second(self) -> float:
@@ -127,11 +129,12 @@ class GymnasiumEnvironment(Replayed):
         action repeat and clipped to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         try:
-            per_second = float(metadata.get("render_fps") or 30)
+            rate = float(metadata.get("render_fps") or 30)
         except (TypeError, ValueError, AttributeError):
-            per_second = 30.0
-        per_second /= self.game.kwargs.get("action_repeat", 1)
-        return min(max(per_second, 1.0), 240.0) if per_second == per_second else 30.0
+            rate = 30.0
+        if math.isnan(rate):
+            return 30.0
+        return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
 
     def frame(self, member: int, env: int) -> np.ndarray:
         """Return the picture of one environment, ``[H, W, 3]`` uint8. Raises EnvironmentFault if there is none, for
@@ -140,7 +143,7 @@ class GymnasiumEnvironment(Replayed):
         try:
             picture: Any = None if instance is None else instance.render()
         except BaseException as error:
-            text = promises.reason(error, "")
+            text = promises.error_reason(error, "")
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
         pixels = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not pixels or min(picture.shape) < 2:
@@ -156,11 +159,12 @@ class GymnasiumEnvironment(Replayed):
             try:
                 env.close()
             except BaseException as error:
-                failed = promises.reason(error, "close")
+                failed = promises.error_reason(error, "close")
         if failed:
             print(f"warning: environment {self.game.name} could not be closed: {failed}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
+        """Return the indices of the instances selected by ``mask [M, E]``; None means all."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native(self, actions: Tensor) -> Any:
@@ -172,28 +176,36 @@ class GymnasiumEnvironment(Replayed):
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
     def _observations(self) -> Tensor:
-        return torch.from_numpy(self._obs.copy()).view(self.members, self.envs, *self.spaces.obs_shape)
+        return self._by_member(self._obs.copy())
 
-    def _keeps_spaces(self, row: int, env: gym.Env) -> None:
+    def _by_member(self, rows: np.ndarray) -> Tensor:
+        """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` of the same memory."""
+        return torch.from_numpy(rows).view(self.members, self.envs, *rows.shape[1:])
+
+    def _check_spaces(self, row: int, env: gym.Env) -> None:
         """Raise `Broken` if an environment's spaces change between resets, or differ from the first environment's."""
-        current, previous = (env.observation_space, env.action_space), self._promised[row]
-        if previous is None or current[0] is not previous[0] or current[1] is not previous[1]:
-            for name, first, other in zip(("observation", "action"), self._promised[0], current, strict=True):
-                if first != other:
-                    raise Broken(f"its {name} space is {promises.describe(other)}; expected {promises.describe(first)}")
-            self._promised[row] = current
+        spaces, last_spaces = (env.observation_space, env.action_space), self._promised[row]
+        if last_spaces is not None and spaces[0] is last_spaces[0] and spaces[1] is last_spaces[1]:
+            return  # a comparison by value takes longer
+        for name, expected, space in zip(("observation", "action"), self._promised[0], spaces, strict=True):
+            if expected != space:
+                raise Broken(f"its {name} space is {promises.describe(space)}; expected {promises.describe(expected)}")
+        self._promised[row] = spaces
 
     def _check_finite(self, name: str, values: np.ndarray) -> None:
+        """Raise EnvironmentFault about the first row of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        self._row = int(np.argwhere(~np.isfinite(values))[0, 0])
-        value = float(values[self._row][~np.isfinite(values[self._row])][0])
-        raise self._fault(Broken(f"{name} is {value}; it must be finite"), "")
+        first_index = tuple(np.argwhere(~np.isfinite(values))[0])
+        self._row = int(first_index[0])
+        raise self._fault(Broken(f"{name} is {float(values[first_index])}; it must be finite"), "")
 
     def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
-        return EnvironmentFault(f"{self.place()}: {promises.reason(error, call)}")
+        """Return the fault of the current row for an error in ``call`` (step, reset). Raises KeyboardInterrupt and
+        StopNow again."""
+        return EnvironmentFault(f"{self._describe_call()}: {promises.error_reason(error, call)}")
 
-    def place(self) -> str:
+    def _describe_call(self) -> str:
         """Describe the current or last call in words: environment, step and seed."""
         row = self._row
         if row is None:
@@ -213,26 +225,19 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
     with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
         import mujoco
 
-        def tell(text: str) -> None:
+        def warn(text: str) -> None:
             if "settotalmass" not in text:
                 warnings.warn(text, stacklevel=2)
 
-        mujoco.set_mju_user_warning(tell)
+        mujoco.set_mju_user_warning(warn)
 
 
 def _open(game: Game, render: bool) -> gym.Env:
-    """Make one instance with its wrappers. Raises SettingError if it, or a package that it needs, is missing, or if
-    agents cannot use its spaces."""
-    if os.environ.get("SDL_VIDEODRIVER") == "":
-        os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL would fail with an empty name
-    if render:
-        # Rendering needs no screen. Without a desktop, SDL would print errors that look like ours.
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
+    """Make one instance with its wrappers, and set environment variables for SDL and MuJoCo. Raises SettingError if it,
+    or a package that it needs, is missing, if agents cannot use its spaces, or if it must ``render`` but cannot."""
+    _set_drivers(render)
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
-    times = kwargs.pop("action_repeat", 1)
+    action_repeat = kwargs.pop("action_repeat", 1)
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
     try:
         with warnings.catch_warnings():
@@ -240,12 +245,12 @@ def _open(game: Game, render: bool) -> gym.Env:
                 warnings.simplefilter("ignore")
             _quiet_mujoco(gym.registry.get(game.gym_id))
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
-        screen = wrappers.screen(env.observation_space)
-        reason = promises.problem(env, screen)
-        inner = env.unwrapped
-        if not reason and type(inner.action_space) is gym.spaces.Discrete:
+        images = wrappers.image_space(env.observation_space)
+        problem = promises.spaces_problem(env, images)
+        raw_env = env.unwrapped
+        if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
             with contextlib.suppress(AttributeError):  # a class may compute `action_space`
-                inner.action_space = wrappers.FastDiscrete(inner.action_space.n, start=inner.action_space.start)
+                raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         packages = [package for package in _EXTRAS if package in str(error).lower()]
         cause = f"a package it needs is missing ({first_line(error)})"
@@ -253,27 +258,46 @@ def _open(game: Game, render: bool) -> gym.Env:
             cause = f"it needs {packages[0]}; install it: pip install -e '.{_EXTRAS[packages[0]]}'"
         raise SettingError(f"gamename is {game.name!r}: {cause}") from error
     except BaseException as error:
-        text = promises.reason(error, "")
-        raise SettingError(f"gamename is {game.name!r}: it cannot be made ({text})") from error
-    if reason:
-        raise SettingError(f"gamename is {game.name!r}: {reason}", "gamename")
+        cause = promises.error_reason(error, "")
+        raise SettingError(f"gamename is {game.name!r}: it cannot be made ({cause})") from error
+    if problem:
+        raise SettingError(f"gamename is {game.name!r}: {problem}", "gamename")
     modes = (env.metadata or {}).get("render_modes", ())
     if render and "rgb_array" not in modes:
         raise SettingError(f"record: {game.name} cannot be drawn; its render modes: {modes}")
-    if times > 1:
-        env = wrappers.RepeatAction(env, times)
+    if action_repeat > 1:
+        env = wrappers.RepeatAction(env, action_repeat)
     if physics:
         env = wrappers.CartPolePhysics(env, CartPoleParameters(**physics))
+    return _wrap(env, game, images is not None)
+
+
+def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
+    """Apply the wrappers of ``game``, and one that makes observations grey frames or vectors if they are not yet."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
-    if screen is not None:
+    if observes_images:
         return wrappers.ImageObservation(env)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
     return wrappers.FlatObservation(env)
 
 
+def _set_drivers(render: bool) -> None:
+    """Set environment variables so that SDL and MuJoCo need no display. Values that the user has set remain."""
+    if os.environ.get("SDL_VIDEODRIVER") == "":
+        os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL would fail with an empty name
+    if not render:
+        return
+    # Without a desktop, SDL would print errors that look like ours.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
+
+
 def _spaces(env: gym.Env, game: Game) -> Spaces:
+    """Return the spaces of an instance with its wrappers. The time limit counts actions, not repetitions."""
     obs_space, action_space = env.observation_space, env.action_space
     assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
     if isinstance(action_space, gym.spaces.Discrete):
@@ -282,7 +306,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
         actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit is not None:
-        limit = -(-limit // game.kwargs.get("action_repeat", 1))
+        limit = -(-limit // game.kwargs.get("action_repeat", 1))  # rounded up
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

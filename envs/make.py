@@ -54,13 +54,14 @@ def make_environment(
         return TensorEnvironment(dynamics, members, envs, device=device)
     if not game.gym_id:  # a tensor program without a Gymnasium id
         raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
-    if (num_workers > 1 and members * envs > 1 or step_timeout is not None) and not render:
+    needs_processes = step_timeout is not None or (num_workers > 1 and members * envs > 1)
+    if needs_processes and not render:
         return ParallelEnvironment(game, members, envs, num_workers, step_timeout)
     return GymnasiumEnvironment(game, members, envs, render)
 
 
 def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """Return the game of that name as a tensor program; None if there is none (as for probes).
+    """Return the game of that name as a tensor program, from a cache; None if there is none (as for probes).
 
     ``time_limit`` in steps replaces the game's limit; 0 means none. Raises SettingError for an unknown name.
     """
@@ -68,12 +69,14 @@ def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
 
 
 def _limited(name: str, time_limit: int | None) -> Game:
+    """Return the `Game` of a name with ``time_limit`` in its ``kwargs``: None keeps the game's limit, and 0, no limit,
+    is stored as `_NO_LIMIT`."""
     game = resolve(name)
     if time_limit is None:
         return game
     # The bound on returns may depend on the time limit, so it does not hold without one.
-    best = game.max_return if time_limit else None
-    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or _NO_LIMIT}, max_return=best)
+    max_return = game.max_return if time_limit else None
+    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or _NO_LIMIT}, max_return=max_return)
 
 
 def _dynamics(game: Game) -> Dynamics | None:
@@ -81,17 +84,16 @@ def _dynamics(game: Game) -> Dynamics | None:
 
 
 @functools.lru_cache(32)
-def _cached_dynamics(place: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """Return cached dynamics: they have no state, and a search makes several environments in each generation."""
-    module, _, of_class = place.partition(":")
-    dynamics_class, kwargs = getattr(importlib.import_module(module), of_class), dict(arguments)
-    if kwargs.get("max_episode_steps") != _NO_LIMIT:
-        instance: Dynamics = dynamics_class(**kwargs)
-        return instance
-    dynamics: Dynamics = dynamics_class(
-        **{name: value for name, value in kwargs.items() if name != "max_episode_steps"}
-    )
-    if dynamics.spaces.max_episode_steps is not None:
+def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
+    """Make the dynamics ``module:class`` with the constructor's ``arguments``. They are cached, because they have no
+    state, and a search makes several environments in each generation."""
+    module, _, class_name = class_path.partition(":")
+    dynamics_class, parameters = getattr(importlib.import_module(module), class_name), dict(arguments)
+    unlimited = parameters.get("max_episode_steps") == _NO_LIMIT
+    if unlimited:
+        del parameters["max_episode_steps"]
+    dynamics: Dynamics = dynamics_class(**parameters)
+    if unlimited and dynamics.spaces.max_episode_steps is not None:  # the class has a default limit
         dynamics.spaces = replace(dynamics.spaces, max_episode_steps=None, max_return=None)
     return dynamics
 
@@ -167,7 +169,7 @@ class StagesDefaults:
     parameters."""
 
     def check_start(self) -> None:
-        return None
+        pass
 
     def idle(self) -> dict[str, str]:
         return {}

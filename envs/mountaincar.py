@@ -15,8 +15,8 @@ from models.spaces import Continuous, Discrete
 from models.streams import Streams
 
 _GRAVITY, _FORCE, _POWER = 0.0025, 0.001, 0.0015
-LEFT, RIGHT, FASTEST = -1.2, 0.6, 0.07  # ends of the track, and the largest speed per step
-_GOAL, _NEAR_GOAL = 0.5, 0.45  # goal positions with discrete and with continuous actions
+LEFT, RIGHT, MAX_SPEED = -1.2, 0.6, 0.07  # ends of the track, and the largest speed per step
+_GOAL, _CONTINUOUS_GOAL = 0.5, 0.45  # goal positions with discrete and with continuous actions
 _PRIZE, _COST = 100.0, 0.1
 
 
@@ -28,18 +28,18 @@ class MountainCar(RepeatedDynamics):
     observed, actions = 2, Discrete(3)
 
     def first(self, seeds: Tensor) -> Tensor:
-        return valley(seeds)
+        return states_at_rest(seeds)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        return track(streams, count)
+        return uniform_observations(streams, count)
 
     def observe_state(self, state: Tensor) -> Tensor:
         return state.float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
-        push = (actions - 1).double() * _FORCE - (position * 3).cos() * _GRAVITY
-        state, terminated = driven(position, speed + push, _GOAL)
+        acceleration = (actions - 1).double() * _FORCE - (position * 3).cos() * _GRAVITY
+        state, terminated = move_car(position, speed + acceleration, _GOAL)
         return state, torch.full_like(position, -1.0, dtype=torch.float32), terminated
 
 
@@ -53,10 +53,10 @@ class MountainCarContinuous(RepeatedDynamics):
     observed, actions, max_return = 2, Continuous((-1.0,), (1.0,)), _PRIZE
 
     def first(self, seeds: Tensor) -> Tensor:
-        return valley(seeds).float()
+        return states_at_rest(seeds).float()
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        return track(streams, count)
+        return uniform_observations(streams, count)
 
     def observe_state(self, state: Tensor) -> Tensor:
         return state
@@ -66,26 +66,26 @@ class MountainCarContinuous(RepeatedDynamics):
         force = actions.squeeze(-1)
         # Gymnasium computes the cosine and the square in float64, everything else in float32.
         slope = ((position * 3).double().cos() * _GRAVITY).float()
-        state, terminated = driven(position, speed + (force.clamp(-1.0, 1.0) * _POWER - slope), _NEAR_GOAL)
+        state, terminated = move_car(position, speed + (force.clamp(-1.0, 1.0) * _POWER - slope), _CONTINUOUS_GOAL)
         return state, terminated.double() * _PRIZE - force.double().square() * _COST, terminated
 
 
-def valley(seeds: Tensor) -> Tensor:
+def states_at_rest(seeds: Tensor) -> Tensor:
     """Return states ``[..., 2]`` float64 at rest, with positions uniform on [-0.6, -0.4)."""
     position = uniform(seeds, 1) * 0.2 - 0.6
     return torch.cat((position, torch.zeros_like(position)), -1)
 
 
-def track(streams: Streams, count: int) -> Tensor:
+def uniform_observations(streams: Streams, count: int) -> Tensor:
     """Return positions and speeds ``[M, count, 2]`` float32, uniform over their ranges, from M random streams."""
     position, speed = streams.uniform(count, 2).unbind(-1)
-    return torch.stack((LEFT + (RIGHT - LEFT) * position, FASTEST * (2 * speed - 1)), -1)
+    return torch.stack((LEFT + (RIGHT - LEFT) * position, MAX_SPEED * (2 * speed - 1)), -1)
 
 
-def driven(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:
-    """Move a car at ``position [...]`` with ``speed [...]``, which already includes the push. Return the next state
-    ``[..., 2]``, and whether it is at the goal."""
-    speed = speed.clamp(-FASTEST, FASTEST)
+def move_car(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:
+    """Move a car at ``position [...]`` by ``speed [...]``, which already includes the step's acceleration. Return the
+    next state ``[..., 2]``, and whether it is at the goal and does not move to the left."""
+    speed = speed.clamp(-MAX_SPEED, MAX_SPEED)
     position = (position + speed).clamp(LEFT, RIGHT)
     speed = torch.where((position == LEFT) & (speed < 0), 0.0, speed)
     return torch.stack((position, speed), -1), (position >= goal) & (speed >= 0)

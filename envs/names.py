@@ -133,7 +133,7 @@ class Game:
         """The name without parameters."""
         return self.name.partition(",")[0]
 
-    def in_use(self) -> dict[str, Any]:
+    def parameter_values(self) -> dict[str, Any]:
         """Return every parameter with its value in this game."""
         values = asdict(self.parameters()) if self.parameters else {}
         return {name: self.kwargs.get(name, value) for name, value in values.items()}
@@ -196,14 +196,7 @@ _TABLE = (
     Game(
         "hopper",
         "Hopper-v5",
-        info=(
-            "x_position",
-            "z_distance_from_origin",
-            "x_velocity",
-            "reward_forward",
-            "reward_ctrl",
-            "reward_survive",
-        ),
+        info=("x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive"),
     ),
     Game(
         "swimmer",
@@ -249,31 +242,30 @@ def resolve(name: str) -> Game:
     table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored (`models.settings.match_spelling`).
     SettingError, which suggests the nearest name, if there is no such environment.
     """
-    name = match_spelling(name, [*GAMES, *declared()])
+    name = match_spelling(name, [*GAMES, *declared_games()])
     if name in GAMES:
         return GAMES[name]
-    if name in declared():
-        game: Game = importlib.import_module(declared()[name]).GAME
+    if name in declared_games():
+        game: Game = importlib.import_module(declared_games()[name]).GAME
         return game
     if "," in name:
-        game, values = taken_apart(name)
+        game, values = split_name(name)
         try:
             return with_parameters(game, values)
         except SettingError as error:
             raise SettingError(f"gamename is {format_value(name)}: {error}", "gamename") from error
     module, _, env_id = name.rpartition(":")
     if module and module not in sys.modules:
-        line = (
-            f"gamename is {format_value(name)}: only a flag can have module {module} imported; give --import {module}"
-        )
-        raise SettingError(line, "gamename")
+        line = f"gamename is {format_value(name)}: only a flag can have module {module} imported"
+        raise SettingError(f"{line}; give --import {module}", "gamename")
     gym_id = _registered(env_id)
     if gym_id is None:
         raise _unknown(name)
-    full = f"{module}:{gym_id}" if module else gym_id
+    full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
-        print(f"note: gamename {name} is now {full}", file=sys.stderr)
-    return next((g for g in _TABLE if g.gym_id == full and not g.wrappers), Game(full, full))
+        print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
+    table_games = [entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers]
+    return table_games[0] if table_games else Game(full_id, full_id)
 
 
 def import_module(setting: str, value: str) -> None:
@@ -289,7 +281,7 @@ def import_module(setting: str, value: str) -> None:
 
 
 @functools.cache
-def declared() -> dict[str, str]:
+def declared_games() -> dict[str, str]:
     """Return name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
     Game("name"``, without annotation. They are read as text, because importing them imports torch. Raises RuntimeError
     if a name is not unique."""
@@ -304,18 +296,17 @@ def declared() -> dict[str, str]:
     return modules
 
 
-def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
+def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     """Return the `Game` of the name before the first comma, and the parameters after it. Raises SettingError for an
     unknown, repeated or missing parameter. Ranges are not checked; a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
-    parameters = game.in_use()
+    parameters = game.parameter_values()
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not parameters:
-            raise SettingError(
-                f"gamename is {format_value(name)}; allowed: {game.name}, which has no parameters", "gamename"
-            )
+            line = f"gamename is {format_value(name)}; allowed: {game.name}, which has no parameters"
+            raise SettingError(line, "gamename")
         if key not in parameters:
             hint = nearest(key, parameters) or f"; allowed: {', '.join(parameters)}"
             raise SettingError(f"gamename is {format_value(name)}: {key or pair!r} is unknown{hint}", "gamename")
@@ -331,11 +322,11 @@ def taken_apart(name: str) -> tuple[Game, dict[str, Any]]:
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name, which must have none before.
-    Raises SettingError for a value out of range."""
+    Values equal to the game's are left out. Raises SettingError for a value out of range."""
     if game.parameters is None or not values:
         return game
-    parameters = game.in_use()
-    game.parameters(**{**parameters, **values})
+    parameters = game.parameter_values()
+    game.parameters(**{**parameters, **values})  # checks the values
     changes = {name: values[name] for name in sorted(values) if values[name] != parameters[name]}
     pairs = [f"{name}={str(value).lower()}" for name, value in changes.items()]
     return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **changes}) if pairs else game
@@ -345,7 +336,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 def is_continuous(name: str) -> bool:
     """Return whether an environment takes continuous actions; False if it cannot be made."""
     base_name = name.partition(",")[0]
-    if base_name in GAMES or base_name in declared():
+    if base_name in GAMES or base_name in declared_games():
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
@@ -358,10 +349,10 @@ def is_continuous(name: str) -> bool:
 
 def games_with(parameter: str) -> list[str]:
     """Return the names of the environments that have this parameter."""
-    return [game.name for game in (*_TABLE, *map(resolve, declared())) if parameter in game.in_use()]
+    return [game.name for game in (*_TABLE, *map(resolve, declared_games())) if parameter in game.parameter_values()]
 
 
-def register_ours() -> None:
+def register_environments() -> None:
     """Register the tensor programs of the table, and the environments of `understudy`, with Gymnasium."""
     from gymnasium.envs.registration import register, registry
 
@@ -388,44 +379,51 @@ def _ids() -> dict[str, str]:
     """Return the Gymnasium ids that can be made, with the module that defines each."""
     from gymnasium.envs.registration import registry
 
-    register_ours()
-    # Retired ids are still registered, but their entry points raise.
-    points = {name: spec.entry_point for name, spec in registry.items()}
-    points = {name: point for name, point in points.items() if not getattr(point, "__name__", "").startswith("_raise_")}
-    return {name: getattr(point, "__module__", str(point).partition(":")[0]) for name, point in points.items()}
+    register_environments()
+    modules = {}
+    for name, spec in registry.items():
+        entry_point = spec.entry_point  # a function or class, or its name ``module:name``
+        # Retired ids are still registered, but their entry points raise.
+        if not getattr(entry_point, "__name__", "").startswith("_raise_"):
+            modules[name] = getattr(entry_point, "__module__", str(entry_point).partition(":")[0])
+    return modules
 
 
 def _registered(env_id: str) -> str | None:
-    """Return the registered id for ``env_id``: the id if it can be made, else its newest version; None if there is
-    no newer one."""
+    """Return the registered id for ``env_id``, with its spelling corrected: the id if it can be made, else its newest
+    version; None if there is no newer one."""
     ids = _ids()
     env_id = match_spelling(env_id, ids)
     id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
     if id_match is None or env_id in ids:
         return env_id if id_match else None
-    matches = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
-    base = match_spelling(id_match[1], {match[1] for match in matches})
-    newest = max((int(match[2]) for match in matches if match[1] == base), default=-1)
-    return f"{base}-v{newest}" if int(id_match[2] or -1) < newest else None
+    versioned_ids = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
+    base_id = match_spelling(id_match[1], {match[1] for match in versioned_ids})
+    newest = max((int(match[2]) for match in versioned_ids if match[1] == base_id), default=-1)
+    return f"{base_id}-v{newest}" if int(id_match[2] or -1) < newest else None
 
 
 def _unknown(name: str) -> SettingError:
-    ids, (module, _, env_id) = _ids(), name.rpartition(":")
+    """Return the error about a name that no environment has, with the nearest name or with advice: to import the
+    module of an id such as ``namespace/Env-v0``, or, if the name is a module, an id that it registers."""
+    modules_by_id, (module, _, env_id) = _ids(), name.rpartition(":")
+    namespace, slash, _ = env_id.partition("/")
+    if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in modules_by_id):
+        line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
+        return SettingError(f"{line}; give --import and the one that does", "gamename")
     # Look among ids of this package only, without its name, which would make all of its ids look similar.
-    package = module.partition(".")[0]
-    own_ids = [gym_id for gym_id, home in ids.items() if home.partition(".")[0] == (package or name)]
-    if not module and "/" in env_id and not any(gym_id.startswith(env_id.partition("/")[0] + "/") for gym_id in ids):
-        line = f"no module that was imported registers ids of {env_id.partition('/')[0]}"
-        return SettingError(
-            f"gamename is {format_value(name)}: {line}; give --import and the one that does", "gamename"
-        )
-    close = closest(env_id, own_ids if module else ())
-    suggestion = f"{module}:{close}" if close else closest(env_id, [*GAMES, *declared(), *ids])
+    package = module.partition(".")[0] or name
+    package_ids = [gym_id for gym_id, home in modules_by_id.items() if home.partition(".")[0] == package]
+    closest_id = closest(env_id, package_ids if module else ())
+    suggestion = (
+        f"{module}:{closest_id}" if closest_id else closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
+    )
     if not module and not suggestion and name.isidentifier() and importlib.util.find_spec(name):
-        line = f"that is a module; allowed: an id that it registers, as {name}:{own_ids[0] if own_ids else 'MyEnv-v0'}"
+        example = package_ids[0] if package_ids else "MyEnv-v0"
+        line = f"that is a module; allowed: an id that it registers, as {name}:{example}"
         return SettingError(f"gamename is {format_value(name)}: {line}", "gamename")
     hint = f"; did you mean '{suggestion}'? Allowed:" if suggestion else "; allowed:"
-    listed = ", ".join([*(game.name for game in _TABLE), *declared()])
+    listed = ", ".join([*(game.name for game in _TABLE), *declared_games()])
     return SettingError(f"gamename is {format_value(name)}{hint} {listed}, or any Gymnasium id", "gamename")
 
 

@@ -15,7 +15,7 @@ from envs.seeded import uniform
 from models.spaces import Continuous
 from models.streams import Streams
 
-_SECONDS, _FASTEST, _TORQUE = 0.05, 8.0, 2.0
+_SECONDS, _MAX_SPEED, _TORQUE = 0.05, 8.0, 2.0
 _WEIGHT, _INERTIA = 15.0, 3.0  # 3 g / 2 l, and 3 / m l^2
 _START = torch.tensor([math.pi, 1.0], dtype=torch.float64)
 
@@ -33,8 +33,9 @@ class Pendulum(RepeatedDynamics):
         return (uniform(seeds, 2) * 2 - 1) * _START.to(seeds.device)
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        numbers = (streams.uniform(count, 2).double() * 2 - 1) * torch.tensor([math.pi, _FASTEST], dtype=torch.float64)
-        return self.observe_state(numbers)
+        """Return observations of states with angles and speeds uniform over their ranges."""
+        states = (streams.uniform(count, 2).double() * 2 - 1) * torch.tensor([math.pi, _MAX_SPEED], dtype=torch.float64)
+        return self.observe_state(states)
 
     def observe_state(self, state: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)
@@ -43,10 +44,10 @@ class Pendulum(RepeatedDynamics):
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
-        off = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+        wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
         # The torque's terms are float32, as in Gymnasium, until they are added to the others.
-        cost = off * off + speed * speed * 0.1 + torque * torque * 0.001
+        cost = wrapped_angle * wrapped_angle + speed * speed * 0.1 + torque * torque * 0.001
         speed = speed + (angle.sin() * _WEIGHT + torque * _INERTIA) * _SECONDS
-        speed = speed.clamp(-_FASTEST, _FASTEST)
+        speed = speed.clamp(-_MAX_SPEED, _MAX_SPEED)
         state = torch.stack((angle + speed * _SECONDS, speed), -1)
         return state, -cost, torch.zeros_like(cost, dtype=torch.bool)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class ByHand:
+class HandmadePotential:
     """A handmade potential. ``potential`` maps states ``[..., S]`` to ``[...]``, in units of reward. ``low`` and
     ``high`` bound the states of interest; a map has a number of ``cells`` instead."""
 
@@ -27,11 +27,13 @@ class ByHand:
         return low + (high - low) * torch.rand(count, len(low), generator=torch.Generator().manual_seed(0))
 
 
-def _way_home(obs: Tensor) -> Tensor:
-    """Return minus the number of moves to the goal of Cliff (4 x 12 cells) along the row above the cliff."""
+def _negative_distance(obs: Tensor) -> Tensor:
+    """Return minus the number of moves to the goal of Cliff (4 x 12 cells) along the row above the cliff, from one-hot
+    cells ``[..., 48]``."""
     cell = obs.argmax(-1)
     row, column = cell // 12, cell % 12
-    manhattan_distance = 3 - row + 11 - column
+    manhattan_distance = (3 - row) + (11 - column)  # the goal is the bottom right cell
+    # From the start and the cliff, in the bottom row, one move leads up and one down again.
     moves = torch.where((row == 3) & (column < 11), manhattan_distance + 2, manhattan_distance)
     return -moves.float()
 
@@ -54,11 +56,11 @@ def _upright(obs: Tensor) -> Tensor:
     return 10 * cos - 0.1 * speed**2
 
 
-_BALANCE = ByHand(_balance, (-2.4, -2, -0.21, -2), (2.4, 2, 0.21, 2))
-HAND: dict[str, ByHand] = {
-    "cliff": ByHand(_way_home, cells=48),
+_BALANCE = HandmadePotential(_balance, (-2.4, -2, -0.21, -2), (2.4, 2, 0.21, 2))
+HAND: dict[str, HandmadePotential] = {
+    "cliff": HandmadePotential(_negative_distance, cells=48),
     "cartpole": _BALANCE,
     "cartpole-200": _BALANCE,
-    "mountaincar-continuous": ByHand(_energy, (-1.2, -0.07), (0.6, 0.07)),
-    "pendulum": ByHand(_upright, (-1, -1, -8), (1, 1, 8)),
+    "mountaincar-continuous": HandmadePotential(_energy, (-1.2, -0.07), (0.6, 0.07)),
+    "pendulum": HandmadePotential(_upright, (-1, -1, -8), (1, 1, 8)),
 }

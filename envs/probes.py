@@ -35,8 +35,8 @@ class Probe:
     """One probe environment.
 
     ``length`` is the number of steps. ``shows`` selects the observation: ``sign`` (-1 or 1, from the seed), ``age``
-    (the number of the step, from 0) or ``zero``. ``reward(obs, right, age)`` and ``value(obs, discount)`` are
-    elementwise over ``[M, E]``; ``right`` is the action's score, at most 1. ``value`` is the true expected discounted
+    (the number of the step, from 0) or ``zero``. ``reward(obs, score, age)`` and ``value(obs, discount)`` are
+    elementwise over ``[M, E]``; ``score`` is the action's score, at most 1. ``value`` is the true expected discounted
     return from an observation under the best policy, without regard to truncation. ``best_return`` and
     ``random_return`` are mean returns of the best and of the uniformly random policy.
     """
@@ -58,14 +58,14 @@ def _constant_one(obs: Tensor, *_: Any) -> Tensor:
 def _scored(length: int, shows: str, continuous: bool) -> Probe:
     """Return a probe that pays the score of the action at every step. It truncates if it is longer than one step, else
     it terminates."""
-    endless = length > 1
+    truncates = length > 1
     # Mean of 1 - (a - 0.5)^2 for a uniform in [-1, 1]: 1 - (1/3 + 1/4).
     random_return = length * (5 / 12 if continuous else 0.5)
 
     def value(obs: Tensor, discount: float) -> Tensor:
-        return torch.ones_like(obs) / (1 - discount if endless else 1.0)
+        return torch.ones_like(obs) / (1 - discount if truncates else 1.0)
 
-    return Probe(length, shows, lambda obs, right, age: right, value, length, random_return, endless, continuous)
+    return Probe(length, shows, lambda obs, score, age: score, value, length, random_return, truncates, continuous)
 
 
 PROBES: dict[str, Probe] = {
@@ -90,6 +90,7 @@ class ProbeDynamics(Dynamics):
         self.spaces = Spaces((1,), actions, torch.float32, self.probe.length, GAMES[name].max_return)
 
     def initial(self, seeds: Tensor) -> Tensor:
+        """Return states with the sign of the seed's hash and age 0."""
         return torch.stack((sign(seeds), torch.zeros(seeds.shape)), -1)
 
     def observe(self, state: Tensor) -> Tensor:
@@ -97,15 +98,17 @@ class ProbeDynamics(Dynamics):
         return obs_by_kind[self.probe.shows].clone()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        side, age = state.unbind(-1)
-        right = side if self.probe.shows == "sign" else torch.ones_like(side)
+        """Compute the score of the actions, and from it the reward; end the episode after ``length`` steps."""
+        seed_sign, age = state.unbind(-1)
+        # The right action is the upper one, or has the sign in the observation.
+        direction = seed_sign if self.probe.shows == "sign" else torch.ones_like(seed_sign)
         if self.probe.continuous:
-            score = 1 - (actions[..., 0] - TARGET * right).square()
+            score = 1 - (actions[..., 0] - TARGET * direction).square()
         else:
-            score = (actions == (right > 0)).float()
+            score = (actions == (direction > 0)).float()
         reward = self.probe.reward(self.observe(state)[..., 0], score, age)
         terminated = (age + 1 >= self.probe.length) & (not self.probe.truncates)
-        return torch.stack((side, age + 1), -1), reward, terminated, None
+        return torch.stack((seed_sign, age + 1), -1), reward, terminated, None
 
 
 class ProbeEnvironment(TensorEnvironment):

@@ -10,10 +10,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from envs.gridworld import MOVES, OWN, POSITION, OpenGrid, clipped_moves
+from envs.gridworld import EXTRA, MOVES, POSITION, OpenGrid, clipped_moves
 from envs.seeded import uniform, uniform_at
 
-_START, _PLAYER, _GOAL, _DRAWS = range(4)  # columns of `uniform`
+_START, _PLAYER, _GOAL, _NUM_DRAWS = range(4)  # columns of `uniform`, and their number
 _WALL_SEEN, _OPEN_SEEN = 2, 3  # channels of the observation, after player and goal
 _VISITED = 8  # more than all neighbours of a cell
 
@@ -36,24 +36,27 @@ class ProcMaze(OpenGrid):
         return 0.1 / ((grid_size + 1) * -(-grid_size // 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        flat = seeds.flatten().to(torch.int64)
-        draws = uniform(flat, _DRAWS)
-        is_open = mazes(flat, self.grid_size)
-        # A place's rank is its index among the open cells.
-        ordinal = is_open.cumsum(1)
-        rank = (draws[:, [_PLAYER, _GOAL]] * ordinal[:, -1:]).long()
-        places = (ordinal[:, None] <= rank[..., None]).sum(-1)
-        state = torch.cat((flat[:, None], torch.zeros_like(flat)[:, None], places, is_open), 1)
+        """Return states with a new maze each, and player and goal in open cells."""
+        flat_seeds = seeds.flatten().to(torch.int64)
+        random_numbers = uniform(flat_seeds, _NUM_DRAWS)
+        is_open = mazes(flat_seeds, self.grid_size)
+        # Sample the rank of each place, which is its index among the open cells.
+        num_open_up_to = is_open.cumsum(1)
+        num_open = num_open_up_to[:, -1:]
+        ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()
+        places = (num_open_up_to[:, None] <= ranks[..., None]).sum(-1)
+        state = torch.cat((flat_seeds[:, None], torch.zeros_like(flat_seeds)[:, None], places, is_open), 1)
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        is_open = state[..., OWN:]
+        """Return observations ``[..., grid_size ** 2 * 4]``: for each cell player, goal, wall, open."""
+        is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
         obs[..., _WALL_SEEN], obs[..., _OPEN_SEEN] = 1 - is_open, is_open
-        return obs.flatten(-2).scatter_(-1, state[..., POSITION:OWN] * self.channels + self.player_and_goal, 1.0)
+        return obs.flatten(-2).scatter_(-1, state[..., POSITION:EXTRA] * self.channels + self.player_and_goal, 1.0)
 
     def ground(self, state: Tensor) -> str:
-        return "".join("." if is_open else "#" for is_open in state[OWN:].tolist())
+        return "".join("." if is_open else "#" for is_open in state[EXTRA:].tolist())
 
     def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
         return torch.where(extra_columns.gather(-1, cell) == 1, cell, position)
@@ -65,24 +68,25 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     The search begins at a uniform cell. It opens a uniformly chosen neighbour that is closed and has exactly one open
     neighbour. If there is none, it backtracks, and it ends when it is back at the start.
     """
-    neighbours, adds = _neighbours(grid_size)
-    cells = grid_size * grid_size
-    nowhere, n = cells, len(seeds)
+    neighbours, increments = _neighbours(grid_size)
+    cells = nowhere = grid_size * grid_size
+    num_mazes = len(seeds)
     cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
     # The number of each cell's open neighbours, plus _VISITED for an open cell. The cell nowhere is never expandable.
-    count = adds[cell[:, 0]]
+    count = increments[cell[:, 0]]
     count[:, nowhere] = _VISITED
     # The stack of the search is the path back to the start, so predecessors of cells describe it completely.
-    predecessor = torch.full((n, cells + 1), nowhere)
+    predecessor = torch.full((num_mazes, cells + 1), nowhere)
     # Every cell except the start is entered and left at most once, which bounds the steps. A finished maze remains at
-    # nowhere until the others finish. Columns below 0 are for the maze, columns from 0 on for events.
-    for draw in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
-        around = neighbours.index_select(0, cell[:, 0])
-        expandable = (count.gather(1, around[:, :4]) == 1).cumsum(1)
-        choice = (draw * expandable[:, -1]).long()[:, None]
-        # Past the last neighbour, which is nowhere, if none is expandable.
-        next_cell = around.gather(1, (expandable <= choice).sum(1, keepdim=True))
-        count += adds.index_select(0, next_cell[:, 0])
+    # nowhere until the others finish. Random columns below 0 are for the maze, columns from 0 on for events.
+    for random_numbers in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
+        neighbours_of_cell = neighbours.index_select(0, cell[:, 0])
+        num_expandable_up_to = (count.gather(1, neighbours_of_cell[:, :4]) == 1).cumsum(1)
+        choice = (random_numbers * num_expandable_up_to[:, -1]).long()[:, None]
+        # If none is expandable, the index is past the four neighbours, and the cell is nowhere.
+        index = (num_expandable_up_to <= choice).sum(1, keepdim=True)
+        next_cell = neighbours_of_cell.gather(1, index)
+        count += increments.index_select(0, next_cell[:, 0])
         predecessor.scatter_(1, next_cell, cell)
         cell = torch.where(next_cell == nowhere, predecessor.gather(1, cell), next_cell)
         if (cell == nowhere).all():
@@ -101,9 +105,9 @@ def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
     # A move that the border stops leads to the cell itself.
     moves = clipped_moves(grid_size)[:, 1:]
     neighbours[:cells, :4] = torch.where(moves == cell_indices[:, None], nowhere, moves)
-    adds = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)
-    adds.scatter_(1, neighbours, 1)
-    adds[cell_indices, cell_indices] = _VISITED
-    adds[:, nowhere] = 0
-    adds[nowhere] = 0
-    return neighbours, adds
+    increments = torch.zeros(cells + 1, cells + 1, dtype=torch.uint8)
+    increments.scatter_(1, neighbours, 1)
+    increments[cell_indices, cell_indices] = _VISITED
+    increments[:, nowhere] = 0
+    increments[nowhere] = 0
+    return neighbours, increments

@@ -41,6 +41,7 @@ def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> 
 
 
 def _check_numbers(space: Box, obs: Any, name: str) -> None:
+    """Raise `Broken` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent."""
     try:
         numbers = np.asarray(obs)
     except Exception:  # lists of unequal lengths, or an object whose conversion fails
@@ -50,26 +51,23 @@ def _check_numbers(space: Box, obs: Any, name: str) -> None:
         raise Broken(f"{name} is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
-            lost = numbers.astype(space.dtype) != numbers
-        if lost.any():
-            raise Broken(f"{name} holds {numbers[lost].flat[0]}; expected numbers of {space.dtype}")
+            changed = numbers.astype(space.dtype) != numbers
+        if changed.any():
+            raise Broken(f"{name} holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
 
 
-def number(result: Any, name: str = "reward") -> Any:
+def as_number(result: Any, name: str = "reward") -> Any:
     """Return ``result`` or, if it is an array of one number, this number. Raises `Broken` for anything else, such as
     text, None or complex numbers."""
-    if (
-        type(result) is np.float64
-        or not isinstance(result, np.ndarray | np.generic)
-        and hasattr(type(result), "__float__")
-    ):
+    of_numpy = isinstance(result, np.ndarray | np.generic)
+    if type(result) is np.float64 or (not of_numpy and hasattr(type(result), "__float__")):
         return result
-    if isinstance(result, np.ndarray | np.generic) and result.size == 1 and result.dtype.kind in "biuf":
+    if of_numpy and result.size == 1 and result.dtype.kind in "biuf":
         return result.item()
     raise Broken(f"{name} is {_describe_value(result)}; expected a number")
 
 
-def flag(result: Any, name: str) -> bool:
+def as_bool(result: Any, name: str) -> bool:
     """Return ``result`` as a bool. It may be a bool, 0 or 1, alone or as the only number of an array; otherwise raises
     `Broken`."""
     if result is True or type(result) is np.bool_:
@@ -88,28 +86,30 @@ def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
 
 
 def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) -> None:
-    if lacking := [name for name in names if name not in mapping]:
-        raise Broken(f"{label} lacks {', '.join(map(repr, lacking))}; expected {', '.join(map(repr, names))}")
+    if missing := [name for name in names if name not in mapping]:
+        raise Broken(f"{label} lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
 
 
-def reason(error: BaseException, call: str) -> str:
+def error_reason(error: BaseException, call: str) -> str:
     """Return one line about an error that ``call`` (step, reset, ...) of an environment raised. Raises
     KeyboardInterrupt and StopNow again."""
     if isinstance(error, KeyboardInterrupt | StopNow):
         raise error
     if isinstance(error, Broken | UserError):
         return str(error)
-    text, (*_, (frame, _)) = f"{type(error).__name__}: {first_line(error)}", traceback.walk_tb(error.__traceback__)
-    in_adapter = frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
+    text = f"{type(error).__name__}: {first_line(error)}"
+    *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
+    in_adapter = innermost_frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
     if call in _CALLS and "unpack" in text and in_adapter:
         return f"{call} did not give {_CALLS[call]} ({text})"
     return text
 
 
-def problem(env: gym.Env, screen: Box | None) -> str | None:
+def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
     """Return the reason why agents cannot use an environment's spaces or time limit; None if they can. Agents observe
     images of the space ``screen`` or, if it is None, flattened observations."""
-    obs_space, action_space, limit = env.observation_space, env.action_space, env.spec and env.spec.max_episode_steps
+    obs_space, action_space = env.observation_space, env.action_space
+    limit = None if env.spec is None else env.spec.max_episode_steps
     try:
         count = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
@@ -127,6 +127,7 @@ def problem(env: gym.Env, screen: Box | None) -> str | None:
 
 
 def _playable(space: Any) -> bool:
+    """Return whether agents can choose actions of ``space``: discrete, or vectors with finite bounds."""
     if isinstance(space, gym.spaces.Discrete):
         return 1 <= space.n <= LARGEST
     if not isinstance(space, Box) or space.dtype.kind != "f" or not 1 <= space.low.size <= LARGEST:
@@ -142,6 +143,7 @@ def describe(space: Any) -> str:
 
 
 def _describe_value(value: Any) -> str:
+    """Return a value in words: dtype and shape of an array, a plain value itself, otherwise its type."""
     if isinstance(value, np.ndarray | np.generic):
         return f"an array of {value.dtype} {list(value.shape)}" if value.ndim else format_value(value.item())
     plain = value is None or isinstance(value, bool | int | float | complex | str | bytes)

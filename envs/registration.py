@@ -5,6 +5,6 @@ only a checkout of the project does.
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array", max_episode_steps=100)
 """
 
-from envs.names import register_ours
+from envs.names import register_environments
 
-register_ours()
+register_environments()

@@ -17,7 +17,7 @@ class RepeatedDynamics(Dynamics):
     `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit does the same. Raises SettingError.
     """
 
-    observed: int  # O
+    observed: int  # number of numbers in an observation
     actions: Discrete | Continuous
     max_return: float | None = None
 
@@ -27,9 +27,10 @@ class RepeatedDynamics(Dynamics):
         RepeatParameters(action_repeat)
         limit = max_episode_steps
         self.repeat = action_repeat
+        # Number of repetitions after which an episode ends within a step; None if that never happens.
         self._last = limit if limit is not None and limit % action_repeat else None
-        decisions = None if limit is None else -(-limit // action_repeat)
-        self.spaces = Spaces((self.observed,), self.actions, torch.float32, decisions, self.max_return)
+        step_limit = None if limit is None else -(-limit // action_repeat)  # rounded up
+        self.spaces = Spaces((self.observed,), self.actions, torch.float32, step_limit, self.max_return)
 
     def first(self, seeds: Tensor) -> Tensor:
         """Return initial states without the column of repetitions."""
@@ -52,18 +53,19 @@ class RepeatedDynamics(Dynamics):
         return self.observe_state(state if self._last is None else state[..., :-1])
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
         if self.repeat == 1:
             state, reward, terminated = self.single_step(state, actions)
             return state, reward.float(), terminated, None
-        last, full_state = self._last, state
-        if last is not None:
+        limit, full_state = self._last, state
+        if limit is not None:
             state = full_state[..., :-1]
         state, total, terminated = self.single_step(state, actions)
-        for count in range(1, self.repeat):
-            going = ~terminated if last is None else ~terminated & (full_state[..., -1] + count < last)
+        for repetitions in range(1, self.repeat):
+            continues = ~terminated if limit is None else ~terminated & (full_state[..., -1] + repetitions < limit)
             next_state, reward, ends = self.single_step(state, actions)
-            state = torch.where(going[..., None], next_state, state)
-            total, terminated = total + torch.where(going, reward, 0.0), terminated | (going & ends)
-        if last is not None:
+            state = torch.where(continues[..., None], next_state, state)
+            total, terminated = total + torch.where(continues, reward, 0.0), terminated | (continues & ends)
+        if limit is not None:
             state = torch.cat((state, full_state[..., -1:] + self.repeat), -1)
         return state, total.float(), terminated, None

@@ -57,6 +57,7 @@ class RewardedEnvironment:
         return self.real.state
 
     def _remember_obs(self, obs: Tensor) -> Tensor:
+        """Store ``obs`` and its potential for the next step, and return it."""
         self._obs = obs
         if self.mode.potential and not self.mode.info:
             self._potential = self.phi(obs)
@@ -72,17 +73,17 @@ class RewardedEnvironment:
         return self._remember_obs(self.real.reset_prepared(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
+        """See `envs.base.Environment.step`. The reward is the learned one."""
         step, mode = self.real.step(actions, active), self.mode
-        masked_potential = next_potential = self.phi(step.obs, step.info)
-        potential: Tensor | float | None = self._potential
+        potential, next_potential = self._potential, self.phi(step.obs, step.info)
         if mode.potential and mode.info:
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)
-        if self.zero_at_end:
-            masked_potential = masked_potential.masked_fill(step.terminated, 0.0)
         self._obs, self._potential = step.obs, next_potential
-        real = step.reward if self.weight == 1 else step.reward * self.weight
-        reward = shaped(mode, real, potential, masked_potential, self.discounts)
+        if self.zero_at_end:
+            next_potential = next_potential.masked_fill(step.terminated, 0.0)
+        real_reward = step.reward if self.weight == 1 else step.reward * self.weight
+        reward = shaped(mode, real_reward, potential, next_potential, self.discounts)
         return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
 
     def select(self, members: Tensor) -> "RewardedEnvironment | None":
@@ -111,7 +112,8 @@ class RewardedEnvironment:
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return transitions of the real environment: next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]``
     bool. A map of cells gives all of its transitions, other environments 4,096 steps of random play."""
-    if isinstance(dynamics := make_dynamics(game), CellTable):
+    dynamics = make_dynamics(game)
+    if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
     envs = 64
     real = make_environment(game, 1, envs)
@@ -127,12 +129,12 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     return obs, reward, terminated
 
 
-def ends(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
+def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
     """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
     it pays more than ``steps`` further steps with the mean reward of other transitions."""
     threshold = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
-    good = torch.where(reward > threshold, _GOOD, -_GOOD)
-    return torch.where(terminated, good, 0.0)
+    values = torch.where(reward > threshold, _GOOD, -_GOOD)
+    return torch.where(terminated, values, 0.0)
 
 
 class Stages(StagesDefaults):
@@ -144,33 +146,30 @@ class Stages(StagesDefaults):
         self.spaces = real.spaces
         real.close()
         if self.spaces.is_image:
-            raise SettingError(
-                f"gamename is {game!r}, which shows images; RN takes vectors of observations", "gamename"
-            )
+            line = f"gamename is {game!r}, which shows images; RN takes vectors of observations"
+            raise SettingError(line, "gamename")
         self.parameters = Networks(config, self.spaces)
-        kind, base, mode = config.rn_init, game.partition(",")[0], self.parameters.mode
-        if kind != "torch" and (mode.info or not mode.state):
-            line = (
-                f"rn_init is {kind!r}, but mode is {config.mode}, where phi is not of the state alone; allowed: torch"
-            )
-            raise SettingError(line, "rn_init")
-        if kind == "hand" and base not in HAND:
+        init, base_name, mode = config.rn_init, game.partition(",")[0], self.parameters.mode
+        if init != "torch" and (mode.info or not mode.state):
+            line = f"rn_init is {init!r}, but mode is {config.mode}, where phi is not of the state alone"
+            raise SettingError(f"{line}; allowed: torch", "rn_init")
+        if init == "hand" and base_name not in HAND:
             names = ", ".join(HAND)
-            line = f"rn_init is 'hand', but for {base} no potential is made by hand (only for {names})"
+            line = f"rn_init is 'hand', but for {base_name} no potential is made by hand (only for {names})"
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]`` as ``rn_init`` says."""
-        flat, kind = self.parameters.initial(streams), self.config.rn_init
-        if kind == "torch":
+        flat, init = self.parameters.initial(streams), self.config.rn_init
+        if init == "torch":
             return flat
-        if kind == "hand":
-            base = self.game.partition(",")[0]
-            states = HAND[base].states(_SAMPLES)
-            targets = HAND[base].potential(states)
+        if init == "hand":
+            handmade = HAND[self.game.partition(",")[0]]
+            states = handmade.states(_SAMPLES)
+            targets = handmade.potential(states)
         else:
             states, reward, terminated = collect_transitions(self.game)
-            targets = reward if kind == "real" else ends(reward, terminated)
+            targets = reward if init == "real" else termination_values(reward, terminated)
         return self.parameters.fit(flat, states, targets)
 
     @torch.no_grad()
@@ -189,15 +188,16 @@ class Stages(StagesDefaults):
         Observations are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``. Modes that read the step's
         info need its numbers ``info [B, I]``.
         """
-        numbers = None if info is None else info[None]
+        info_batch = None if info is None else info[None]
         phi, mode = self.parameters.program(flat), self.parameters.mode
-        potential, next_potential = phi(obs[None], numbers), phi(next_obs[None], numbers)
+        potential, next_potential = phi(obs[None], info_batch), phi(next_obs[None], info_batch)
         if self.config.rn_terminal == "zero":
             next_potential = next_potential.masked_fill(terminated[None], 0.0)
         agent_reward: Tensor = shaped(mode, reward[None], potential, next_potential, discount)
         return agent_reward[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
+        """See `envs.make.Stages`. Training episodes have the time limit of tests."""
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
         phi, mode = self.parameters.program(flat.to(device)), self.parameters.mode

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, seed_hash
 
-_FEW = 1 << 10  # number of seeds below which NumPy takes half of torch's time
+_NUMPY_BELOW = 1 << 10  # number of seeds below which NumPy takes half of torch's time
 
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
@@ -52,22 +52,25 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     Hashing a number takes about 40 times as long as comparing two. Seeds on other devices than the CPU are not
     compared."""
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
+        return draw(seeds)  # also for a subclass of Tensor
+    first_block = seeds[(0,) * (seeds.dim() - 2)]  # [M, E]
+    keys = first_block[:, 0].tolist()  # one seed per member, compared first
+    first_index: dict[int, int] = {}  # seed -> the first member with it
+    for index, key in enumerate(keys):
+        first_index.setdefault(key, index)
+    if len(first_index) == len(keys):
         return draw(seeds)
-    keys = seeds.select(-1, 0).flatten(0, -2)[0].tolist() if seeds.dim() > 2 else seeds[:, 0].tolist()
-    firsts: dict[int, int] = {}
-    for place, key in enumerate(keys):
-        firsts.setdefault(key, place)
-    if len(firsts) == len(keys):
-        return draw(seeds)
-    numbers = {key: number for number, key in enumerate(firsts)}
-    inverse, unique_seeds = torch.tensor([numbers[key] for key in keys]), seeds[..., list(firsts.values()), :]
+    unique_index = {key: index for index, key in enumerate(first_index)}
+    inverse = torch.tensor([unique_index[key] for key in keys])
+    unique_seeds = seeds[..., list(first_index.values()), :]
     if not torch.equal(unique_seeds.index_select(-2, inverse), seeds):
         return draw(seeds)
-    return draw(unique_seeds).index_select(-3, inverse)
+    return draw(unique_seeds).index_select(-3, inverse)  # [..., M, E, n]
 
 
 def _unit(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
+    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast (`understudy.hashing.bits`)."""
     seeds = seeds.to(torch.int64)
-    if type(seeds) is Tensor and seeds.device.type == "cpu" and seeds.dim() and seeds.numel() < _FEW:
+    if type(seeds) is Tensor and seeds.device.type == "cpu" and seeds.dim() and seeds.numel() < _NUMPY_BELOW:
         return torch.from_numpy(bits(seeds.numpy(), columns.numpy(), use) * UNIT)
     return bits(seeds, columns, use).to(torch.float64).mul_(UNIT)

@@ -1,6 +1,7 @@
 """A population of synthetic environments as one environment. Each member has separate networks."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -23,8 +24,8 @@ from models.streams import Streams, lockstep_streams
 from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
-_SEEN = 2048  # least number of observations that scale a target's inputs
-_LESSON = 300, 1e-2  # number of updates and learning rate to train a target on pairs
+_MIN_SCALING_OBS = 2048  # least number of observations that scale a target's inputs
+_PAIRS_SCHEDULE = 300, 1e-2  # number of updates and learning rate to train a target on pairs
 
 Starts = Callable[[Tensor], Tensor]
 """Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
@@ -35,7 +36,7 @@ class SyntheticDynamics(Dynamics):
     one-hot observations (`models.spaces.Spaces.one_hot`), it is one-hot too, with the 1 at the state's largest number,
     as in the published code.
 
-    Initial states are the real environment's (``prepare_resets``), outputs of the learned initial-state network for
+    Initial states are the real environment's (``starts``), outputs of the learned initial-state network for
     normal noise hashed from the seed, or rows of a table. Episodes terminate if the output of the done network is above
     0.5. With ``raw_done`` the discount of an MDP is 1 - d for this raw output d, as in the published replay buffer.
     Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states may grow without bound and become
@@ -45,29 +46,32 @@ class SyntheticDynamics(Dynamics):
         self.program, self.starts = program, starts
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
-        limit = 1 if self.bandit else config.max_steps or spaces.max_episode_steps
+        limit = 1 if self.bandit else (config.max_steps or spaces.max_episode_steps)
         self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False)
 
     def initial(self, seeds: Tensor) -> Tensor:
+        """Return initial states: rows of the table, the real environment's, or learned ones."""
         latent = self.program.networks.latent
         if self.program.networks.rows:
             return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
         if not latent:
             return self.starts(seeds)
-        by_member = seeds.movedim(-2, 0).flatten(1)  # [M, blocks * E]
-        states = self.program.first_states(seeded.normal(by_member, latent).float())
-        shape = (seeds.shape[-2], *seeds.shape[:-2], seeds.shape[-1], states.shape[-1])
-        return states.reshape(shape).movedim(0, -3)
+        # The network takes [M, N, latent], so all leading axes and the environments become one axis.
+        by_member = seeds.movedim(-2, 0)  # [M, ..., E]
+        states = self.program.first_states(seeded.normal(by_member.flatten(1), latent).float())
+        return states.reshape(*by_member.shape, -1).movedim(0, -3)
 
     def observe(self, state: Tensor) -> Tensor:
+        """Return the state or, if observations are one-hot, the one-hot index of its largest number."""
         if not self.spaces.one_hot:
             return state
         return torch.zeros_like(state).scatter_(-1, state.argmax(-1, keepdim=True), 1.0)
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Take a step of the networks. With ``raw_done``, an MDP's discount is 1 minus the done network's output."""
         out = self.program.step(state, actions)
-        ends = out.done > ENDS_ABOVE
-        return out.next_state, out.reward, ends, 1 - out.done if self.raw_done and not self.bandit else None
+        discount = 1 - out.done if self.raw_done and not self.bandit else None
+        return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
 
     def select(self, members: Tensor) -> Self:
         return type(self)(self.program.select(members), self.spaces, self.starts)
@@ -87,8 +91,9 @@ class Stages:
         real.close()
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``, one row per random stream. Raises SettingError as `check_start`
-        does."""
+        """Return initial parameters ``[M, D]``, one row per random stream. If the range of observations is known, a
+        table of initial states and the scale of a target's inputs are from observations spread over this range. Raises
+        SettingError as `check_start` does."""
         networks = self.parameters
         flat = networks.initial(streams)
         if not (networks.rows or networks.has_target):
@@ -100,7 +105,7 @@ class Stages:
     @property
     def num_scaling_obs(self) -> int:
         """Number of observations that scale a target's inputs. The first ones are the table of initial states."""
-        return max(self.parameters.rows, _SEEN)
+        return max(self.parameters.rows, _MIN_SCALING_OBS)
 
     @functools.cached_property
     def unbounded(self) -> bool:
@@ -114,6 +119,7 @@ class Stages:
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def idle(self) -> dict[str, str]:
+        """See `envs.make.Stages`. These two settings have an effect only if the range of observations is unknown."""
         reason = "all that it can show is known, and in the table"
         return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), reason)
 
@@ -121,7 +127,7 @@ class Stages:
         """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
         unknown; if initial states are searched (``pairs``), only with ``scaled``."""
         networks = self.parameters
-        if not (self.unbounded and networks.has_target) or networks.config.pairs and not scaled:
+        if not (self.unbounded and networks.has_target) or (networks.config.pairs and not scaled):
             return flat
         target = networks.target(flat[None])
         states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
@@ -138,40 +144,33 @@ class Stages:
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `taught` trains the
-        targets, all from the same initial weights."""
-        networks = self.parameters
+        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `trained_on_pairs`
+        trains the targets, all from the same initial weights."""
+        networks, leading_shape = self.parameters, searched.shape[:-1]
         if networks.config.pairs is None:
-            return torch.cat([searched, template[networks.searched :].expand(*searched.shape[:-1], -1)], -1)
-        rows = searched.reshape(-1, searched.shape[-1])
-        return self.trained_on_pairs(rows, template, lockstep_streams([0] * len(rows), "first weights")).view(
-            *searched.shape[:-1], -1
-        )
+            return torch.cat([searched, template[networks.searched :].expand(*leading_shape, -1)], -1)
+        pairs = searched.reshape(-1, searched.shape[-1])
+        same_streams = lockstep_streams([0] * len(pairs), "first weights")
+        return self.trained_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def trained_on_pairs(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` for the pairs ``searched [M, K]``: the pairs' states are the tables, and targets
-        are trained on these pairs alone, from initial weights of each random stream. ``template [D]`` has the scale of
-        the states."""
-        networks, actions = self.parameters, self.spaces.actions
-        states, target_actions = searched.unflatten(1, (networks.rows, -1)).split(
-            [networks.state_size, networks.action_size], 2
-        )
-        if not isinstance(actions, Discrete):
+        """Return parameters ``[M, D]`` for the pairs ``searched [M, K]`` (`searched_part`): the pairs' states are the
+        tables, and targets are trained on these pairs alone, from initial weights of each random stream. ``template
+        [D]`` has the scale of the states."""
+        networks = self.parameters
+        pairs = searched.unflatten(1, (networks.rows, -1))  # [M, rows, S + A]
+        states, target_actions = pairs.split([networks.state_size, networks.action_size], 2)
+        if not isinstance(self.spaces.actions, Discrete):
             target_actions = target_actions.clamp(-1, 1)
-        flat = torch.cat(
-            [
-                networks.initial(streams)[:, : networks.searched],
-                template[networks.searched :].expand(len(searched), -1),
-            ],
-            1,
-        )
-        fixed, target = networks.fixed(flat), networks.split(flat)["target"]
+        initial_weights = networks.initial(streams)[:, : networks.searched]
+        flat = torch.cat([initial_weights, template[networks.searched :].expand(len(searched), -1)], 1)
+        fixed, target = networks.fixed(flat), networks.split(flat)["target"]  # views of `flat`
         fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
-        target.copy_(fit(networks.parts["target"], target, states, target_actions, _LESSON))
+        target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
         return flat
 
     @property
-    def _of_values(self) -> bool:
+    def _clones_values(self) -> bool:
         return self.parameters.config.clone_of == "values"
 
     def check_policy(self, source: str) -> bool:
@@ -180,12 +179,12 @@ class Stages:
         if not networks.rows:
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table"
             raise SettingError(line, "start_from")
-        if self._of_values and (networks.has_target or not discrete):
+        if self._clones_values and (networks.has_target or not discrete):
             raise SettingError("clone_of is 'values'; allowed: with reward_form free and discrete actions", "clone_of")
-        if not networks.has_target and not self._of_values:
+        if not networks.has_target and not self._clones_values:
             line = f"reward_form is 'free', but clone_of is {networks.config.clone_of!r}"
             raise SettingError(f"{line}; allowed: {', '.join(FORMS)}", "reward_form")
-        return self._of_values
+        return self._clones_values
 
     def cloned_from_policy(
         self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
@@ -193,30 +192,36 @@ class Stages:
         """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values. Initial
         states spread over the range of observations. If the range is unknown, they are from the policy's episodes."""
         networks, actions = self.parameters, self.spaces.actions
-        flat, values = networks.initial(streams), self._of_values
+        flat = networks.initial(streams)
         states = sample_observations(self.game, streams, self.num_scaling_obs)
         if states is None:
             states = get_obs(self.num_scaling_obs, networks.config.table_episodes)[None]
         flat = networks.fill_table(flat, states)
-        fixed, parts = networks.fixed(flat), networks.split(flat)
+        fixed, parts = networks.fixed(flat), networks.split(flat)  # views of `flat`
         obs = fixed["states.table"][0]
         outputs = policy(obs)
         if isinstance(actions, Discrete):
             one_hot_actions = torch.eye(actions.n)
-            targets = (outputs - outputs.mean()) / outputs.std() if values else one_hot_actions[outputs]
+            if self._clones_values:
+                targets = (outputs - outputs.mean()) / outputs.std()
+            else:
+                targets = one_hot_actions[outputs]
         else:
             low, high = torch.tensor(actions.low), torch.tensor(actions.high)
             targets = (2 * (outputs - low) / (high - low) - 1).clamp(-1, 1)
         if networks.has_target:
             name, inputs = "target", scale_states(obs[None], fixed)[0]
-        else:
-            pairs = one_hot_actions.repeat(len(obs), 1), obs.repeat_interleave(len(one_hot_actions), 0)
-            name, inputs, targets = "reward", torch.cat(pairs, 1), targets.flatten()[:, None]
+        else:  # one row per observation and action, the actions of an observation one after the other
+            name = "reward"
+            repeated_obs = obs.repeat_interleave(len(one_hot_actions), 0)
+            inputs = torch.cat([one_hot_actions.repeat(len(obs), 1), repeated_obs], 1)
+            targets = targets.flatten()[:, None]
         parts[name].copy_(fit(networks.parts[name], parts[name], inputs[None], targets[None]))
         return flat
 
     @functools.cached_property
-    def prepare_resets(self) -> Starts:
+    def starts(self) -> Starts:
+        """Initial observations of the real environment (`starts_of`)."""
         real = make_environment(self.game, 1, 8)
         starts = starts_of(real)
         real.close()
@@ -232,11 +237,12 @@ class Stages:
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.prepare_resets)
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.prepare_resets)
+        """See `envs.make.Stages`."""
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
 
 
@@ -246,10 +252,12 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
     real = make_environment(game, 1, 1)
     try:
         if isinstance(real, TensorEnvironment):
-            obs: Tensor | None = getattr(real.dynamics, "sample_observations", lambda *_: None)(streams, count)
-            return obs
+            return real.dynamics.sample_observations(streams, count)
         bounds = real.bounds() if isinstance(real, GymnasiumEnvironment) else None
-        return None if bounds is None else bounds[0] + (bounds[1] - bounds[0]) * streams.uniform(count, len(bounds[0]))
+        if bounds is None:
+            return None
+        low, high = bounds
+        return low + (high - low) * streams.uniform(count, len(low))
     finally:
         real.close()
 
@@ -263,7 +271,7 @@ def starts_of(environment: Environment, draws: int = 4096) -> Starts:
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))
     members, envs = environment.members, environment.envs
-    rounds = -(-draws // (members * envs))
-    seeds = torch.arange(rounds * members * envs).view(rounds, members, envs)
-    bank = torch.cat([environment.reset(round_).flatten(0, 1) for round_ in seeds])
-    return lambda seeds: bank[(seeded.uniform(seeds, 1)[..., 0] * len(bank)).long()]
+    num_resets = math.ceil(draws / (members * envs))
+    reset_seeds = torch.arange(num_resets * members * envs).view(num_resets, members, envs)
+    observations = torch.cat([environment.reset(seeds).flatten(0, 1) for seeds in reset_seeds])
+    return lambda seeds: observations[(seeded.uniform(seeds, 1)[..., 0] * len(observations)).long()]

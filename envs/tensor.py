@@ -54,11 +54,11 @@ class Dynamics(Protocol):
     def to(self, device: torch.device) -> Self:
         """Return a copy for ``device``: its `initial`, `observe` and `step` take tensors on the device and transfer no
         number to the host."""
-        twin = copy.copy(self)
+        duplicate = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(twin, name, value.to(device))
-        return twin
+                setattr(duplicate, name, value.to(device))
+        return duplicate
 
 
 class ChanceDynamics(Dynamics):
@@ -90,7 +90,8 @@ class ChanceDynamics(Dynamics):
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
-        return self.advance(state, actions, self.chance_at(seed, time) if self.chances else state[..., :0])
+        chance = self.chance_at(seed, time) if self.chances else state[..., :0]
+        return self.advance(state, actions, chance)
 
 
 class TensorEnvironment:
@@ -108,9 +109,7 @@ class TensorEnvironment:
         self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None, device: torch.device = CPU
     ) -> None:
         self.dynamics, self.members, self.envs, self.device = dynamics, members, envs, device
-        self.on_device = dynamics
-        if device != CPU:
-            self.on_device = dynamics.to(device)
+        self.on_device = dynamics if device == CPU else dynamics.to(device)  # computes steps and observations
         self.spaces = dynamics.spaces
         if time_limit is not None:
             self.spaces = replace(self.spaces, max_episode_steps=time_limit)

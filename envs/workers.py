@@ -43,9 +43,9 @@ class ParallelEnvironment(Replayed):
         self.game, self.members, self.envs, self._timeout = game, members, envs, step_timeout
         self._workers: list[tuple[Any, Connection]] = []
         # Raise errors about settings in this process, so that they are one line.
-        single = GymnasiumEnvironment(game, 1, 1)
-        self.spaces: Spaces = single.spaces
-        single.close()
+        environment = GymnasiumEnvironment(game, 1, 1)
+        self.spaces: Spaces = environment.spaces
+        environment.close()
         rows, context = members * envs, _context()
         self._shared = {
             "obs": torch.zeros(rows, *self.spaces.obs_shape, dtype=self.spaces.obs_dtype),
@@ -58,16 +58,16 @@ class ParallelEnvironment(Replayed):
             self._shared["info"] = torch.zeros(rows, len(game.info))
         for tensor in self._shared.values():
             tensor.share_memory_()
-        count = min(num_workers, rows)
-        for i in range(count):
+        num_processes = min(num_workers, rows)
+        for i in range(num_processes):
             parent_pipe, worker_pipe = context.Pipe()
-            part = {key: tensor.tensor_split(count)[i] for key, tensor in self._shared.items()}
-            process = context.Process(target=_serve, args=(worker_pipe, game, part, self.spaces), daemon=True)
+            worker_tensors = {key: tensor.tensor_split(num_processes)[i] for key, tensor in self._shared.items()}
+            process = context.Process(target=_serve, args=(worker_pipe, game, worker_tensors, self.spaces), daemon=True)
             try:
                 process.start()
             except (EOFError, OSError) as error:
                 self.close()
-                line = f"worker {i + 1} of {count} cannot start: the process that starts it died"
+                line = f"worker {i + 1} of {num_processes} cannot start: the process that starts it died"
                 raise ProcessDied(f"environment {game.name}: {line}") from error
             worker_pipe.close()
             self._workers.append((process, parent_pipe))
@@ -75,16 +75,17 @@ class ParallelEnvironment(Replayed):
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._note_reset(seeds, where)
         self._shared["seeds"][:] = seeds.flatten()
-        self._all("reset", where)
-        return self._take("obs")
+        self._command_workers("reset", where)
+        return self._read_shared("obs")
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         self._note_step(actions, active)
         self._shared["actions"][:] = actions.detach().flatten(0, 1)
-        self._all("step", active)
-        return Step(**{key: self._take(key) for key in self._shared.keys() & _SHARED_STEP_FIELDS})
+        self._command_workers("step", active)
+        return Step(**{key: self._read_shared(key) for key in self._shared.keys() & _SHARED_STEP_FIELDS})
 
     def close(self) -> None:
+        """Close the pipes, which ends the workers. After five seconds, kill the remaining ones."""
         for _, pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -96,27 +97,32 @@ class ParallelEnvironment(Replayed):
             process.close()
         self._workers = []
 
-    def _take(self, key: str) -> Tensor:
+    def _read_shared(self, key: str) -> Tensor:
+        """Return a copy ``[M, E, ...]`` of a shared tensor."""
         return self._shared[key].clone().unflatten(0, (self.members, self.envs))
 
-    def _all(self, order: str, where: Tensor | None) -> None:
-        """Send ``order`` (reset or step) to every worker. When all have answered, raise the first fault."""
+    def _command_workers(self, order: str, where: Tensor | None) -> None:
+        """Send ``order`` (reset or step) to every worker, for the environments in ``where [M, E]`` (None: all). When
+        all have answered, raise EnvironmentFault for the first fault. If a worker has died, close all."""
         self._shared["active"][:] = True if where is None else where.flatten()
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         for _, pipe in self._workers:
-            # `_answer` reports a broken pipe, with the name of the worker.
+            # `_wait_for` reports a broken pipe, with the name of the worker.
             with contextlib.suppress(OSError):
                 pipe.send(order)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        faults = [fault for i in range(len(self._workers)) if (fault := self._answer(i, deadline))]
+        answers = [self._wait_for(i, deadline) for i in range(len(self._workers))]
+        faults = [fault for fault in answers if fault is not None]
         if any(died for _, died in faults):
             self.close()
         if faults:
-            raise EnvironmentFault(faults[0][0])
+            message, _ = faults[0]
+            raise EnvironmentFault(message)
 
-    def _answer(self, index: int, deadline: float | None) -> tuple[str, bool] | None:
-        """Wait for the answer of a worker. Return None if it succeeded, else (message, whether the worker is gone)."""
+    def _wait_for(self, index: int, deadline: float | None) -> tuple[str, bool] | None:
+        """Wait for the answer of a worker until ``deadline`` on the monotonic clock. Return None if it succeeded, else
+        (message, whether the worker died). A worker that does not answer is killed."""
         process, pipe = self._workers[index]
         worker_name = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
         try:
@@ -135,14 +141,17 @@ class ParallelEnvironment(Replayed):
         return (message, False) if message else None
 
 
-def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces) -> None:
-    """Run a worker: carry out orders on its rows until the other end of the pipe is closed."""
+def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor], spaces: Spaces) -> None:
+    """Run a worker: carry out orders on its rows until the other end of the pipe is closed.
+
+    ``tensors`` are the worker's rows of the shared tensors, from which it takes seeds and actions and to which it
+    writes results. An answer is a message about an error, or empty after success."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     if hasattr(os, "setsid"):
         os.setsid()  # so that `_kill_group` also ends programs that an environment has started
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
-    active, environment = part["active"][None], None
+    active, environment = tensors["active"][None], None  # one member
     with contextlib.suppress(EOFError, OSError):
         while True:
             order = pipe.recv()
@@ -153,11 +162,11 @@ def _serve(pipe: Connection, game: Game, part: dict[str, Tensor], spaces: Spaces
                         text = f"its spaces are {environment.spaces}; expected {spaces}, as when it was first made"
                         raise EnvironmentFault(f"environment {game.name}: {text}")
                 if order == "reset":
-                    part["obs"][:] = environment.reset(part["seeds"][None], active)[0]
+                    tensors["obs"][:] = environment.reset(tensors["seeds"][None], active)[0]
                 else:
-                    step = environment.step(part["actions"][None], active)
-                    for key in part.keys() & _SHARED_STEP_FIELDS:
-                        part[key][:] = getattr(step, key)[0]
+                    step = environment.step(tensors["actions"][None], active)
+                    for key in tensors.keys() & _SHARED_STEP_FIELDS:
+                        tensors[key][:] = getattr(step, key)[0]
                 pipe.send("")
             except BaseException as error:  # the parent handles signals, so every error is the environment's
                 message = str(error) if isinstance(error, UserError) else ""

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box
 
 from envs.names import CartPoleParameters
-from envs.promises import check_observation, number
+from envs.promises import as_number, check_observation
 
 # ITU-R BT.601 luma.
 _LUMA = torch.tensor([0.299, 0.587, 0.114])
@@ -19,7 +19,9 @@ class FastDiscrete(gym.spaces.Discrete):
     """A Discrete space with a faster `contains` for Python's integers, because environments call it at every step."""
 
     def contains(self, x: Any) -> bool:
-        return int(self.start) <= x < int(self.start) + int(self.n) if type(x) is int else super().contains(x)
+        if type(x) is int:
+            return int(self.start) <= x < int(self.start) + int(self.n)
+        return super().contains(x)
 
 
 class SparseReward(gym.Wrapper):
@@ -31,7 +33,7 @@ class SparseReward(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._sum += float(number(reward))
+        self._sum += float(as_number(reward))
         return obs, self._sum if terminated or truncated else 0.0, terminated, truncated, info
 
 
@@ -47,7 +49,7 @@ class RepeatAction(gym.Wrapper):
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
-            total += float(number(reward))
+            total += float(as_number(reward))
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
@@ -65,11 +67,11 @@ class CartPolePhysics(gym.Wrapper):
         obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
         physics, spread = self._physics, self._physics.physics_spread
-        # One sample for each, in this order.
-        gravity, mass, pole, half = spread ** cart.np_random.uniform(-1, 1, 4)
-        cart.gravity, cart.force_mag = physics.gravity * gravity, physics.force
-        cart.masscart, cart.masspole = physics.cart_mass * mass, physics.pole_mass * pole
-        cart.length = physics.half_length * half
+        # One log-uniform factor for each, in this order.
+        gravity_factor, cart_factor, pole_factor, length_factor = spread ** cart.np_random.uniform(-1, 1, 4)
+        cart.gravity, cart.force_mag = physics.gravity * gravity_factor, physics.force
+        cart.masscart, cart.masspole = physics.cart_mass * cart_factor, physics.pole_mass * pole_factor
+        cart.length = physics.half_length * length_factor
         cart.total_mass, cart.polemass_length = cart.masscart + cart.masspole, cart.masspole * cart.length
         return obs_and_info
 
@@ -86,13 +88,14 @@ class FlatObservation(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._flat(obs), info
+        return self._flatten(obs), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._flat(obs), reward, terminated, truncated, info
+        return self._flatten(obs), reward, terminated, truncated, info
 
-    def _flat(self, obs: Any) -> Any:
+    def _flatten(self, obs: Any) -> Any:
+        """Return ``obs`` as one vector. Raises `envs.promises.Broken` if it is not in the space."""
         space = self._space
         if type(obs) in (int, np.int64) and isinstance(space, gym.spaces.Discrete) and space.contains(obs):
             flat = np.zeros(self._size, space.dtype)  # the same result as below, but faster
@@ -121,30 +124,31 @@ class ImageObservation(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._frames[:] = self._small(obs)
+        self._frames[:] = self._grey_frame(obs)
         return self._frames.copy(), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = self._small(obs)
+        self._frames[-1] = self._grey_frame(obs)
         return self._frames.copy(), reward, terminated, truncated, info
 
-    def _small(self, obs: Any) -> np.ndarray:
+    def _grey_frame(self, obs: Any) -> np.ndarray:
         """Convert an image ``[H, W(, C)]`` to a grey frame ``[size, size]`` uint8."""
         check_observation(self._space, obs)
         image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs)).float()
         if image.ndim == 3:
             image = image[..., :3] @ _LUMA if image.shape[2] >= 3 else image[..., 0]
-        small = torch.nn.functional.adaptive_avg_pool2d(image[None, None], self._size)
-        return small[0, 0].round().to(torch.uint8).numpy()
+        frame = torch.nn.functional.adaptive_avg_pool2d(image[None, None], self._size)[0, 0]
+        return frame.round().to(torch.uint8).numpy()
 
 
-def screen(space: Any) -> Box | None:
+def image_space(space: Any) -> Box | None:
     """Return the space of the images that `ImageObservation` uses from observations of ``space``; None if there are
     none."""
     if isinstance(space, gym.spaces.Dict):
-        return screen(space.spaces.get("screen"))
+        return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:
         return None
-    return space if len(space.shape) == 2 or len(space.shape) == 3 and space.shape[2] in (1, 3, 4) else None
+    is_image = len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3, 4))
+    return space if is_image else None

@@ -109,7 +109,7 @@ def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = 
     scaled_obs = scaled_obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else scaled_obs
     parts = [scaled_obs] * mode.state + ([info] if mode.info and info is not None else [])
     with torch.no_grad():
-        phi = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.scaled(flat[None]))
+        phi = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.output_scale(flat[None]))
     return phi.sign() * (phi.abs().exp() - 1) if config.rn_output == "symexp" else phi
 
 
@@ -125,6 +125,6 @@ def phi_error(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None
     linear = [layer for layer in plain(networks, flat) if isinstance(layer, nn.Linear)]
     layers = [(layer.weight, torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias) for layer in linear]
     bounds = Stack(layers, LAYERS[config.proxy_activation_fn], x, 2 * UNIT * x.abs())
-    scale = abs(float(networks.scaled(flat[None])))
+    scale = abs(float(networks.output_scale(flat[None])))
     error, size = scale * (bounds.error[:, 0] + UNIT * bounds.outputs[:, 0].abs()), scale * bounds.outputs[:, 0].abs()
     return size.exp() * (error + FUNCTION * UNIT) if config.rn_output == "symexp" else error

@@ -8,12 +8,12 @@ import torch
 
 from envs import names
 from envs.make import make_dynamics
-from envs.names import GAMES, declared
+from envs.names import GAMES, declared_games
 from models.contract import RandomPolicy
 from models.streams import Streams
 
 
-@pytest.mark.parametrize("name", [*(name for name, game in GAMES.items() if game.dynamics), *declared()])
+@pytest.mark.parametrize("name", [*(name for name, game in GAMES.items() if game.dynamics), *declared_games()])
 def test_a_tensor_program_keeps_to_the_protocol(name: str) -> None:
     """Starts are functions of their seeds, steps write into nothing, a member steps alone as in company, and all has
     the shapes and dtypes of the spaces."""
@@ -48,4 +48,4 @@ def test_a_name_that_is_declared_twice_is_an_error(
         (tmp_path / f"{file}.py").write_text(f'GAME = Game("{declares}", 1.0)\n')
     monkeypatch.setattr(names, "__file__", str(tmp_path / "names.py"))
     with pytest.raises(RuntimeError, match=f"environment {name} is in envs.{first} and in envs.two"):
-        declared.__wrapped__()
+        declared_games.__wrapped__()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envs.gridworld import GOAL, OWN, POSITION, OpenGrid
+from envs.gridworld import EXTRA, GOAL, POSITION, OpenGrid
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
 from envs.tensor import SEED, TIME
@@ -66,7 +66,7 @@ def test_batches_of_mazes_equal_plain_search(size: int, count: int) -> None:
 def sample_mazes(size: int) -> tuple[Tensor, Tensor]:
     """Initial states of 20 000 episodes, and the open cells ``[20 000, size, size]``."""
     state = ProcMaze(size).initial(torch.arange(MAZES).view(1, MAZES))[0]
-    return state, state[:, OWN:].view(-1, size, size).bool()
+    return state, state[:, EXTRA:].view(-1, size, size).bool()
 
 
 def is_near(values: Tensor, expected: float, theirs_n: int = MAZES, rounding: float = 0.0) -> bool:
@@ -87,7 +87,7 @@ def test_mazes_match_published(size: int) -> None:
     assert is_near(count, open_mean, rounding=0.0005)
     assert is_near(state[:, POSITION] == state[:, GOAL], same_place, rounding=0.0005)
     for place in (state[:, POSITION], state[:, GOAL]):
-        rank = (state[:, OWN:].cumsum(1).gather(1, place[:, None])[:, 0] - 0.5) / count
+        rank = (state[:, EXTRA:].cumsum(1).gather(1, place[:, None])[:, 0] - 0.5) / count
         assert is_near(rank, 0.5)
     passages = (is_open[:, 1:] & is_open[:, :-1]).sum((1, 2)) + (is_open[:, :, 1:] & is_open[:, :, :-1]).sum((1, 2))
     assert torch.equal(passages, count - 1), "mazes are trees"

@@ -118,7 +118,7 @@ def test_pieces_are_of_one_episode_and_held_out_as_a_whole() -> None:
     next_obs, terminated = obs + 1, torch.zeros(130)
     next_obs[19], terminated[69] = -1.0, 1.0  # a time limit, and an end
     rows = Transitions(obs, torch.zeros(130, dtype=torch.int64), terminated, next_obs, terminated)
-    assert rows.pieces().tolist() == [0, 20, 70, 120]
+    assert rows.piece_starts().tolist() == [0, 20, 70, 120]
     learned, held_out = (part.obs[:, 0].int().tolist() for part in rows.split(0.25, Streams([0])))
     assert sorted([*learned, *held_out]) == [*range(130)]
     assert held_out in [[*range(a, b)] for a, b in ((0, 20), (20, 70), (70, 120), (120, 130))]
@@ -172,7 +172,7 @@ def test_transitions_are_those_of_the_environment(source: str, game: str, agent:
     torch.testing.assert_close(dynamics.observe(state)[0].float(), rows.next_obs, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(reward[0].float(), rows.reward, rtol=1e-3, atol=1e-3)
     assert (terminated[0].float() == rows.ended).float().mean() > 0.99  # rounding at a bound
-    assert len(rows.pieces()) > 4 and 0.2 < rows.action.double().std() < 3
+    assert len(rows.piece_starts()) > 4 and 0.2 < rows.action.double().std() < 3
     second_rows = record_transitions(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
     assert torch.equal(rows.next_obs, second_rows.next_obs)
 

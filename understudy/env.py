@@ -17,7 +17,7 @@ from understudy.proxy import Proxy, ProxyError
 
 Source = str | Path | Proxy | None
 """A file, the folder of a search, the name of a shipped one, or a `Proxy`."""
-_BAR = 24  # pixels
+_BAR = 24  # width of a bar and of the space between bars, in pixels
 _COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 
 
@@ -33,7 +33,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     def __init__(self, proxy: Source = None, render_mode: str | None = None, **requirements: Any) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, rgb_array")
-        self.proxy, self.render_mode = _opened(proxy, **requirements), render_mode
+        self.proxy, self.render_mode = _load_environment(proxy, **requirements), render_mode
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
         self._episodes: Episodes | None = None
@@ -55,11 +55,10 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         ValueError for an action of another shape or type, out of range if discrete, or not finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
-        self._state, reward, ends = self.program.step(
-            self._state, _checked(action, self.action_space, self.action_space)
-        )
+        action_array = _check_actions(action, self.action_space, self.action_space)
+        self._state, reward, terminated = self.program.step(self._state, action_array)
         self._reward = float(reward[0])
-        return self._state[0].copy(), self._reward, bool(ends[0]), False, {}
+        return self._state[0].copy(), self._reward, bool(terminated[0]), False, {}
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]  # one picture, not a list
         """Return a picture ``[H, W, 3]`` uint8, or None without a render mode. It has a bar for each number of the
@@ -71,9 +70,11 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         numbers = np.tanh([*self._state[0].tolist(), self._reward])
         picture = np.full((_BAR * 8, _BAR * (2 * len(numbers) + 1), 3), 255, np.uint8)
         middle = len(picture) // 2
-        for i, height in enumerate((numbers * (middle - _BAR)).astype(int).tolist()):
-            rows, columns = slice(min(middle, middle - height), max(middle, middle - height)), _BAR * (2 * i + 1)
-            picture[rows, columns : columns + _BAR] = _REWARD_COLOUR if i == len(numbers) - 1 else _COLOUR
+        heights = (numbers * (middle - _BAR)).astype(int).tolist()
+        colours = [_COLOUR] * (len(numbers) - 1) + [_REWARD_COLOUR]
+        for i, (height, colour) in enumerate(zip(heights, colours, strict=True)):
+            top, bottom, left = min(middle, middle - height), max(middle, middle - height), _BAR * (2 * i + 1)
+            picture[top:bottom, left : left + _BAR] = colour
         picture[middle] = 0
         return picture
 
@@ -108,7 +109,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     ) -> None:
         if render_mode is not None:
             raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, many at once have no picture")
-        self.num_envs, self.proxy = num_envs, _opened(proxy, **requirements)
+        self.num_envs, self.proxy = num_envs, _load_environment(proxy, **requirements)
         self.program = Program(self.proxy)
         self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -120,8 +121,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps or 1)):
             if type(value) is not int or (value < 1 and name == "num_envs"):
                 raise ProxyError(f"{name} is {value!r}; allowed: integer, at least 1")
-        limits = (self.proxy.time_limit, max_episode_steps)
-        self._limit = min((limit for limit in limits if limit is not None and limit > 0), default=None)
+        time_limits = (self.proxy.time_limit, max_episode_steps)
+        self._limit = min((limit for limit in time_limits if limit is not None and limit > 0), default=None)
         self._episodes: Episodes | None = None
 
     def reset(
@@ -138,12 +139,15 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
             seeds = [None if first_seed is None else first_seed + i for i in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} numbers; allowed: {self.num_envs}, one per environment")
-        episode_seeds = self._episodes.seeds if self._episodes else self.np_random.integers(SEEDS, size=self.num_envs)
+        if self._episodes is None:
+            episode_seeds = self.np_random.integers(SEEDS, size=self.num_envs)
+        else:
+            episode_seeds = self._episodes.seeds
         for i, env_seed in enumerate(seeds):
             if env_seed is not None:
                 episode_seeds[i] = seeding.np_random(env_seed)[0].integers(SEEDS)
         self._episodes = Episodes(self.program, episode_seeds)
-        self._ages = np.zeros(self.num_envs, np.int64)
+        self._steps = np.zeros(self.num_envs, np.int64)
         self._autoreset_envs = np.zeros(self.num_envs, np.bool_)
         self._state = self._episodes.begin(np.arange(self.num_envs))
         return self._state.copy(), {}
@@ -153,40 +157,41 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         terminated and truncated ``[N]`` bool, and infos."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
-        action_array = _checked(actions, self.action_space, self.single_action_space)
+        action_array = _check_actions(actions, self.action_space, self.single_action_space)
         state, rewards, terminated = self.program.step(self._state, action_array)
-        self._ages += 1
-        truncated = np.zeros_like(terminated) if self._limit is None else self._ages >= self._limit
+        self._steps += 1
+        truncated = np.zeros_like(terminated) if self._limit is None else self._steps >= self._limit
         infos: dict[str, Any] = {}
         dones = terminated | truncated
-        if self._mode is AutoresetMode.NEXT_STEP:
-            dones, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
-        rows = np.flatnonzero(dones)
+        resets = dones
+        if self._mode is AutoresetMode.NEXT_STEP:  # reset those whose episode ended in the step before
+            resets, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
+        rows = np.flatnonzero(resets)
         if len(rows):
             if self._mode is AutoresetMode.NEXT_STEP:
                 rewards[rows], terminated[rows], truncated[rows] = 0, False, False
             else:
-                last = np.full(self.num_envs, None, dtype=object)
-                for row, final in zip(rows.tolist(), state[rows], strict=True):
-                    last[row] = final
-                infos = {"final_obs": last, "_final_obs": dones, "final_info": {}, "_final_info": dones.copy()}
+                final_obs = np.full(self.num_envs, None, dtype=object)
+                for row, row_state in zip(rows.tolist(), state[rows], strict=True):
+                    final_obs[row] = row_state
+                infos = {"final_obs": final_obs, "_final_obs": resets, "final_info": {}, "_final_info": resets.copy()}
             state[rows] = self._episodes.begin(rows)
-            self._ages[rows] = 0
+            self._steps[rows] = 0
         self._state = state
         return state.copy(), rewards, terminated, truncated, infos
 
 
-def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
+def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     """Load a learned environment. Raises ProxyError if that fails, if ``proxy`` is a learned reward, or if it has
     another ``game`` or ``kind``."""
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
-    if pays := KINDS[loaded.kind].used_by:
-        raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {pays} for it")
+    if wrapper := KINDS[loaded.kind].used_by:
+        raise ProxyError(f"proxy {str(loaded.path)!r} is a learned reward; allowed: {wrapper} for it")
     # The names cartpole-200 and CartPole-v1 match the game cartpole too.
-    base = loaded.game.partition(",")[0]
-    proxy_game = IDS.get(base, base).rpartition("-v")[0].lower()
+    base_name = loaded.game.partition(",")[0]
+    proxy_game = IDS.get(base_name, base_name).rpartition("-v")[0].lower()
     if (game and proxy_game != game) or (kind and loaded.kind != kind):
         raise ProxyError(
             f"synthetic environment {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; "
@@ -195,15 +200,15 @@ def _opened(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     return loaded
 
 
-def _checked(actions: Any, space: gym.Space, single: gym.Space) -> np.ndarray:
+def _check_actions(actions: Any, space: gym.Space, single_space: gym.Space) -> np.ndarray:
     """Return ``actions`` as an array, in the shape of ``space``. Raises ValueError if one is not in ``single``.
     Continuous ones may be out of bounds, but must be finite."""
-    action_array = np.asarray(actions, np.float32 if isinstance(single, gym.spaces.Box) else None)
-    good = action_array.shape == space.shape
-    if isinstance(single, gym.spaces.Discrete) and good:  # negative numbers become large
-        good = action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < single.n).all())
-    elif good:  # the reward for NaN would be 0, which may be the highest one
-        good = bool(np.isfinite(action_array).all())
-    if not good:
-        raise ValueError(f"action is {actions!r}; allowed: {single}")
+    action_array = np.asarray(actions, np.float32 if isinstance(single_space, gym.spaces.Box) else None)
+    valid = action_array.shape == space.shape
+    if isinstance(single_space, gym.spaces.Discrete) and valid:  # as uint64, negative numbers become large
+        valid = action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < single_space.n).all())
+    elif valid:  # the reward for NaN would be 0, which may be the highest one
+        valid = bool(np.isfinite(action_array).all())
+    if not valid:
+        raise ValueError(f"action is {actions!r}; allowed: {single_space}")
     return action_array

@@ -47,8 +47,8 @@ def load(name_or_path: str | Path) -> Proxy:
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
-        places = (path, path / IN_RUN, shipped_files.get(str(name_or_path), path))
-        files = [place for place in places if place.is_file()]
+        candidates = (path, path / IN_RUN, shipped_files.get(str(name_or_path), path))
+        files = [candidate for candidate in candidates if candidate.is_file()]
         sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, no permission
         reason = getattr(error, "strerror", None) or error
@@ -76,7 +76,7 @@ def save(
     kind = KINDS.get(str(config.get("proxy")))
     header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
     try:
-        header["networks"] = kind.words({**kind.defaults, **config}) if kind else ""
+        header["networks"] = kind.describe({**kind.defaults, **config}) if kind else ""
     except (KeyError, TypeError):  # wrong settings, which raise ProxyError below
         header["networks"] = ""
     header["description"] = plain
@@ -97,8 +97,9 @@ def save(
 
 
 def refused(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about a file, as one line."""
-    return ProxyError(f"proxy {str(path)!r}: {fault}{' Allowed' if fault.endswith('?') else '; allowed'}: {allowed}")
+    """Return the error about a file, as one line. A ``fault`` may end with a question (`nearest`)."""
+    separator = " Allowed" if fault.endswith("?") else "; allowed"
+    return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -111,12 +112,14 @@ def _read(file: Path, path: Path) -> Proxy:
     """Read and check ``file``. Raises ProxyError that names ``path``."""
     try:
         with open(file, "rb") as opened:
-            if (start := opened.read(8))[:4] == b"PK\x03\x04":
+            start = opened.read(8)
+            header_size = int.from_bytes(start, "little")
+            if start[:4] == b"PK\x03\x04":  # a zip archive
                 raise refused(path, "it is a checkpoint", _ALLOWED)
-            if (size := int.from_bytes(start, "little")) > _HEADER:
-                raise refused(path, f"not a whole safetensors file (a header of {size:,} bytes)", _ALLOWED)
+            if header_size > _HEADER:
+                raise refused(path, f"not a whole safetensors file (a header of {header_size:,} bytes)", _ALLOWED)
         with safe_open(file, "np") as opened:
-            header = _parsed(path, (opened.metadata() or {}).get(_KEY, "null"))
+            header = _parse_metadata(path, (opened.metadata() or {}).get(_KEY, "null"))
             # Check dtypes and shapes against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
@@ -132,30 +135,32 @@ def _read(file: Path, path: Path) -> Proxy:
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise refused(path, f"tensor {name} holds numbers that are not finite", "finite numbers")
-    if header.get("digest", digest := _digest(header, tensors)) != digest:
+    digest = _digest(header, tensors)
+    if header.get("digest", digest) != digest:
         raise refused(path, "it is not as it was written: its digest is another", _ALLOWED)
     return Proxy(path, header["game"], header["spaces"], config, header["description"], tensors)
 
 
 def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
     """Return a hash of all numbers and text of a file, except the hash itself."""
-    words = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
-    parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
-    return hashlib.sha256(b"".join([words.encode(), *parts])).hexdigest()
+    header_text = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
+    tensor_parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
+    return hashlib.sha256(b"".join([header_text.encode(), *tensor_parts])).hexdigest()
 
 
-def _parsed(path: Path, text: str) -> Any:
+def _parse_metadata(path: Path, text: str) -> Any:
     """Parse the metadata. Raises ProxyError for invalid JSON, repeated keys, and numbers that are not finite."""
 
     def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(mapping := dict(pairs)) < len(pairs):
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
             raise ValueError("a name is there twice")
         return mapping
 
     def finite(word: str) -> float:
-        if math.isfinite(number := float(word)):
-            return number
-        raise ValueError(f"{_brief(word)} is no finite number")
+        if not math.isfinite(float(word)):
+            raise ValueError(f"{_brief(word)} is no finite number")
+        return float(word)
 
     try:
         if len(text) > _TEXT:
@@ -176,8 +181,8 @@ def _brief(value: Any) -> str:
 
 
 def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
-    """Yield errors in the header and in the tensors' dtypes and shapes, each as (fault, allowed values). Stop at the
-    first one, because later checks assume that earlier ones passed."""
+    """Yield errors in the header and in the tensors' dtypes and shapes, each as (fault, allowed values). The
+    caller must stop at the first one, because later checks assume that earlier ones passed."""
     if not isinstance(header, dict) or "format" not in header:
         yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
     if type(header["format"]) is not int or header["format"] != _FORMAT:
@@ -199,11 +204,12 @@ def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) ->
         yield f"its setting proxy is {_brief(name)}{_suggestion(name, KINDS)}", ", ".join(KINDS)
     kind = KINDS[config["proxy"]]
     config = kind.defaults | config
-    for name, (good, words) in kind.settings.items():
+    for name, (is_valid, allowed) in kind.settings.items():
         if name not in config:
             yield f"its setting {name} is missing", f"all of {', '.join(kind.settings)}"
-        if not good(config[name]):
-            yield f"its setting {name} is {_brief(config[name])}{_suggestion(config[name], words.split(', '))}", words
+        if not is_valid(config[name]):
+            suggestion = _suggestion(config[name], allowed.split(", "))
+            yield f"its setting {name} is {_brief(config[name])}{suggestion}", allowed
     if not _are_spaces(header["spaces"], config, kind):
         yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
     expected = kind.shapes(config, header["spaces"])
@@ -217,20 +223,22 @@ def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) ->
 
 
 def _suggestion(value: Any, names: Iterable[str]) -> str:
+    """Return `nearest` for a value that may be no text."""
     return nearest(value, names) if isinstance(value, str) else ""
 
 
 def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
+    """Return whether ``spaces`` of a file describe a real environment, with the entries that the kind needs."""
     try:
-        (size,), limit, best = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
+        (size,), limit, max_return = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
         if spaces.keys() != _SPACES | set(kind.spaces) or actions.keys() not in ({"n"}, {"low", "high"}):
             return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
-        counts = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
-        numbers = (0 if best is None else best, *sum(bounds, ()))
+        positive_integers = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
+        numbers = (0 if max_return is None else max_return, *sum(bounds, ()))
         return (
-            all(type(count) is int and 1 <= count < 2**63 for count in counts)
+            all(type(count) is int and 1 <= count < 2**63 for count in positive_integers)
             and all(type(number) in (int, float) and abs(number) <= _WIDEST for number in numbers)
             and all(np.float32(low) < np.float32(high) for low, high in bounds)
             and kind.fits(config, spaces)

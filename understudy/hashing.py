@@ -33,7 +33,8 @@ def bits(seeds: Any, columns: Any, use: int) -> Any:
     """Return 53 random bits per pair of ``seeds`` and ``columns``, int64 arrays or tensors that broadcast. ``use`` is a
     purpose, such as `UNIFORM`."""
     # The seed is hashed before the column is added: seeds are often neighbours, and so are columns.
-    return _shift(_mix(_mix(seed_hash(seeds) + use) + (columns + 1) * GOLDEN), 11)
+    hashes = _mix(_mix(seed_hash(seeds) + use) + (columns + 1) * GOLDEN)
+    return _shift(hashes, 11)
 
 
 def seed_hash(seeds: Any) -> Any:

@@ -5,6 +5,7 @@ S is the size of an observation, A the number of discrete actions (or the size o
 numbers in a step's info.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,27 +17,27 @@ Json = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
-    """Requirements on one setting of a file: ``good`` tests a value, ``words`` describes the allowed values."""
+    """Requirements on one setting of a file: ``is_valid`` tests a value, ``allowed`` describes the allowed values."""
 
-    good: Callable[[Any], bool]
-    words: str
+    is_valid: Callable[[Any], bool]
+    allowed: str
 
 
 @dataclass(frozen=True)
 class Kind:
     """One kind of proxy.
 
-    ``called`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
+    ``noun`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
     trainer's flags. ``defaults`` has default values for settings that older files lack. ``shapes(config, spaces)`` maps
-    each tensor's name to its shape. ``words(config)`` explains how to rebuild the networks. ``spaces`` are additional
+    each tensor's name to its shape. ``describe(config)`` explains how to rebuild the networks. ``spaces`` are more
     entries about the real environment, and ``fits(config, spaces)`` is false if they are damaged. ``one_step`` means
     that every step is an episode. ``used_by`` names the wrapper of a learned reward; it is empty for an environment.
     """
 
-    called: str
+    noun: str
     settings: Mapping[str, Setting]
     shapes: Callable[[Json, Json], dict[str, list[int]]]
-    words: Callable[[Json], str]
+    describe: Callable[[Json], str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     spaces: tuple[str, ...] = ()
     fits: Callable[[Json, Json], bool] = lambda config, spaces: True
@@ -61,15 +62,14 @@ class Mode:
 
 
 FORMS: dict[str, Callable[[Any, int], Any]] = {
-    "absolute": lambda off, axis: -abs(off).mean(axis),
-    "squared": lambda off, axis: -(off * off).mean(axis),
-    "exponential": lambda off, axis: math.e ** (-4 * (off * off).mean(axis)),
+    "absolute": lambda difference, axis: -abs(difference).mean(axis),
+    "squared": lambda difference, axis: -(difference * difference).mean(axis),
+    "exponential": lambda difference, axis: math.e ** (-4 * (difference * difference).mean(axis)),
 }
-"""Rewards of a bandit that has a target: of ``off``, how far an action is from the target's, an array or a tensor of
-float32 with the numbers of an action along ``axis``. An action is in shares of half its range, cut to [-1, 1]; a
-discrete one is one-hot."""
+"""Rewards of a bandit that has a target, from the difference between an action and the target's action, an array or a
+tensor of float32 with the numbers of an action along ``axis``. An action is in shares of half its range, clipped to
+[-1, 1]; a discrete one is one-hot."""
 FREE = "free"  # a reward that is a network of state and action
-
 
 MODES: dict[int, Mode] = {
     0: Mode("native", additive=True, potential=False, state=False),
@@ -86,12 +86,9 @@ MODES: dict[int, Mode] = {
 }
 
 
-# Types of settings ---------------------------------------------------------------------------------------------------
-
-
-def integer(maximum: int, words: str, optional: bool = False, minimum: int = 1) -> Setting:
+def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
     """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``."""
-    return Setting(lambda v: v is None and optional or type(v) is int and minimum <= v <= maximum, words)
+    return Setting(lambda v: (v is None and optional) or (type(v) is int and minimum <= v <= maximum), allowed)
 
 
 def choice(*names: Any) -> Setting:
@@ -99,12 +96,12 @@ def choice(*names: Any) -> Setting:
     return Setting(lambda v: any(type(v) is type(name) and v == name for name in names), ", ".join(map(str, names)))
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= 1e9
 
 
-def numbers(value: Any) -> bool:
-    return type(value) is list and len(value) <= 512 and all(map(number, value))
+def is_number_list(value: Any) -> bool:
+    return type(value) is list and len(value) <= 512 and all(map(is_number, value))
 
 
 NETWORKS = {
@@ -115,38 +112,36 @@ NETWORKS = {
 """The settings of networks that are all of one width, depth and activation."""
 
 
-def layers(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
+def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
     """Return the shapes of weights and biases, by tensor name. ``networks`` maps a network's name to its numbers of
     inputs and outputs; ``config`` has the settings `NETWORKS`."""
-    hidden = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
+    hidden_sizes = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
     shapes: dict[str, list[int]] = {}
-    for name, (first, last) in networks.items():
-        for i, (ins, outs) in enumerate(zip([first, *hidden], [*hidden, last], strict=True)):
-            shapes |= {f"{name}.{i}.weight": [outs, ins], f"{name}.{i}.bias": [outs]}
+    for name, (num_inputs, num_outputs) in networks.items():
+        sizes = [num_inputs, *hidden_sizes, num_outputs]
+        for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+            shapes |= {f"{name}.{i}.weight": [outputs, inputs], f"{name}.{i}.bias": [outputs]}
     return shapes
 
 
 def activation_in_words(config: Json) -> str:
-    between = str(config["proxy_activation_fn"])
-    slope = {"leakyrelu": 0.01, "prelu": 0.25}.get(between)
-    return f"leaky ReLU of slope {slope} below zero" if slope else between
+    name = str(config["proxy_activation_fn"])
+    slope = {"leakyrelu": 0.01, "prelu": 0.25}.get(name)
+    return f"leaky ReLU of slope {slope} below zero" if slope else name
 
 
-# Synthetic environments ---------------------------------------------------------------------------------------------
-
-
-def _vector(spaces: Json) -> int:
+def _action_size(spaces: Json) -> int:
     """Return the length of an action as an input of networks (one-hot if discrete)."""
     actions = spaces["actions"]
     return int(actions["n"] if "n" in actions else len(actions["low"]))
 
 
-def _inputs(spaces: Json) -> int:
+def _input_size(spaces: Json) -> int:
     """Return the length of the input ``[action, state]``."""
-    return int(_vector(spaces) + spaces["obs_shape"][0])
+    return int(_action_size(spaces) + spaces["obs_shape"][0])
 
 
-def _initial(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
+def _initial_network(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
     """Return the size of the network that turns noise into initial states ``[S]``."""
     (size,) = spaces["obs_shape"]
     return {"initial": (config["latent_size"] or size, size)}
@@ -155,25 +150,29 @@ def _initial(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
 def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     """Return the tensors' shapes: state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action,
     state]``."""
-    inputs, (size,) = _inputs(spaces), spaces["obs_shape"]
+    inputs, (size,) = _input_size(spaces), spaces["obs_shape"]
     networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
-    return layers(networks | (_initial(config, spaces) if config["learned_reset"] else {}), config)
+    return layer_shapes(networks | (_initial_network(config, spaces) if config["learned_reset"] else {}), config)
 
 
 def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     """Return the tensors' shapes. The reward ``[1]`` is a network of ``[action, state]``, or depends on ``target``, a
     network from ``(state - center) / spread`` to actions. Initial states are rows of a table, or outputs of
     ``initial``."""
-    (size,), free, table = spaces["obs_shape"], config["reward_form"] == FREE, config["first_states"] == "table"
-    networks = {"reward": (_inputs(spaces), 1)} if free else {"target": (size, _vector(spaces))}
-    shapes = layers(networks | ({} if table else _initial(config, spaces)), config)
-    shapes |= {} if free else {"target.center": [size], "target.spread": [size]}
-    return shapes | ({"states.table": [config["table_size"], size]} if table else {})
+    (size,), has_target = spaces["obs_shape"], config["reward_form"] != FREE
+    has_table = config["first_states"] == "table"
+    networks = {"target": (size, _action_size(spaces))} if has_target else {"reward": (_input_size(spaces), 1)}
+    shapes = layer_shapes(networks | ({} if has_table else _initial_network(config, spaces)), config)
+    if has_target:
+        shapes |= {"target.center": [size], "target.spread": [size]}
+    if has_table:
+        shapes["states.table"] = [config["table_size"], size]
+    return shapes
 
 
 def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
-    between = activation_in_words(config)
-    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {between} between them. "
+    activation = activation_in_words(config)
+    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation} between them. "
     words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
     return f"{words} initial turns standard normal noise into a first state." if initial else words
 
@@ -184,16 +183,16 @@ def _mdp_in_words(config: Json) -> str:
 
 
 def _bandit_in_words(config: Json) -> str:
-    initial, form = config.get("first_states", "latent") == "latent", config.get("reward_form", FREE)
+    latent, form = config.get("first_states", "latent") == "latent", config.get("reward_form", FREE)
     if form == FREE:
-        words = _step_in_words(config, "reward", "Every step is an episode.", initial)
+        words = _step_in_words(config, "reward", "Every step is an episode.", latent)
     else:
         words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
         words += f"target takes (state - center) / spread and gives an action. {_FORM_IN_WORDS[form]} u is the action, "
         words += "mu the target's, both in shares of half the range and cut to [-1, 1], or one-hot where discrete, "
         words += "and the mean is over their numbers. Every step is an episode."
-        words += " initial turns standard normal noise into a first state." if initial else ""
-    return words if initial else f"{words} First states are rows of states.table."
+        words += " initial turns standard normal noise into a first state." if latent else ""
+    return words if latent else f"{words} First states are rows of states.table."
 
 
 _FORM_IN_WORDS = {
@@ -201,24 +200,17 @@ _FORM_IN_WORDS = {
     "squared": "The reward is -mean (u - mu)^2.",
     "exponential": "The reward is exp(-4 mean (u - mu)^2).",
 }
-
-
 _ENVIRONMENT = NETWORKS | {
     "learned_reset": Setting(lambda v: type(v) is bool, "true or false"),
     "latent_size": integer(65_536, "integer, at least 1, at most 65536; or null", optional=True),
     "max_steps": integer(10**9, "integer, at least 1; or null", optional=True),
 }
-
-
 _BANDIT = _ENVIRONMENT | {
     "reward_form": choice(FREE, *FORMS),
     "first_states": choice("latent", "table"),
     "table_size": integer(1_000_000, "integer, at least 1, at most 1000000"),
 }
 _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size": 2048}
-
-
-# Learned rewards ----------------------------------------------------------------------------------------------------
 
 
 def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
@@ -228,7 +220,7 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     if mode.info and not mode.state:
         return {"reward.0.weight": [1, info_size]}
     inputs = max(1, size * mode.state + info_size * mode.info)  # mode 0 has an unused network
-    return layers({"reward": (inputs, 1)}, config)
+    return layer_shapes({"reward": (inputs, 1)}, config)
 
 
 def _reward_in_words(config: Json) -> str:
@@ -241,34 +233,30 @@ def _reward_in_words(config: Json) -> str:
 
 
 def _reward_fits(config: Json, spaces: Json) -> bool:
+    """Return whether ``info`` has valid names and the mode's inputs, and scales of inputs have their size."""
     info, (size,) = spaces["info"], spaces["obs_shape"]
-    scaled = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
+    input_scales = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
     valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)
-    return (
-        valid_names and (bool(info) or not MODES[config["mode"]].info) and all(len(values) == size for values in scaled)
-    )
+    if not valid_names or (MODES[config["mode"]].info and not info):
+        return False
+    return all(len(values) == size for values in input_scales)
 
 
 MOST_EXPONENT = 30.0  # largest exponent of symexp
 _REWARD_DEFAULTS = {"rn_output": "linear"}
 _REWARD = NETWORKS | {
     "mode": choice(*MODES),
-    "rn_output_scale": Setting(number, "number"),
+    "rn_output_scale": Setting(is_number, "number"),
     "rn_output": choice("linear", "symexp"),
     "rn_terminal": choice("free", "zero"),
-    "rn_input_center": Setting(numbers, "list of numbers, at most 512"),
-    "rn_input_spread": Setting(lambda v: numbers(v) and 0 not in v, "list of numbers other than 0, at most 512"),
+    "rn_input_center": Setting(is_number_list, "list of numbers, at most 512"),
+    "rn_input_spread": Setting(lambda v: is_number_list(v) and 0 not in v, "list of numbers other than 0, at most 512"),
 }
 
 KINDS: dict[str, Kind] = {
     "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes, _mdp_in_words),
     "bandit": Kind(
-        "synthetic bandit",
-        _BANDIT,
-        _bandit_shapes,
-        _bandit_in_words,
-        defaults=_BANDIT_DEFAULTS,
-        one_step=True,
+        "synthetic bandit", _BANDIT, _bandit_shapes, _bandit_in_words, defaults=_BANDIT_DEFAULTS, one_step=True
     ),
     "reward": Kind(
         "reward network",

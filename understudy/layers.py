@@ -38,26 +38,28 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def side_by_side(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
+def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
     """Join networks of equal depth with the same input into one wide network, so that a step takes one matrix product
     per layer. After the first layer the matrices are block-diagonal."""
     layers: Layers = []
-    while (weight := f"{len(layers)}.weight") and f"{names[0]}.{weight}" in tensors:
-        weights = [tensors[f"{name}.{weight}"].T for name in names]
+    while f"{names[0]}.{len(layers)}.weight" in tensors:
+        weights = [tensors[f"{name}.{len(layers)}.weight"].T for name in names]
         bias = np.concatenate([tensors[f"{name}.{len(layers)}.bias"] for name in names])
-        layers.append((_diagonal(weights) if layers else np.concatenate(weights, 1), bias))
+        layers.append((_block_diagonal(weights) if layers else np.concatenate(weights, 1), bias))
     return layers
 
 
-def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
-    block_diagonal, row, column = np.zeros(np.sum([block.shape for block in matrices], 0), np.float32), 0, 0
-    for matrix in matrices:
-        block_diagonal[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
-        row, column = row + matrix.shape[0], column + matrix.shape[1]
-    return block_diagonal
+def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    """Return a matrix with the ``blocks`` along its diagonal and zeros elsewhere."""
+    matrix = np.zeros(np.sum([block.shape for block in blocks], 0), np.float32)
+    row = column = 0
+    for block in blocks:
+        matrix[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return matrix
 
 
-def finished(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def run_layers(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Return the network's outputs ``[..., out]``. ``hidden`` is the first layer's result before the activation, and
     ``layers`` are the layers after it."""
     for weight, bias in layers:

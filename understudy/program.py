@@ -10,7 +10,7 @@ import numpy as np
 
 from understudy.hashing import normal, uniform
 from understudy.kinds import FORMS, FREE, KINDS
-from understudy.layers import ACTIVATIONS, finished, side_by_side
+from understudy.layers import ACTIVATIONS, join_networks, run_layers
 from understudy.proxy import BOUND, Proxy, ProxyError
 
 SEEDS = 2**62  # bound on the seed of an environment's first episode; each next episode adds 1
@@ -46,7 +46,8 @@ Starts = Callable[[np.ndarray], np.ndarray]
 
 
 class Program:
-    """A `Proxy` ready to be stepped.
+    """A `Proxy` ready to be stepped. Its networks are joined into one; the weights of its first layer are split into
+    those for the action and those for the state. A bandit with a target has a function for its reward instead.
 
     Results are always finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
     """
@@ -56,21 +57,21 @@ class Program:
         self._size, self._one_step = proxy.spaces["obs_shape"][0], KINDS[proxy.kind].one_step
         self._activation = ACTIVATIONS[proxy.config["proxy_activation_fn"]]
         self._discrete = "n" in proxy.spaces["actions"]
-        self._pay = None if proxy.config.get("reward_form", FREE) == FREE else _pay_by_target(proxy)
-        if self._pay is None:
+        self._target_reward = None if proxy.config.get("reward_form", FREE) == FREE else _target_reward_of(proxy)
+        if self._target_reward is None:
             names = ["reward"] if self._one_step else ["state", "reward", "done"]
-            (first, self._bias), *self._layers = side_by_side(proxy.tensors, names)
-            self._by_action, self._by_state = np.split(first, [-self._size])
+            (first_weight, self._bias), *self._layers = join_networks(proxy.tensors, names)
+            self._action_weight, self._state_weight = np.split(first_weight, [-self._size])
             if self._discrete:  # a one-hot action selects a row of the weights
-                self._by_action = self._by_action + self._bias
+                self._action_weight = self._action_weight + self._bias
         if "states.table" in proxy.tensors:
             self._starts = _rows_of(proxy.tensors["states.table"])
         else:
-            learned = "initial.0.bias" in proxy.tensors
-            self._starts = self._learned_starts(proxy) if learned else real_starts(proxy.game)
+            has_initial_network = "initial.0.bias" in proxy.tensors
+            self._starts = self._learned_starts(proxy) if has_initial_network else real_starts(proxy.game)
 
     def __reduce__(self) -> tuple[type["Program"], tuple[Proxy]]:
-        return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_pay`
+        return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_target_reward`
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
         """Return initial states ``[..., S]`` for ``seeds [...]``: learned ones, rows of a table, or the real
@@ -86,27 +87,29 @@ class Program:
         for all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool. The next
         state of a bandit is the same array as ``state``."""
         with np.errstate(all="ignore"):
-            if self._pay is not None:
-                return state, _finite(self._pay(state, action)), np.ones(len(state), np.bool_)
-            action_term = self._by_action[action] if self._discrete else action @ self._by_action + self._bias
-            out = finished(state @ self._by_state + action_term, self._layers, self._activation)
-            ends = out[:, -1] > ENDS_ABOVE
-            out = _finite(out)
+            if self._target_reward is not None:
+                return state, _finite(self._target_reward(state, action)), np.ones(len(state), np.bool_)
+            action_term = self._action_weight[action] if self._discrete else action @ self._action_weight + self._bias
+            outputs = run_layers(state @ self._state_weight + action_term, self._layers, self._activation)
+            terminated = outputs[:, -1] > ENDS_ABOVE
+            outputs = _finite(outputs)
         if self._one_step:
-            return state, out[:, 0], np.ones(len(state), np.bool_)
-        return out[:, : self._size], out[:, self._size], ends
+            return state, outputs[:, 0], np.ones(len(state), np.bool_)
+        return outputs[:, : self._size], outputs[:, self._size], terminated
 
     def _learned_starts(self, proxy: Proxy) -> Starts:
-        (weight, bias), *layers = side_by_side(proxy.tensors, ["initial"])
+        """Return a function that runs the initial-state network on normal noise, hashed from the seeds."""
+        (weight, bias), *layers = join_networks(proxy.tensors, ["initial"])
 
         def starts(seeds: np.ndarray) -> np.ndarray:
             hidden = normal(seeds, len(weight)).astype(np.float32) @ weight + bias
-            return finished(hidden, layers, self._activation)
+            return run_layers(hidden, layers, self._activation)
 
         return starts
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
+    """Return ``values`` clipped to [-`BOUND`, `BOUND`], with 0 for NaN."""
     if np.abs(values).max() <= BOUND:  # false for NaN
         return values
     return np.clip(np.nan_to_num(values, nan=0.0, posinf=BOUND, neginf=-BOUND), -BOUND, BOUND)
@@ -117,16 +120,16 @@ def _rows_of(table: np.ndarray) -> Starts:
     return lambda seeds: table[(uniform(seeds, 1)[..., 0] * len(table)).astype(np.int64)]
 
 
-def _pay_by_target(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return a function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the distance between an
     action and the target's action."""
-    (weight, bias), *layers = side_by_side(proxy.tensors, ["target"])
+    (weight, bias), *layers = join_networks(proxy.tensors, ["target"])
     center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
     activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
     actions = proxy.spaces["actions"]
 
     def target(state: np.ndarray) -> np.ndarray:
-        return finished((state - center) / spread @ weight + bias, layers, activation)
+        return run_layers((state - center) / spread @ weight + bias, layers, activation)
 
     if "n" in actions:
         one_hot = np.eye(actions["n"], dtype=np.float32)
@@ -134,11 +137,11 @@ def _pay_by_target(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarra
     low, high = (np.array(actions[name], np.float32) for name in ("low", "high"))
     middle, half = (low + high) / 2, (high - low) / 2
 
-    def pay(state: np.ndarray, action: np.ndarray) -> np.ndarray:
-        off = np.clip((action - middle) / half, -1, 1) - np.clip(target(state), -1, 1)
-        return np.asarray(form(off, -1), np.float32)
+    def target_reward(state: np.ndarray, action: np.ndarray) -> np.ndarray:
+        difference = np.clip((action - middle) / half, -1, 1) - np.clip(target(state), -1, 1)
+        return np.asarray(form(difference, -1), np.float32)
 
-    return pay
+    return target_reward
 
 
 class Episodes:
@@ -151,12 +154,12 @@ class Episodes:
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
-        used = self.seeds[rows] - self._first[rows]
-        if used.max() == _BLOCK:
-            self._first, used = self.seeds.copy(), np.zeros_like(used)
+        num_used = self.seeds[rows] - self._first[rows]
+        if num_used.max() == _BLOCK:
+            self._first, num_used = self.seeds.copy(), np.zeros_like(num_used)
             self._block = self._program.first_states(self._first + np.arange(_BLOCK)[:, None])  # [block, N, S]
         self.seeds[rows] += 1
-        return self._block[used, rows]
+        return self._block[num_used, rows]
 
 
 def real_starts(game: str) -> Starts:
@@ -180,10 +183,10 @@ def _acrobot(seeds: np.ndarray) -> np.ndarray:
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
-def _cell(cells: int, first: int = 0) -> Starts:
-    """Return a function that gives the cell ``first`` of ``cells``, one-hot, for every seed."""
-    obs = np.zeros(cells, np.float32)
-    obs[first] = 1
+def _one_cell(num_cells: int, start: int = 0) -> Starts:
+    """Return a function that gives the cell ``start`` of ``num_cells``, one-hot, for every seed."""
+    obs = np.zeros(num_cells, np.float32)
+    obs[start] = 1
     return lambda seeds: np.tile(obs, (*seeds.shape, 1))
 
 
@@ -206,20 +209,22 @@ _FORMULAS = {
     "MountainCar-v0": _mountaincar,
     "MountainCarContinuous-v0": _mountaincar,
     "Pendulum-v1": _pendulum,
-    "CliffWalking-v1": _cell(48, 36),
-    "understudy/Cliff-v0": _cell(48, 36),
-    "understudy/EmptyRoom22-v0": _cell(4),
-    "understudy/EmptyRoom23-v0": _cell(6),
-    "understudy/EmptyRoom33-v0": _cell(9),
-    "understudy/WallRoom-v0": _cell(25),
-    "understudy/HoleRoom-v0": _cell(25),
-    "understudy/HoleRoomLarge-v0": _cell(35),
-    "understudy/HoleRoomLargeShifted-v0": _cell(35),
+    "CliffWalking-v1": _one_cell(48, 36),
+    "understudy/Cliff-v0": _one_cell(48, 36),
+    "understudy/EmptyRoom22-v0": _one_cell(4),
+    "understudy/EmptyRoom23-v0": _one_cell(6),
+    "understudy/EmptyRoom33-v0": _one_cell(9),
+    "understudy/WallRoom-v0": _one_cell(25),
+    "understudy/HoleRoom-v0": _one_cell(25),
+    "understudy/HoleRoomLarge-v0": _one_cell(35),
+    "understudy/HoleRoomLargeShifted-v0": _one_cell(35),
 }
 
 
 @functools.cache
 def _resets(gym_id: str) -> Starts:
+    """Return a function from seeds to observations after resets of an environment with one of 4,096 seeds. Raises
+    ProxyError if it cannot be made; the function raises it if a reset fails."""
     module = gym_id.rpartition(":")[0]
     if module and module not in sys.modules:  # Gymnasium would import a module named by a file
         line = f"first states are those of {gym_id!r}, but no file has a module imported"
@@ -227,21 +232,25 @@ def _resets(gym_id: str) -> Starts:
     try:
         real = gymnasium.make(gym_id)
     except (Exception, SystemExit) as error:  # missing packages and unknown ids may raise any error
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ProxyError(f"first states are those of {gym_id!r}, which cannot be made ({reason})") from error
+        line = f"first states are those of {gym_id!r}, which cannot be made"
+        raise ProxyError(f"{line} ({_first_line(error)})") from error
 
     @functools.cache
-    def first(seed: int) -> np.ndarray:
+    def first_observation(seed: int) -> np.ndarray:
         try:
             obs = gymnasium.spaces.flatten(real.observation_space, real.reset(seed=seed)[0])
             return np.asarray(obs, np.float32).reshape(gymnasium.spaces.flatdim(real.observation_space))
         except (Exception, SystemExit) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            line = f"first states are those of {gym_id!r}, whose reset with seed {seed} failed ({reason})"
-            raise ProxyError(line) from error
+            line = f"first states are those of {gym_id!r}, whose reset with seed {seed} failed"
+            raise ProxyError(f"{line} ({_first_line(error)})") from error
 
     def starts(seeds: np.ndarray) -> np.ndarray:
-        numbers = (uniform(seeds, 1) * _DRAWS).astype(np.int64).ravel().tolist()
-        return np.stack([first(number) for number in numbers]).reshape(*seeds.shape, -1)
+        reset_seeds = (uniform(seeds, 1) * _DRAWS).astype(np.int64).ravel().tolist()
+        return np.stack([first_observation(seed) for seed in reset_seeds]).reshape(*seeds.shape, -1)
 
     return starts
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if there is no message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

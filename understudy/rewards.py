@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 
 from understudy.files import load
 from understudy.kinds import MODES, MOST_EXPONENT, Mode
-from understudy.layers import ACTIVATIONS
+from understudy.layers import ACTIVATIONS, run_layers
 from understudy.program import IDS
 from understudy.proxy import Proxy, ProxyError
 
@@ -56,31 +56,31 @@ class Phi:
         """Return phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
-        parts = [(obs - self._center) / self._spread] * self.mode.state + [info] * self.mode.info
-        x = np.concatenate(parts, 1, dtype=np.float32)
-        for i, (weight, bias) in enumerate(self._layers):
-            x = (self._activation(x) if i else x) @ weight + bias
-        value = x[:, 0] * np.float32(self.scale)
-        return (
-            np.expm1(np.minimum(np.abs(value), np.float32(MOST_EXPONENT))) * np.sign(value)
-            if self.uses_symexp
-            else value
-        )
+        scaled_obs = (obs - self._center) / self._spread
+        parts = ([scaled_obs] if self.mode.state else []) + ([info] if self.mode.info else [])
+        (weight, bias), *later_layers = self._layers
+        first_outputs = np.concatenate(parts, 1, dtype=np.float32) @ weight + bias
+        outputs = run_layers(first_outputs, later_layers, self._activation)[:, 0] * np.float32(self.scale)
+        if not self.uses_symexp:
+            return outputs
+        return np.expm1(np.minimum(np.abs(outputs), np.float32(MOST_EXPONENT))) * np.sign(outputs)
 
 
 @dataclass
-class _Payer:
-    """The learned reward of N environments, for both wrappers: network, discount, and current observations."""
+class _LearnedReward:
+    """The learned reward of N environments, for both wrappers: network, discount, and current observations ``[N, S]``
+    (``[0, S]`` before the first reset)."""
 
     phi: Phi
     discount: float
     zero_at_end: bool
     obs: np.ndarray
 
-    def pay(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
+    def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
         """Return the learned rewards ``[N]`` of steps to ``obs [N, S]`` with ``reward [N]``, ``info [N, I]`` and
         ``terminated [N]``. Phi of both states of a step gets the info of that step, as in the published code."""
-        mode, potential, next_potential = self.phi.mode, np.zeros(len(obs), np.float32), self.phi(obs, info)
+        mode, next_potential = self.phi.mode, self.phi(obs, info)
+        potential = np.zeros(len(obs), np.float32)
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
         if mode.potential:
@@ -90,38 +90,41 @@ class _Payer:
         return shaped(mode, reward, potential, next_potential, self.discount)
 
 
-def _opened(
-    proxy: str | Path | Proxy, discount: float | None, space: gym.Space, actions: gym.Space, spec: EnvSpec | None
-) -> _Payer:
-    """Make the `_Payer` of a wrapper. Raises ProxyError if the reward was learned for another environment than ``spec``
-    or for spaces of other sizes, or if there is no discount. Bounds of actions may differ, because rewards do not
+def _load_reward(
+    proxy: str | Path | Proxy, discount: float | None, space: gym.Space, action_space: gym.Space, spec: EnvSpec | None
+) -> _LearnedReward:
+    """Load the reward of a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
+    spaces of other sizes, or if a potential has no discount. Bounds of actions may differ, because rewards do not
     depend on actions."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
         discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
-    if not isinstance(discount, Real) or isinstance(discount, bool) or not 0 <= float(discount) <= 1:
+    is_number = isinstance(discount, Real) and not isinstance(discount, bool)
+    if not is_number or not 0 <= float(discount) <= 1:
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
-    name, size = loaded.game.partition(",")[0], gym.spaces.flatdim(space)
-    line, game_id = f"learned reward {str(loaded.path)!r}: it is for", IDS.get(name, name)
-    expected = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_kind(loaded.action_space)}"
-    actual = f"observations of {size} {_units(space) if name in IDS else 'numbers'} and {_kind(actions)}"
+    base_name, obs_size = loaded.game.partition(",")[0], gym.spaces.flatdim(space)
+    line, game_id = f"learned reward {str(loaded.path)!r}: it is for", IDS.get(base_name, base_name)
+    unit = _describe_unit(space) if base_name in IDS else "numbers"
+    expected = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_describe_actions(loaded.action_space)}"
+    actual = f"observations of {obs_size} {unit} and {_describe_actions(action_space)}"
     if actual != expected:
         raise ProxyError(f"{line} {expected}, those of {loaded.game}; here there are {actual}")
     if spec is not None and _other_task(spec, game_id):
         raise ProxyError(f"{line} {loaded.game}, which is {game_id}; this environment is {spec.id}")
-    return _Payer(phi, float(discount), loaded.config["rn_terminal"] == "zero", np.zeros((0, size), np.float32))
+    zero_at_end, no_obs = loaded.config["rn_terminal"] == "zero", np.zeros((0, obs_size), np.float32)
+    return _LearnedReward(phi, float(discount), zero_at_end, no_obs)
 
 
-def _kind(actions: gym.Space) -> str:
+def _describe_actions(action_space: gym.Space) -> str:
     """Return kind and size of a space of actions, in words."""
-    if isinstance(actions, gym.spaces.Discrete):
-        return f"{actions.n} actions"
-    continuous = isinstance(actions, gym.spaces.Box)
-    return f"continuous actions of size {gym.spaces.flatdim(actions)}" if continuous else str(actions)
+    if isinstance(action_space, gym.spaces.Discrete):
+        return f"{action_space.n} actions"
+    continuous = isinstance(action_space, gym.spaces.Box)
+    return f"continuous actions of size {gym.spaces.flatdim(action_space)}" if continuous else str(action_space)
 
 
-def _units(space: gym.Space) -> str:
+def _describe_unit(space: gym.Space) -> str:
     """Return the unit of an observation's size for error messages: numbers with their shape, or cells and the first
     cell's number if that is not 0."""
     if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
@@ -139,12 +142,13 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
     return all(str(env_spec.entry_point).startswith("gymnasium.envs.") for env_spec in (game_spec, spec))
 
 
-def _info_values(names: list[str], info: dict[str, Any], count: int) -> np.ndarray:
-    """Return the numbers ``[N, I]`` of ``names`` in the info of a step. Raises ProxyError if one is missing."""
+def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.ndarray:
+    """Return the numbers ``[N, I]`` of ``names`` in the info of a step of N environments. Raises ProxyError if one is
+    missing."""
     for name in names:
         if name not in info:
             raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
-    return np.stack([np.broadcast_to(info[name], count) for name in names], 1) if names else np.zeros((count, 0))
+    return np.stack([np.broadcast_to(info[name], num_envs) for name in names], 1) if names else np.zeros((num_envs, 0))
 
 
 def _vector_info_values(
@@ -154,9 +158,9 @@ def _vector_info_values(
     [N]``, because they were only reset, have zeros. Environments in ``reset_mask [N]`` started a new episode in the
     same step; their numbers are in ``final_info``."""
     info_values = np.zeros((len(stepped), len(names)))
-    for where, source in ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {}))):
-        if where.any():
-            info_values[where] = _info_values(names, source, len(where))[where]
+    for mask, mask_info in ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {}))):
+        if mask.any():
+            info_values[mask] = _info_values(names, mask_info, len(mask))[mask]
     return info_values
 
 
@@ -171,21 +175,25 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
         gym.Wrapper.__init__(self, env)
-        self._payer = _opened(proxy, discount, env.observation_space, env.action_space, env.unwrapped.spec)
+        self._learned_reward = _load_reward(
+            proxy, discount, env.observation_space, env.action_space, env.unwrapped.spec
+        )
 
-    def _flat(self, obs: Any) -> np.ndarray:
+    def _flatten(self, obs: Any) -> np.ndarray:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._payer.obs = self._flat(obs)
+        self._learned_reward.obs = self._flatten(obs)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        flat_obs, info_values = self._flat(obs), _info_values(self._payer.phi.names, info, 1)
-        learned_rewards = self._payer.pay(np.array([reward], np.float32), flat_obs, info_values, np.array([terminated]))
-        self._payer.obs = flat_obs
+        flat_obs, info_values = self._flatten(obs), _info_values(self._learned_reward.phi.names, info, 1)
+        learned_rewards = self._learned_reward.compute(
+            np.array([reward], np.float32), flat_obs, info_values, np.array([terminated])
+        )
+        self._learned_reward.obs = flat_obs
         return obs, float(learned_rewards[0]), terminated, truncated, info | {NATIVE: reward}
 
 
@@ -198,11 +206,13 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments do.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
-        self._payer = _opened(proxy, discount, env.single_observation_space, env.single_action_space, spec)
+        self._learned_reward = _load_reward(
+            proxy, discount, env.single_observation_space, env.single_action_space, spec
+        )
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._fresh = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
+        self._resets_next = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 
-    def _flat(self, obs: Any) -> np.ndarray:
+    def _flatten(self, obs: Any) -> np.ndarray:
         space = self.env.single_observation_space
         rows = [
             np.asarray(gym.spaces.flatten(space, row_obs), np.float32)
@@ -212,23 +222,24 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        self._payer.obs, self._fresh = self._flat(obs), np.zeros(self.num_envs, np.bool_)
+        self._learned_reward.obs, self._resets_next = self._flatten(obs), np.zeros(self.num_envs, np.bool_)
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step all environments and replace their rewards. With autoreset mode SAME_STEP, the learned reward is of the
+        episode's last observation, in ``info["final_obs"]``."""
         obs, rewards, terminated, truncated, info = self.env.step(actions)
-        flat_obs, dones = self._flat(obs), terminated | truncated
-        last, reset_mask = flat_obs, dones & (self._mode is AutoresetMode.SAME_STEP)
+        flat_obs, dones = self._flatten(obs), terminated | truncated
+        last_obs, reset_mask = flat_obs, dones & (self._mode is AutoresetMode.SAME_STEP)
         if reset_mask.any():
-            last, space = flat_obs.copy(), self.env.single_observation_space
+            last_obs, space = flat_obs.copy(), self.env.single_observation_space
             for row in np.flatnonzero(dones):
-                last[row] = gym.spaces.flatten(space, info["final_obs"][row])
-        info_values = _vector_info_values(self._payer.phi.names, info, ~self._fresh, reset_mask)
-        learned_rewards = self._payer.pay(rewards.astype(np.float32), last, info_values, terminated)
+                last_obs[row] = gym.spaces.flatten(space, info["final_obs"][row])
+        info_values = _vector_info_values(self._learned_reward.phi.names, info, ~self._resets_next, reset_mask)
+        native_rewards = rewards.astype(np.float32)
+        learned_rewards = self._learned_reward.compute(native_rewards, last_obs, info_values, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:
-            learned_rewards, self._fresh = (
-                np.where(self._fresh, rewards.astype(np.float32), learned_rewards),
-                dones & ~self._fresh,
-            )
-        self._payer.obs = flat_obs
+            learned_rewards = np.where(self._resets_next, native_rewards, learned_rewards)
+            self._resets_next = dones & ~self._resets_next
+        self._learned_reward.obs = flat_obs
         return obs, learned_rewards, terminated, truncated, info | {NATIVE: rewards}

@@ -83,12 +83,12 @@ def help_text(
         return "\n".join(
             [f"settings of {implementation} with {' '.join(words)!r}:", *_entries(matches, idle, families, width)]
         )
-    from envs.names import GAMES, declared
+    from envs.names import GAMES, declared_games
 
     def wrap(text: str, indent: str = "  ") -> str:
         return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
-    games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared()]
+    games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared_games()]
     names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
     parts = [HEAD.format(implementation=implementation, **{name: wrap(text) for name, text in names.items()})]
     parts += [wrap(WORDS, ""), "", "options:", *(_entry(term, text, width) for term, text in OPTIONS), ""]

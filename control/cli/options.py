@@ -106,14 +106,14 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 def parameters(game: str) -> dict[str, Flag]:
     """Return the parameters that the name of this game can set (`envs.names`), with their values in ``game`` as
     defaults."""
-    from envs.names import GAMES, declared, resolve
+    from envs.names import GAMES, declared_games, resolve
 
     base_name = game.partition(",")[0]
-    resolved_game = resolve(game) if base_name in GAMES or base_name in declared() else None
+    resolved_game = resolve(game) if base_name in GAMES or base_name in declared_games() else None
     if resolved_game is None or resolved_game.parameters is None:
         return {}
     section = f"parameters of {resolved_game.base_name}, which become part of gamename"
-    return flags_of(resolved_game.parameters(**resolved_game.in_use()), section)
+    return flags_of(resolved_game.parameters(**resolved_game.parameter_values()), section)
 
 
 def for_fresh_agents() -> set[str]:
@@ -126,9 +126,11 @@ def for_fresh_agents() -> set[str]:
 def for_evaluation() -> set[str]:
     """Return `for_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
     another environment."""
-    from envs.names import GAMES, declared, resolve
+    from envs.names import GAMES, declared_games, resolve
 
-    return for_fresh_agents() | {name for game in (*GAMES, *declared()) for name in resolve(game).in_use()}
+    return for_fresh_agents() | {
+        name for game in (*GAMES, *declared_games()) for name in resolve(game).parameter_values()
+    }
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:

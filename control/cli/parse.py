@@ -356,8 +356,8 @@ def _evaluates(flag: Flag) -> bool:
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
     """``game`` with the parameters in ``values``. Parameters from flags (``flag_names``) override parameters in the
     game's name. If a flag names the game, its parameters override those of a file."""
-    from envs.names import taken_apart, with_parameters
+    from envs.names import split_name, with_parameters
 
-    plain, of_name = taken_apart(game)
+    plain, of_name = split_name(game)
     last = {name: value for name, value in values.items() if name in flag_names or "gamename" not in flag_names}
     return with_parameters(plain, {**values, **of_name, **last}).name

@@ -71,15 +71,15 @@ def _of_runs() -> Iterator[str]:
 
 
 def _of_environments() -> Iterator[str]:
-    from envs.names import GAMES, declared, resolve
+    from envs.names import GAMES, declared_games, resolve
 
     yield "## Environments with parameters\n"
     yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
-    for name in (*GAMES, *declared()):
+    for name in (*GAMES, *declared_games()):
         resolved_game = resolve(name)
         if resolved_game.parameters is not None:
             yield f"### {name}\n"
-            config = resolved_game.parameters(**resolved_game.in_use())
+            config = resolved_game.parameters(**resolved_game.parameter_values())
             yield from _lines(flags_of(config).values())
 
 

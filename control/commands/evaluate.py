@@ -30,7 +30,7 @@ from control.reports.statistics import interval, iqm
 from control.reports.tables import Table, with_interval
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
-from envs.names import taken_apart, with_parameters
+from envs.names import split_name, with_parameters
 from models.mixture import expand_shared, family_configs, names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
@@ -130,9 +130,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 def _game(settings: Settings, trained_on: str) -> str:
     """Return the environment to evaluate in: ``gamename`` if the user gave it, else ``trained_on``, with the user's
     parameters. Raises SettingError for a parameter that it lacks."""
-    game, game_parameters = taken_apart(settings.run.gamename if "gamename" in settings.explicit_names else trained_on)
+    game, game_parameters = split_name(settings.run.gamename if "gamename" in settings.explicit_names else trained_on)
     for name in settings.changed:
-        if name not in game.in_use():
+        if name not in game.parameter_values():
             raise of_other_games(name, game.name)
     return with_parameters(game, game_parameters | settings.changed).name
 
@@ -211,8 +211,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     )
     config = dataclasses.replace(proxy.config, test_episodes=tests)
     kind = KINDS[config.proxy]
-    learned, real_name = (kind.called, "real reward") if kind.used_by else ("synthetic", "real")
-    print(f"{proxy.game} by a {kind.called}: {proxy.path}")
+    learned, real_name = (kind.noun, "real reward") if kind.used_by else ("synthetic", "real")
+    print(f"{proxy.game} by a {kind.noun}: {proxy.path}")
     sampled_names = list(dict.fromkeys(name for part in family_configs(agent) if part.vary_hp for name in part.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     print(

@@ -38,7 +38,7 @@ def import_proxy(settings: Settings) -> int:
     config = dataclasses.replace(config, **unscaled | original.settings, proxy=original.kind)
     try:
         check(config)
-        parameters, views = files.empty(config, spaces)
+        parameters, views = files.zero_parameters(config, spaces)
     except SettingError as error:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
     shapes, expected = ({key: list(value.shape) for key, value in group.items()} for group in (tensors, views))

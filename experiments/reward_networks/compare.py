@@ -221,7 +221,7 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
         raise SettingError(f"reward is {word!r}; allowed: NAME=FILE")
     proxy = files.load(path)
     if not (kind := KINDS[proxy.config.proxy]).used_by:
-        raise SettingError(f"reward is {word!r}, which is a {kind.called}; allowed: a reward of {game}")
+        raise SettingError(f"reward is {word!r}, which is a {kind.noun}; allowed: a reward of {game}")
     if _task(proxy.game) != _task(game):
         raise SettingError(f"reward is {word!r}, which is of {proxy.game}; allowed: a reward of {game}")
     flags_by_name, values = known_flags(proxy.implementation, proxy.game), {}

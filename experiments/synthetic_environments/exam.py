@@ -61,7 +61,7 @@ def opened(path: str, exams: Sequence[str] = ()) -> Proxy:
     """Load a synthetic environment. Raises SettingError for another file, or if one of the ``exams`` does not fit."""
     proxy = load_proxy(path, "synthetic environments")
     if (kind := KINDS[proxy.config.proxy]).used_by:
-        raise SettingError(f"proxies is {path!r}, which is a {kind.called}; allowed: synthetic environments")
+        raise SettingError(f"proxies is {path!r}, which is a {kind.noun}; allowed: synthetic environments")
     for name in (name for name in exams if name != SUPERVISED):
         takes = agent_class(EXAMS[name][0]).action_kinds
         if not isinstance(proxy.spaces.actions, takes):

@@ -54,7 +54,7 @@ def measure(flags: argparse.Namespace) -> None:
     proxies = {name: understudy.load(name) for name in flags.proxies}
     for name, proxy in proxies.items():
         if KINDS[proxy.kind].used_by:
-            line = f"proxies is {name!r}, which is a {KINDS[proxy.kind].called}"
+            line = f"proxies is {name!r}, which is a {KINDS[proxy.kind].noun}"
             raise SettingError(f"{line}; allowed: synthetic environments", "proxies")
     results = {}
     for name, proxy in proxies.items():

@@ -73,7 +73,7 @@ def checked(name: str, proxies: dict[str, str]) -> None:
         same = real_spec is None or real_spec.name == gymnasium.spec(name).name
         fits = loaded.observation_space.shape == shape and loaded.action_space == actions
         if KINDS[loaded.kind].used_by or not (same and fits):
-            line = f"{flag} is {path!r}, which is a {KINDS[loaded.kind].called} of {loaded.game}"
+            line = f"{flag} is {path!r}, which is a {KINDS[loaded.kind].noun} of {loaded.game}"
             raise SettingError(f"{line}; allowed: synthetic environments of {name} (--real_id)", flag)
 
 

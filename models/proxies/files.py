@@ -47,13 +47,13 @@ class Proxy:
 
 
 def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
-    """Return ``Networks(config, spaces)`` of the kind of proxy that ``config`` belongs to."""
+    """Return ``Networks(config, spaces)`` from ``networks.py`` beside the module of the settings' class."""
     package = type(config).__module__.rpartition(".")[0]
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
 
-def empty(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return parameters ``[D]`` of zeros, and views of them by their names in a file."""
+def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return parameters ``[D]`` of zeros, and views of them by their names in a file. Writing to a view sets them."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
@@ -63,8 +63,9 @@ def implementation_of(kind: str) -> str:
     """Return the implementation that searches for proxies of a kind (`understudy.kinds.KINDS`). Raises LookupError if
     there is none."""
     for name, family_spec in implementations().items():
-        fields = getattr(family_spec.config, "__dataclass_fields__", {})
-        if family_spec.learns_from == "evolution" and kind in fields["proxy"].metadata["choices"]:
+        if family_spec.learns_from != "evolution":
+            continue
+        if kind in family_spec.config.__dataclass_fields__["proxy"].metadata["choices"]:
             return name
     raise LookupError(kind)
 
@@ -84,35 +85,59 @@ def save(
     if parameters.shape != (networks.size,):
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
     parameters = parameters.detach().cpu().float()
+    settings = _settings_in_file(config)
+    if settings.get("rn_evolve_scale"):  # readers know only rn_output_scale
+        settings |= {"rn_output_scale": float(networks.output_scale(parameters[None])), "rn_evolve_scale": False}
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
+    extra_spaces = {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
+    understudy.save(
+        path,
+        {name: layer.numpy() for name, layer in networks.named_tensors(parameters).items()},
+        game=game,
+        spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits | extra_spaces,
+        config={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
+        description=description,
+    )
+
+
+def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
+    """Return the settings that a file stores. Settings with ``later`` are left out if they have their default, and so
+    are the settings of a search if a supervised fit replaces it."""
     settings = asdict(config)
     del settings["compiled"]  # does not describe the proxy
-    kind = KINDS[settings["proxy"]]
-    if settings.get("preset") == "supervised":  # no search, so its settings say nothing
-        idle = implementations()[implementation_of(settings["proxy"])].ineffective(config).keys() - kind.settings.keys()
-        settings = {name: value for name, value in settings.items() if name not in idle}
+    if settings.get("preset") == "supervised":
+        ineffective = implementations()[implementation_of(settings["proxy"])].ineffective(config)
+        unused = ineffective.keys() - KINDS[settings["proxy"]].settings.keys()
+        settings = {name: value for name, value in settings.items() if name not in unused}
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
             settings.pop(field.name, None)
     if settings.get("pairs"):  # readers know only table_size
         settings["table_size"] = settings["pairs"]
-    limits |= {name: list(getattr(spaces, name)) for name in kind.spaces}
-    if settings.get("rn_evolve_scale"):  # readers know only rn_output_scale
-        settings |= {"rn_output_scale": float(networks.scaled(parameters[None])), "rn_evolve_scale": False}
-    understudy.save(
-        path,
-        {name: layer.numpy() for name, layer in networks.named_tensors(parameters).items()},
-        game=game,
-        spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits,
-        config={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
-        description=description,
-    )
+    return settings
 
 
 def load(name_or_path: str | Path) -> Proxy:
     """Load the proxy of a file, of a search's run folder, or with a shipped name. Raises ProxyError, one line with the
     path, if there is no usable proxy or if its settings are invalid."""
     file = understudy.load(name_or_path)
+    config, spaces = _config_of(file), _spaces_of(file)
+    try:
+        check(config)
+        problem = implementations()[implementation_of(file.kind)].validate(config)
+        if problem:
+            raise SettingError(problem)
+        parameters, views = zero_parameters(config, spaces)
+    except SettingError as error:
+        raise ProxyError(f"proxy {str(file.path)!r}: its setting {error}") from error
+    for name, view in views.items():
+        view.copy_(torch.from_numpy(file.tensors[name]))
+    return Proxy(file.path, config, spaces, file.game, parameters, file.description)
+
+
+def _config_of(file: understudy.Proxy) -> Any:
+    """Return the settings of a file as an instance of its family's ``Config``, with old names translated. Values are
+    not checked. Raises ProxyError for an unknown name."""
     family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = kinds(family_spec.config)
     try:
@@ -121,27 +146,22 @@ def load(name_or_path: str | Path) -> Proxy:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
     for name in values:
         if name not in field_kinds:
-            raise refused(
-                file.path, f"its setting {name!r} is unknown{nearest(name, field_kinds)}", "settings of a search"
-            )
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    config = family_spec.config(**plain)
-    actions, limits = file.spaces["actions"], (file.spaces["max_episode_steps"], file.spaces["max_return"])
-    kind = Discrete(actions["n"]) if "n" in actions else Continuous(tuple(actions["low"]), tuple(actions["high"]))
-    info_names = tuple(file.spaces.get("info", ()))
-    spaces = Spaces(
-        tuple(file.spaces["obs_shape"]), kind, max_episode_steps=limits[0], max_return=limits[1], info=info_names
+            fault = f"its setting {name!r} is unknown{nearest(name, field_kinds)}"
+            raise refused(file.path, fault, "settings of a search")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return family_spec.config(**values)
+
+
+def _spaces_of(file: understudy.Proxy) -> Spaces:
+    """Return the spaces of a file's real environment."""
+    spaces, actions = file.spaces, file.spaces["actions"]
+    return Spaces(
+        tuple(spaces["obs_shape"]),
+        Discrete(actions["n"]) if "n" in actions else Continuous(tuple(actions["low"]), tuple(actions["high"])),
+        max_episode_steps=spaces["max_episode_steps"],
+        max_return=spaces["max_return"],
+        info=tuple(spaces.get("info", ())),
     )
-    try:
-        check(config)
-        if problem := family_spec.validate(config):
-            raise SettingError(problem)
-        parameters, views = empty(config, spaces)
-    except SettingError as error:
-        raise ProxyError(f"proxy {str(file.path)!r}: its setting {error}") from error
-    for name, view in views.items():
-        view.copy_(torch.from_numpy(file.tensors[name]))
-    return Proxy(file.path, config, spaces, file.game, parameters, file.description)
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
@@ -152,27 +172,23 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         proxy = load(name_or_path)
     except ProxyError as error:
         raise SettingError(f"start_from: {error}", "start_from") from error
-    networks = networks_of(config, spaces)
     line = f"start_from is {name_or_path!r}"
     if type(proxy.config) is not type(config):
         kind = getattr(config, "proxy", "proxy")
         raise SettingError(f"{line}, {proxy.config.proxy} of {proxy.game}; allowed: {kind} of {game}", "start_from")
-    proxy_networks = networks_of(proxy.config, proxy.spaces)
-    shapes = [
-        {name: list(part.shape) for name, part in candidate.named_tensors(torch.zeros(candidate.size)).items()}
-        for candidate in (networks, proxy_networks)
-    ]
+    parameters, tensors = zero_parameters(config, spaces)
+    _, proxy_tensors = zero_parameters(proxy.config, proxy.spaces)
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    proxy_shapes = {name: list(tensor.shape) for name, tensor in proxy_tensors.items()}
     if proxy.game.partition(",")[0] != game.partition(",")[0]:
         raise SettingError(f"{line}, which is of {proxy.game}; allowed: a proxy of {game}", "start_from")
-    if shapes[0] != shapes[1]:
-        raise SettingError(f"{line}, with tensors {shapes[1]}; allowed here: {shapes[0]}", "start_from")
-    if networks.size == proxy_networks.size:
+    if shapes != proxy_shapes:
+        raise SettingError(f"{line}, with tensors {proxy_shapes}; allowed here: {shapes}", "start_from")
+    if len(parameters) == len(proxy.parameters):
         return proxy.parameters
-    proxy_scale, scale = proxy_networks.config.rn_output_scale, networks.config.rn_output_scale
+    # The search has one parameter more, the logarithm of the scale.
+    proxy_scale, scale = proxy.config.rn_output_scale, config.rn_output_scale  # type: ignore[attr-defined]
     if proxy_scale * scale <= 0:
-        line += (
-            f", whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale: one of the sign of {scale:g}"
-        )
-        raise SettingError(line, "start_from")
-    factor = proxy_scale / scale
-    return torch.cat([proxy.parameters, torch.tensor([factor]).log()])
+        line = f"{line}, whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale"
+        raise SettingError(f"{line}: one of the sign of {scale:g}", "start_from")
+    return torch.cat([proxy.parameters, torch.tensor([proxy_scale / scale]).log()])

@@ -16,20 +16,24 @@ def fit(
     """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``. Return its parameters ``[M, P]``.
 
     Starts from a copy of ``parameters [M, P]``. Adam minimises the mean squared error, with a learning rate that decays
-    linearly to zero. ``schedule`` is a number of updates on all N rows and the initial learning rate; None makes 3000
-    updates on random batches of 512 rows.
+    linearly to zero. ``schedule`` is a number of updates on all N rows and the initial learning rate; None means 3000
+    updates on random batches of 512 rows, from 3e-3. The batches do not depend on the run's seed.
     """
     parameters = parameters.clone()
     updates, lr = schedule or (_UPDATES, _LR)
     adam = MemberAdam(parameters, torch.full((len(parameters),), lr))
     generator = torch.Generator().manual_seed(0)
-    x, aim = (values.expand(len(parameters), -1, -1).transpose(1, 2).contiguous() for values in (inputs, targets))
-    batch_inputs, aimed, layers = x, aim, mlp.layers(parameters)  # views, so they follow every update
+    inputs = inputs.expand(len(parameters), -1, -1).transpose(1, 2).contiguous()  # [M, I, N]
+    targets = targets.expand(len(parameters), -1, -1).transpose(1, 2).contiguous()  # [M, O, N]
+    layers = mlp.layers(parameters)  # views, so they follow every update
+    batch_inputs, batch_targets = inputs, targets
     for update in range(updates):
         adam.lr.fill_(lr * (1 - update / updates))
         if schedule is None:
-            rows = torch.randint(x.shape[2], (_BATCH,), generator=generator)
-            batch_inputs, aimed = x[:, :, rows], aim[:, :, rows]
+            rows = torch.randint(inputs.shape[2], (_BATCH,), generator=generator)
+            batch_inputs, batch_targets = inputs[:, :, rows], targets[:, :, rows]
         trace = mlp.forward(layers, batch_inputs)
-        adam.update(mlp.backward(layers, batch_inputs, trace, (trace[-1] - aimed) * (2 / batch_inputs.shape[2]))[0])
+        output_gradient = (trace[-1] - batch_targets) * (2 / batch_inputs.shape[2])
+        gradient, _ = mlp.backward(layers, batch_inputs, trace, output_gradient)
+        adam.update(gradient)
     return parameters

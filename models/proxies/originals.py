@@ -51,61 +51,75 @@ def read(path: Path) -> Original:
     content = path.read_bytes()
     try:
         if content[:2] == b"PK":
-            return _of_learning_environments(read_archive(path))
+            return _read_learning_environments(read_archive(path))
         if _LEGACY in content[:32]:
-            return _of_learning_environments(read_legacy(path))
-        return _of_synthetic_gymnax(_Unpickler(io.BytesIO(content)).load())
+            return _read_learning_environments(read_legacy(path))
+        return _read_synthetic_gymnax(_Unpickler(io.BytesIO(content)).load())
     except Exception as error:  # a damaged or foreign file can raise anything
         reason = str(error).strip().split("\n")[0][:120] or type(error).__name__
         raise refused(path, f"not such a file ({reason})", _ALLOWED) from error
 
 
-def _of_learning_environments(content: Any) -> Original:
-    config, game = content["config"], content["config"]["env_name"]
+def _read_learning_environments(content: Any) -> Original:
+    """Convert the content of a file of learning_environments. Raises any error for other content."""
+    config = content["config"]
+    game = config["env_name"]
     environment, search = config["envs"][game], config["agents"]["gtn"]
-    activation, trained = environment["activation_fn"], search["agent_name"]
-    if not all(isinstance(name, str) for name in (game, activation, trained)):
+    activation, agent_name = environment["activation_fn"], search["agent_name"]
+    if not all(isinstance(name, str) for name in (game, activation, agent_name)):
         raise ValueError("its environment, activation or agent is no name")
-    tensors: Arrays = {}
-    depths = {"state": -1, "reward": -1, "done": -1}  # of each network, the layer that was read last
-    for key, tensor in content["model"].items():  # env.state_net.0.weight, with a PReLU's slope after each layer
-        match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
-        if match is None or tensor.dtype != torch.float32:
-            raise ValueError(f"its tensor {key[:60]!r} is not of such a network")
-        name, part, value = match[1], match[2] or "weight", tensor.numpy()
-        if part == "weight" and value.shape == (1,) and match[2]:
-            if value[0] != 0.25:  # the initial slope, which that search does not change
-                raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
-            continue
-        depths[name] += part == "weight"
-        tensors[f"{name}.{depths[name]}.{part}"] = value if part == "bias" else np.atleast_2d(value)
+    tensors, last_layers = _renamed_tensors(content["model"])
     settings = {
-        "proxy_hidden_layer": depths["reward"],
+        "proxy_hidden_layer": last_layers["reward"],
         "proxy_hidden_size": len(tensors["reward.0.weight"]),
         "proxy_activation_fn": activation,
     }
-    solved = float(environment["solved_reward"])
-    settings |= {"solved_reward": solved} if abs(solved) < 1e6 else {}  # 1e6 or more means never
-    agent = re.sub("_(vary|icm).*", "", trained.lower())
+    solved_reward = float(environment["solved_reward"])
+    if abs(solved_reward) < 1e6:  # larger ones mean never
+        settings["solved_reward"] = solved_reward
+    agent = re.sub("_(vary|icm).*", "", agent_name.lower())
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
-    agents |= {"discount": float(config["agents"][agent]["gamma"])} if agent in config["agents"] else {}
+    if agent in config["agents"]:
+        agents["discount"] = float(config["agents"][agent]["gamma"])
     if search["synthetic_env_type"] == 0:
         limits = {"max_steps": int(environment["max_steps"]), "raw_done": True}
         return Original("mdp", game, settings | limits, agents, tensors)
     return Original("reward", game, settings | {"mode": int(environment["reward_env_type"])}, agents, tensors)
 
 
-def _of_synthetic_gymnax(content: Any) -> Original:
-    content, tensors = _unfrozen(content), Arrays()
-    content = _unfrozen(content.get("params", content))
-    for name, layers in (("initial", content["initial_state"]), ("reward", content["reward"])):
-        for number in range(len(layers)):
-            layer = layers[f"Dense_{number}"]
-            tensors[f"{name}.{number}.weight"] = layer["kernel"].numbers.T
-            tensors[f"{name}.{number}.bias"] = layer["bias"].numbers
-    (width, latent), depth = tensors["initial.0.weight"].shape, len(content["reward"]) - 1
+def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
+    """Return the weights and biases of the state dict ``model`` by their names here, and the index of the last layer
+    of each network (-1 for a missing network). Raises ValueError for tensors of other networks."""
+    tensors: Arrays = {}
+    last_layers = {"state": -1, "reward": -1, "done": -1}
+    for key, tensor in model.items():  # env.state_net.0.weight, with a PReLU's slope after each layer
+        match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
+        if match is None or tensor.dtype != torch.float32:
+            raise ValueError(f"its tensor {key[:60]!r} is not of such a network")
+        name, value = match[1], tensor.numpy()
+        part = match[2] or "weight"  # a name without layer and part is one linear layer's weight
+        if part == "weight" and value.shape == (1,) and match[2]:
+            if value[0] != 0.25:  # the initial slope, which that search does not change
+                raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
+            continue
+        last_layers[name] += part == "weight"  # a layer's weight precedes its bias
+        tensors[f"{name}.{last_layers[name]}.{part}"] = value if part == "bias" else np.atleast_2d(value)
+    return tensors, last_layers
+
+
+def _read_synthetic_gymnax(content: Any) -> Original:
+    """Convert the content of a file of synthetic-gymnax: a bandit with an initial-state and a reward network."""
+    content = _without_frozen_dict(content)
+    parameters = _without_frozen_dict(content.get("params", content))
+    tensors: Arrays = {}
+    for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
+        for i in range(len(layers)):
+            layer = layers[f"Dense_{i}"]
+            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T
+            tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
+    (width, latent_size), depth = tensors["initial.0.weight"].shape, len(parameters["reward"]) - 1
     networks = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
-    return Original("bandit", "", networks | {"latent_size": latent, "learned_reset": True}, {}, tensors)
+    return Original("bandit", "", networks | {"latent_size": latent_size, "learned_reset": True}, {}, tensors)
 
 
 class _FrozenDict:
@@ -118,7 +132,8 @@ class _FrozenDict:
         self.content = state["_dict"]
 
 
-def _unfrozen(content: Any) -> Any:
+def _without_frozen_dict(content: Any) -> Any:
+    """Return the dict in ``content`` if it is a FrozenDict, else ``content``."""
     return content.content if isinstance(content, _FrozenDict) else content
 
 
@@ -126,7 +141,7 @@ class _Float32:
     """Replaces ``numpy.dtype``. Raises ValueError for anything except little-endian float32."""
 
     def __init__(self, name: str, align: Any = None, copy: Any = None):
-        if name != "f4":
+        if name != "f4":  # a float of 4 bytes; its byte order follows as state
             raise ValueError("it holds an array of other numbers than float32")
 
     def set_state(self, state: Any) -> None:
@@ -149,12 +164,13 @@ class _Array:
 
 
 def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Array:
+    """Replace JAX's function that rebuilds an array. Only ``state``, the state of a NumPy array, is used."""
     array = _Array()
     array.set_state(state)
     return array
 
 
-_STAND_INS: dict[str, Any] = {
+_REPLACEMENTS: dict[str, Any] = {
     "numpy.ndarray": None,
     "numpy.dtype": _Float32,
     "numpy.core.multiarray._reconstruct": _Array,
@@ -162,7 +178,7 @@ _STAND_INS: dict[str, Any] = {
     "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
 }
-_NEWER = (
+_NEWER_OPCODES = (
     pickle.FRAME,
     pickle.MEMOIZE,
     pickle.STACK_GLOBAL,
@@ -174,12 +190,16 @@ _NEWER = (
 
 
 class _Unpickler(Unpickler):
+    """Unpickles files of synthetic-gymnax, which need newer opcodes, and in which objects have a state."""
+
     def find_class(self, module: str, name: str) -> Any:
+        """Return the replacement of a global name, or the base class's. Raises an error for all other names."""
         global_name = f"{module}.{name}"
-        return _STAND_INS[global_name] if global_name in _STAND_INS else super().find_class(module, name)
+        return _REPLACEMENTS[global_name] if global_name in _REPLACEMENTS else super().find_class(module, name)
 
     def _set_state(self) -> None:
+        """Execute the opcode BUILD: pop a state and set it on the object below it."""
         state = self.stack.pop()
         self.stack[-1].set_state(state)
 
-    dispatch = Opcodes(_NEWER, Unpickler.dispatch | {pickle.BUILD[0]: _set_state})
+    dispatch = Opcodes(_NEWER_OPCODES, Unpickler.dispatch | {pickle.BUILD[0]: _set_state})

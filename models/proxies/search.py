@@ -216,10 +216,11 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1, with its phase's values and its ``test_limit``."""
-        limited = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
+        """Return the settings of a generation, counted from 1: in the second phase with that phase's values, and with
+        the generation's ``test_limit``."""
+        config = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
-            return limited
+            return config
         changes = {
             "noise_std": self.second_noise_std,
             "step_size": self.second_step_size,
@@ -227,28 +228,28 @@ class SearchConfig:
             "inner_steps": self.second_steps,
             "scored_by": self.second_scored_by,
         }
-        return replace(limited, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+        return replace(config, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
     def _limit_at(self, generation: int) -> int:
+        """Return ``test_limit`` of a generation, rounded down. It grows linearly between the two generations in
+        ``test_limit_grows``."""
         first, last, (begin, end) = self.test_limit_first, self.test_limit, self.test_limit_grows
         assert first is not None and last is not None
-        return first + (last - first) * (min(max(generation, begin), end) - begin) // (end - begin)
+        growing_generations = min(max(generation, begin), end) - begin
+        return first + (last - first) * growing_generations // (end - begin)
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason (`models.family.Family`)."""
-    second = tuple(name for name in kinds(type(config)) if name.startswith("second_") and name != "second_phase")
+    all_names, plateau = kinds(type(config)), ("early_out_virtual_diff", "plateau_floor")
+    second_phase = tuple(name for name in all_names if name.startswith("second_") and name != "second_phase")
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
         (config.objective != "threshold", ("unsolved_weight",), f"objective is {config.objective!r}"),
-        (
-            config.inner_rule != "plateau",
-            ("early_out_virtual_diff", "plateau_floor"),
-            f"inner_rule is {config.inner_rule!r}",
-        ),
+        (config.inner_rule != "plateau", plateau, f"inner_rule is {config.inner_rule!r}"),
         (config.strategy != "nes", ("score_transform", "nes_step_size"), f"strategy is {config.strategy!r}"),
-        (config.second_phase is None, second, "second_phase is null, so there is none"),
+        (config.second_phase is None, second_phase, "second_phase is null, so there is none"),
         (config.initial_draws == 1, ("initial_members", "initial_generations"), "initial_draws is 1"),
         (config.initial_generations is not None, ("initial_members",), "initial_generations is given"),
         (config.test_limit_first is None, ("test_limit_grows",), "test_limit_first is null"),
@@ -276,14 +277,15 @@ def validate(config: SearchConfig) -> str | None:
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:
         return f"test_every is {config.test_every}, but train_episodes is {config.train_episodes}; allowed: null"
-    second = None if config.second_phase is None else config.second_steps
-    shortest = min(config.inner_steps, second or config.inner_steps, config.steps_in_use)
-    if config.test_every is not None and not config.average_from + config.test_every <= shortest:
+    shortest = min(config.inner_steps, config.steps_in_use)
+    if config.second_phase is not None and config.second_steps is not None:
+        shortest = min(shortest, config.second_steps)
+    if config.test_every is not None and config.average_from + config.test_every > shortest:
         return (
             f"average_from + test_every is {config.average_from + config.test_every}; allowed: at most {shortest}, the "
             "steps of the shortest training (inner_steps, second_steps, deploy_steps), so that there is a test"
         )
-    if problem := _growing(config):
+    if problem := _test_limit_problem(config):
         return problem
     if config.quit_when_solved and config.solved_reward is None:
         return "quit_when_solved is on, but solved_reward is null; allowed: a solved_reward to quit at"
@@ -297,7 +299,7 @@ def validate(config: SearchConfig) -> str | None:
     return None
 
 
-def _growing(config: SearchConfig) -> str | None:
+def _test_limit_problem(config: SearchConfig) -> str | None:
     """Return the error in the settings of a growing test limit, None if there is none."""
     first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
     if first is None:
@@ -308,16 +310,15 @@ def _growing(config: SearchConfig) -> str | None:
         return f"test_limit_first is {first}, but test_limit is {limit_text}; allowed: {bound}"
     if len(grows) != 2 or grows[0] >= grows[1]:
         return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
-    by_solved = {
+    needs_whole_episodes = {  # settings that compare returns with solved_reward
         "inner_rule": config.inner_rule == "tests",
         "objective": config.objective == "threshold",
         "solved_bonus": config.objective == "average" and config.solved_bonus > 0,
     }
-    for name in filter(by_solved.get, by_solved):
-        line = (
-            f"{name} is {getattr(config, name)!r}, but test_limit_first is {first}, and solved_reward is one of whole"
-        )
-        return f"{line} episodes; allowed: test_limit_first null"
+    for name, needed in needs_whole_episodes.items():
+        if needed:
+            line = f"{name} is {getattr(config, name)!r}, but test_limit_first is {first}"
+            return f"{line}, and solved_reward is one of whole episodes; allowed: test_limit_first null"
     generations, end = config.generations, grows[1]
     if config.quit_when_solved and first < last and generations is not None and generations < end:
         line = f"quit_when_solved is on, as with a target_return, but generations is {generations}"

@@ -37,23 +37,27 @@ class Transitions(NamedTuple):
     ended: Tensor
 
     def at(self, rows: Tensor) -> "Transitions":
+        """Return the transitions at ``rows``, indices or a mask."""
         return Transitions(*(column[rows] for column in self))
 
-    def pieces(self) -> Tensor:
-        """Cut episodes after every `PIECE` steps and return the first row of each piece, ``[K]``."""
+    def piece_starts(self) -> Tensor:
+        """Cut episodes after every `PIECE` steps and return the first row of each piece, ``[K]``. An episode begins
+        after a termination, or if its observation is not the next one of the row before."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
         begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.ended[:-1] > 0)
         rows = torch.arange(len(self.obs))
-        age = rows - rows.where(begins, 0).cummax(0).values
-        return (age % PIECE == 0).nonzero()[:, 0]
+        first_rows = rows.where(begins, 0).cummax(0).values  # [N], of each row's episode
+        return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, share: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
         """Split into training and held-out transitions. Held out are all rows of a ``share`` of the pieces, sampled by
         ``streams``, at least one piece."""
-        starts = self.pieces()
-        held_out = streams.uniform(len(starts))[0].argsort()[: max(1, round(share * len(starts)))]
-        out = torch.isin(torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1, held_out)
-        return self.at(~out), self.at(out)
+        starts = self.piece_starts()
+        count = max(1, round(share * len(starts)))
+        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]
+        piece_of_row = torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1
+        held_out = torch.isin(piece_of_row, held_out_pieces)
+        return self.at(~held_out), self.at(held_out)
 
 
 class Fit:
@@ -64,15 +68,17 @@ class Fit:
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
-        inputs, is_end = self.inputs(transitions), transitions.ended
+        inputs, terminations = self.inputs(transitions), transitions.ended
         self.center, spread = inputs.mean(0), _spread(inputs)
         self.spread = spread.where(spread > 0, 1.0)
-        varied = bool(is_end.min() < is_end.max())
-        # Center and scale of each network's output. The fit of the done network learns a logit.
+        termination_varies = bool(terminations.min() < terminations.max())
+        # The done network of a fit outputs a logit. If all rows have the same end, scale 0 makes it constant.
+        done_center = torch.full((1,), ENDS_ABOVE) if termination_varies else terminations[:1]
+        # Center and scale of each network's output.
         self.targets = {
             "state": (transitions.next_obs.mean(0), _spread(transitions.next_obs)),
             "reward": (transitions.reward.mean()[None], _spread(transitions.reward[:, None])),
-            "done": (torch.full((1,), ENDS_ABOVE) if varied else is_end[:1], torch.full((1,), float(varied))),
+            "done": (done_center, torch.full((1,), float(termination_varies))),
         }
 
     def inputs(self, rows: Transitions) -> Tensor:
@@ -82,25 +88,30 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and end, ``[3]``, and the gradient ``[1, D]`` of their sum with respect to
-        the parameters ``flat [1, D]``."""
-        x = ((self.inputs(rows) - self.center) / self.spread).T[None]
+        """Return the losses of state, reward and termination, ``[3]``, and the gradient ``[1, D]`` of their sum with
+        respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of the outputs."""
+        inputs = ((self.inputs(rows) - self.center) / self.spread).T[None]
         mlps, gradient = self.networks.parts, torch.zeros_like(flat)
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
-        traces = {name: mlps[name].forward(layers[name], x) for name in PARTS}
+        traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}
         outputs = [traces[name][-1].requires_grad_() for name in PARTS]
         state, reward, logit = (output[0].T for output in outputs)
-        losses = torch.stack(transition_losses(state, reward, logit, *self.standardised(rows)))
-        for name, slope in zip(PARTS, torch.autograd.grad(losses.sum(), outputs), strict=True):
-            part_gradient, _ = mlps[name].backward(layers[name], x, traces[name], slope)
+        losses = torch.stack(transition_losses(state, reward, logit, *self.fit_targets(rows)))
+        for name, output_gradient in zip(PARTS, torch.autograd.grad(losses.sum(), outputs), strict=True):
+            part_gradient, _ = mlps[name].backward(layers[name], inputs, traces[name], output_gradient)
             self.networks.split(gradient)[name].copy_(part_gradient)
         return losses.detach(), gradient
 
-    def standardised(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the targets of a fit: standardised next states ``[N, S]`` and rewards ``[N, 1]``, ends ``[N, 1]``."""
-        return self.scaled("state", rows.next_obs), self.scaled("reward", rows.reward[:, None]), rows.ended[:, None]
+    def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the targets of a fit: standardised next states ``[N, S]`` and rewards ``[N, 1]``, and terminations
+        ``[N, 1]``."""
+        return (
+            self.standardise("state", rows.next_obs),
+            self.standardise("reward", rows.reward[:, None]),
+            rows.ended[:, None],
+        )
 
-    def scaled(self, name: str, values: Tensor) -> Tensor:
+    def standardise(self, name: str, values: Tensor) -> Tensor:
         """Standardise ``values`` of the output ``name``. Outputs that never vary are only centred."""
         center, spread = self.targets[name]
         return (values - center) / spread.where(spread > 0, 1.0)
@@ -123,41 +134,51 @@ class Fit:
         """Fit the initial-state network in ``flat [1, D]``, if there is one, in place. Its initial states are normal
         with mean 0; each number's standard deviation is half of its largest absolute value in the data."""
         if "initial" in self.networks.parts:
-            initial_parameters, noise = self.networks.split(flat)["initial"], streams.normal(4096, self.networks.latent)
-            initial_parameters.copy_(
-                fit(self.networks.parts["initial"], initial_parameters, noise, noise * self.largest * _WIDE)
-            )
+            parameters = self.networks.split(flat)["initial"]  # a view
+            noise = streams.normal(4096, self.networks.latent)
+            states = noise * self.largest * _WIDE
+            parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
         """Return errors of the synthetic environment ``flat [1, D]`` (`in_raw_units`) on ``rows``, by name.
 
-        Losses are as in `transition_losses`. ``ends_missed`` is the share of terminations that the done network misses,
-        ``ends_false`` the share of other steps that it ends. ``rollout_error`` is measured at the last step of
-        closed-loop rollouts, which start at the first state of a piece of an episode and take the recorded actions. It
-        is the root mean square over the state's numbers, in standard deviations, and the median over pieces.
-        ``rollout_ends`` is the share of pieces in which the done network is wrong at any step. An error without data is
-        NaN.
+        ``obs_loss``, ``reward_loss`` and ``termination_loss`` are as in `transition_losses`. ``ends_missed`` is the
+        share of terminations that the done network misses, ``ends_false`` the share of other steps that it ends. Errors
+        of `rollout_errors` follow. An error without data is NaN.
         """
-        program, last = self.networks.program(flat), len(rows.obs) - 1
-        out = program.step(rows.obs[None], rows.action[None])
-        state, reward = self.scaled("state", out.next_state[0]), self.scaled("reward", out.reward.T)
-        losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.standardised(rows))
+        out = self.networks.program(flat).step(rows.obs[None], rows.action[None])
+        state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
+        losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
         named_losses = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
-        predicted_ends, true_ends, starts = out.done[0] > ENDS_ABOVE, rows.ended > 0, rows.pieces()
+        predicted_ends, true_ends = out.done[0] > ENDS_ABOVE, rows.ended > 0
         named_losses |= {
             "ends_missed": float((~predicted_ends[true_ends]).float().mean()),
             "ends_false": float(predicted_ends[~true_ends].float().mean()),
         }
-        lengths = starts.diff(append=torch.tensor([last + 1]))
-        state, error, wrong = rows.obs[starts], torch.zeros(len(starts)), torch.zeros(len(starts), dtype=torch.bool)
+        return named_losses | self.rollout_errors(flat, rows)
+
+    def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
+        """Return errors of closed-loop rollouts, which start at the first state of each piece of an episode and take
+        the recorded actions.
+
+        ``rollout_error`` is measured at the last step of a piece: the root mean square over the state's numbers, in
+        standard deviations, and the median over pieces. ``rollout_ends`` is the share of pieces in which the done
+        network is wrong at any step.
+        """
+        program, num_rows, starts = self.networks.program(flat), len(rows.obs), rows.piece_starts()
+        lengths = starts.diff(append=torch.tensor([num_rows]))
+        state, error = rows.obs[starts], torch.zeros(len(starts))
+        wrong_ends = torch.zeros(len(starts), dtype=torch.bool)
         for step in range(PIECE):
-            now, running = rows.at((starts + step).clamp(max=last)), step < lengths
-            out = program.step(state[None], now.action[None])
+            running = step < lengths
+            recorded = rows.at((starts + step).clamp(max=num_rows - 1))
+            out = program.step(state[None], recorded.action[None])
             state = out.next_state[0]
-            off = (self.scaled("state", state) - self.scaled("state", now.next_obs)).square().mean(1).sqrt()
-            error = off.nan_to_num(torch.inf).where(running, error)
-            wrong |= running & ((out.done[0] > ENDS_ABOVE) != (now.ended > 0))
-        return named_losses | {"rollout_error": float(error.median()), "rollout_ends": float(wrong.float().mean())}
+            difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)
+            step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
+            error = step_error.where(running, error)
+            wrong_ends |= running & ((out.done[0] > ENDS_ABOVE) != (recorded.ended > 0))
+        return {"rollout_error": float(error.median()), "rollout_ends": float(wrong_ends.float().mean())}
 
 
 def _spread(values: Tensor) -> Tensor:

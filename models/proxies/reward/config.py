@@ -150,46 +150,51 @@ _BY_MODE["recipe", "cliff", 6] = {
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the defaults of a preset, mode and game, for reward, search and inner agents. ``values`` are the explicit
-    settings. Raises SettingError for a preset that does not exist."""
+    settings. Preset cheap has the recipe's defaults for games without cheap ones. Raises SettingError for a preset that
+    does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
     base = game.partition(",")[0]
     base = "cartpole-200" if base == "cartpole" else base
-    number = int(mode) if str(mode).isdecimal() else 0
-    of_game = _BY_GAME.get((preset, base), _BY_GAME.get(("recipe", base), {}) if preset == "cheap" else {})
-    of_mode = _BY_MODE.get((preset, base, number), {})
-    overrides = (_PAPER if preset == "paper" else _RECIPE) | of_game | of_mode
-    kinds = len(str(values.get("agent", "")).split(","))
-    if int(str(overrides.get("agents_per_proxy", 1))) % kinds:  # each kind of agent as often as the others
-        overrides |= {"agents_per_proxy": kinds}
-    solved = values.get("solved_reward", overrides.get("solved_reward"))
-    if solved is None:  # a game without a known threshold
-        overrides |= {"choose_by": "return"} | (
-            {"objective": "final", "inner_rule": "budget"} if preset == "paper" else {}
-        )
-    if overrides.get("objective") == "average" and "test_every" not in overrides:
-        overrides |= {"test_every": 500}
-    return overrides
+    game_defaults = _BY_GAME.get((preset, base))
+    if game_defaults is None:
+        game_defaults = _BY_GAME.get(("recipe", base), {}) if preset == "cheap" else {}
+    mode_number = int(mode) if str(mode).isdecimal() else 0  # the mode may be a name
+    mode_defaults = _BY_MODE.get((preset, base, mode_number), {})
+    defaults = (_PAPER if preset == "paper" else _RECIPE) | game_defaults | mode_defaults
+    num_agents = len(str(values.get("agent", "")).split(","))
+    if int(str(defaults.get("agents_per_proxy", 1))) % num_agents:  # each kind of agent as often as the others
+        defaults["agents_per_proxy"] = num_agents
+    solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
+    if solved_reward is None:  # a game without a known threshold
+        defaults["choose_by"] = "return"
+        if preset == "paper":
+            defaults |= {"objective": "final", "inner_rule": "budget"}
+    if defaults.get("objective") == "average" and "test_every" not in defaults:
+        defaults["test_every"] = 500
+    return defaults
 
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason."""
-    other, factor = config.start_from is not None, "rn_evolve_scale goes on from the factor of start_from"
-    network = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
-    state = ("rn_input_center", "rn_input_spread")
-    network_settings = (*network, *state, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
-    weights = "its network is a weight for each number in info"
+    one_layer = "its network is a weight for each number in info"
+    proxy_scale = "rn_evolve_scale goes on from the factor of start_from"
+    starts_from_proxy = config.start_from is not None
+    layers = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
+    inputs = ("rn_input_center", "rn_input_spread")
+    network = (*layers, *inputs, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
     return search.ineffective(config) | reasons_by_setting(
-        (config.mode == 0, network_settings, "mode is 0, the task's own reward"),
-        (config.mode in (101, 102), (*network, *state), f"mode is {config.mode}: {weights}"),
-        (config.proxy_hidden_layer == 0, (network[0], network[2]), "proxy_hidden_layer is 0"),
-        (other, ("rn_init",), "start_from says where the search starts"),
-        (other and config.rn_evolve_scale, ("rn_output_scale",), factor),
+        (config.mode == 0, network, "mode is 0, the task's own reward"),
+        (config.mode in (101, 102), (*layers, *inputs), f"mode is {config.mode}: {one_layer}"),
+        (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
+        (starts_from_proxy, ("rn_init",), "start_from says where the search starts"),
+        (starts_from_proxy and config.rn_evolve_scale, ("rn_output_scale",), proxy_scale),
     )
 
 
 def validate(config: Config) -> str | None:
+    """Return the first error in a combination of settings as one line, None if there is none."""
     for name in ("scored_by", "second_scored_by"):
         if getattr(config, name) == "target":
             return f"{name} is 'target', but a learned reward has none; allowed: agents"

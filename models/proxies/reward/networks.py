@@ -24,49 +24,53 @@ class Networks:
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.mode = config, spaces, MODES[config.mode]
-        size, info_size = spaces.obs_shape[0], len(spaces.info)
+        obs_size, info_size = spaces.obs_shape[0], len(spaces.info)
         if self.mode.info and not info_size:
             allowed_modes = ", ".join(str(number) for number, mode in MODES.items() if not mode.info)
-            line = (
-                f"mode is {config.mode}, which needs numbers in the info of each step, and the environment tells none"
-            )
-            raise SettingError(f"{line}; allowed here: {allowed_modes}", "mode")
+            line = f"mode is {config.mode}, which needs numbers in the info of each step, and the environment tells"
+            raise SettingError(f"{line} none; allowed here: {allowed_modes}", "mode")
         for name in ("rn_input_center", "rn_input_spread"):
-            if len(input_scale := getattr(config, name)) not in (0, size):
-                raise SettingError(f"{name} is {list(input_scale)}; allowed here: {size} numbers, or none", name)
+            numbers = getattr(config, name)
+            if len(numbers) not in (0, obs_size):
+                raise SettingError(f"{name} is {list(numbers)}; allowed here: {obs_size} numbers, or none", name)
         self.linear = self.mode.info and not self.mode.state
-        inputs = max(1, size * self.mode.state + info_size * self.mode.info)
-        frozen = config.proxy_activation_fn == "prelu"
-        sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
-        mlp = MLP(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
+        num_inputs = max(1, obs_size * self.mode.state + info_size * self.mode.info)  # mode 0 has an unused network
+        sizes = [num_inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
+        if config.proxy_activation_fn == "prelu":  # its slope is not searched, so it is a leaky ReLU
+            mlp = MLP(sizes, "leakyrelu", PRELU_SLOPE)
+        else:
+            mlp = MLP(sizes, config.proxy_activation_fn, LEAK)
         self.parts = {"reward": mlp}
-        self.inner = inputs if self.linear else mlp.size  # parameters of the network, without the scale
-        self.size = self.inner + config.rn_evolve_scale
+        self.network_size = num_inputs if self.linear else mlp.size  # number of parameters without the scale
+        self.size = self.network_size + config.rn_evolve_scale
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`; the scale starts unchanged."""
+        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`. The scale's logarithm is 0."""
         parameters = self.parts["reward"].initial(streams)
         if self.linear:
-            parameters = parameters[:, : self.inner]
-        return torch.cat([parameters, parameters.new_zeros(len(parameters), self.size - self.inner)], 1)
+            parameters = parameters[:, : self.network_size]
+        return torch.cat([parameters, parameters.new_zeros(len(parameters), self.size - self.network_size)], 1)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        return {"reward": flat[:, : self.inner]}
+        return {"reward": flat[:, : self.network_size]}
 
-    def scaled(self, flat: Tensor) -> Tensor:
-        """Return the factor ``[M]`` on the network's output."""
-        factor = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
-        return factor * flat[:, -1].exp() if self.config.rn_evolve_scale else factor
+    def output_scale(self, flat: Tensor) -> Tensor:
+        """Return the factor ``[M]`` on the network's output. With ``rn_evolve_scale``, the last parameter of ``flat [M,
+        size]`` is the logarithm of the factor relative to ``rn_output_scale``."""
+        scale = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
+        return scale * flat[:, -1].exp() if self.config.rn_evolve_scale else scale
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
         if self.linear:
-            return {"reward.0.weight": flat[None, : self.inner]}
+            return {"reward.0.weight": flat[None, : self.network_size]}
         tensors = {}
-        for i, (weight, bias) in enumerate(self.parts["reward"].layers(flat[None, : self.inner])):
+        for i, (weight, bias) in enumerate(self.parts["reward"].layers(flat[None, : self.network_size])):
             tensors[f"reward.{i}.weight"], tensors[f"reward.{i}.bias"] = weight[0], bias[0, :, 0]
         return tensors
 
     def target(self, flat: Tensor) -> Policy:
+        """Raise SettingError, because a learned reward defines no policy."""
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
@@ -78,10 +82,9 @@ class Networks:
             states = states - torch.tensor(self.config.rn_input_center)
         if self.config.rn_input_spread:
             states = states / torch.tensor(self.config.rn_input_spread)
-        network_parameters = fitting.fit(
-            self.parts["reward"], flat[:, : self.inner], states[None], targets[None, :, None]
-        )
-        return torch.cat([network_parameters, flat[:, self.inner :]], 1)
+        network_parameters, scale = flat[:, : self.network_size], flat[:, self.network_size :]
+        fitted = fitting.fit(self.parts["reward"], network_parameters, states[None], targets[None, :, None])
+        return torch.cat([fitted, scale], 1)
 
     def program(self, flat: Tensor) -> "Phi":
         """Combine the network with parameters ``flat [M, size]``, ready to evaluate."""
@@ -95,31 +98,31 @@ class Phi:
         self.networks, self.flat = networks, flat
         config = networks.config
         self._mlp, self.uses_symexp = networks.parts["reward"], config.rn_output == "symexp"
-        self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.inner])
-        self._scale = networks.scaled(flat).unsqueeze(1)
-        self._center, self._spread = (
-            torch.tensor(values, device=flat.device) for values in (config.rn_input_center, config.rn_input_spread)
-        )
-        self.table: Tensor | None = None  # [M, S], phi of every cell if observations are one-hot
+        self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.network_size])
+        self._scale = networks.output_scale(flat).unsqueeze(1)
+        self._center = torch.tensor(config.rn_input_center, device=flat.device)  # empty without a scale
+        self._spread = torch.tensor(config.rn_input_spread, device=flat.device)
+        self.table: Tensor | None = None  # [M, S], phi of every cell if the only input is a one-hot observation
         if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
             cells = torch.eye(networks.spaces.obs_shape[0], device=flat.device).expand(len(flat), -1, -1)
-            self.table = self._of(cells)
+            self.table = self._evaluate(cells)
 
     @torch.no_grad()
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
         """Evaluate phi: ``obs [M, E, S]`` and ``info [M, E, I]`` -> ``[M, E]``."""
         if self.table is not None:
             return (obs * self.table.unsqueeze(1)).sum(2)  # exact: one term is not 0
-        return self._of(obs, info)
+        return self._evaluate(obs, info)
 
     @torch.no_grad()
-    def _of(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
+    def _evaluate(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
+        """Evaluate phi by its network, like `__call__`. Mode 0 has no inputs, and its phi is 0."""
         mode = self.networks.mode
         if not (mode.state or mode.info):
             return obs.new_zeros(obs.shape[:2])
-        if self._layers is None:
+        if self._layers is None:  # one weight per number in info
             assert info is not None
-            return self._bent((info * self.flat[:, None, : self.networks.inner]).sum(2))
+            return self._to_phi((info * self.flat[:, None, : self.networks.network_size]).sum(2))
         if len(self._center):
             obs = obs - self._center
         if len(self._spread):
@@ -127,10 +130,11 @@ class Phi:
         if mode.info:
             assert info is not None
             obs = torch.cat([obs, info], 2)
-        return self._bent(self._mlp.forward(self._layers, obs.transpose(1, 2))[-1][:, 0])
+        *_, outputs = self._mlp.forward(self._layers, obs.transpose(1, 2))  # [M, 1, E]
+        return self._to_phi(outputs[:, 0])
 
-    def _bent(self, outputs: Tensor) -> Tensor:
-        """Scale the network's outputs ``[M, E]`` and, with ``rn_output`` symexp, apply symexp to them."""
+    def _to_phi(self, outputs: Tensor) -> Tensor:
+        """Multiply the network's outputs ``[M, E]`` by the scale. With ``rn_output`` symexp, apply it to the result."""
         scaled = outputs * self._scale
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
 

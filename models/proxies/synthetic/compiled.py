@@ -1,7 +1,7 @@
 """A step of one member ``m`` of synthetic environments, compiled by Numba. Importing this requires Numba.
 
-``world`` is `envs.compiled.World`, ``rows`` is scratch memory for `models.compiled.single`. ``action`` is a discrete
-action; ``vector`` is a continuous one, empty for discrete actions.
+``world`` is `envs.compiled.World`, ``rows`` is scratch memory for `models.compiled.single`, which returns the row with
+the outputs. ``action`` is a discrete action; ``vector`` is a continuous one, empty for discrete actions.
 """
 
 import math
@@ -15,50 +15,57 @@ FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is an i
 
 
 @exact_inlined
-def by_target(world, m, state, action, vector, rows):
-    """Return the reward of a bandit with a target, as `Program._target_reward` computes it."""
-    f32, flat, size, x = np.float32, world.flat[m], world.obs_size, rows[0]
+def target_reward(world, m, state, action, vector, rows):
+    """Return the reward of a bandit with a target, as `Program._target_reward` computes it.
+
+    It depends on the mean distance of the action from the target network's action, absolute (``form`` 1) or squared,
+    both in shares of half the range. Discrete actions are compared as one-hot vectors, so two that differ have 2 as the
+    sum. In ``world.flat``, the centre and spread of the target's inputs begin at ``world.fixed``."""
+    f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, rows[0]
     for k in range(size):
-        x[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
-    at, total = single(world.reward, flat, rows, 0), f32(0)
+        inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
+    output_row = single(world.reward, flat, rows, 0)
+    distance = f32(0)
     if len(vector):
         for k in range(world.actions):
-            u = min(max((vector[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
-            off = u - min(max(rows[at, k], f32(-1)), f32(1))
-            total += abs(off) if world.form == 1 else off * off
+            scaled_action = min(max((vector[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
+            difference = scaled_action - min(max(rows[output_row, k], f32(-1)), f32(1))
+            distance += abs(difference) if world.form == 1 else difference * difference
     else:
         best = 0
         for k in range(world.actions):
-            best = k if better(rows[at, k], rows[at, best]) else best
-        total = f32(0) if best == action else f32(2)
-    total /= f32(world.actions)
-    return f32(math.exp(f32(-4) * total)) if world.form == 3 else -total
+            best = k if better(rows[output_row, k], rows[output_row, best]) else best
+        distance = f32(0) if best == action else f32(2)
+    distance /= f32(world.actions)
+    return f32(math.exp(f32(-4) * distance)) if world.form == 3 else -distance
 
 
 @exact_inlined
-def learned(world, m, state, action, vector, rows):
-    """Do `SyntheticDynamics.step`: return reward and raw done, and replace ``state`` by the next state in place. A
-    bandit's state does not change, and its done is 1."""
+def network_step(world, m, state, action, vector, rows):
+    """Do `SyntheticDynamics.step`: return reward and the done network's output, and replace ``state`` by the next state
+    in place. A bandit's state does not change, and its done is 1."""
     flat, size = world.flat[m], world.obs_size
-    out = np.float32(0)
+    reward = np.float32(0)
     done = np.float32(1)
-    for part in range(1 if world.bandit else 3):
-        x = rows[0]
+    for network in range(1 if world.bandit else 3):  # reward, done, state
+        inputs = rows[0]  # [action, state], written anew because each network overwrites it
         if len(vector):
             for k in range(world.actions):
-                x[k] = vector[k]
+                inputs[k] = vector[k]
         else:
             for k in range(world.actions):
-                x[k] = np.float32(k == action)
+                inputs[k] = np.float32(k == action)
         # The state network runs last, because all three read the state before the step.
         for k in range(size):
-            x[world.actions + k] = np.float32(state[k])
-        if part == 0:
-            out = rows[single(world.reward, flat, rows, 0), 0]
-        elif part == 1:
-            done = rows[single(world.done, flat, rows, 0), 0]
+            inputs[world.actions + k] = np.float32(state[k])
+        if network == 0:
+            output_row = single(world.reward, flat, rows, 0)
+            reward = rows[output_row, 0]
+        elif network == 1:
+            output_row = single(world.done, flat, rows, 0)
+            done = rows[output_row, 0]
         else:
             output_row = single(world.state, flat, rows, 0)
             for k in range(size):
                 state[k] = rows[output_row, k]
-    return out, done
+    return reward, done

@@ -310,49 +310,55 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if proxy not in PROXIES:
         raise choice_error("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
-        listed = [name for name, kind in _PRESETS if kind == proxy]
-        if other := next((kind for name, kind in _PRESETS if name == preset), None):
-            line = f"preset is {preset!r}, which is for a {other}; did you mean '--proxy {other}'?"
-            raise SettingError(f"{line} Allowed for a {proxy}: {', '.join(listed)}", "preset")
-        raise choice_error("preset", preset, listed, f" for a {proxy}")
-    names = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
-    if preset == "broad" and "PPO" not in names:
-        raise choice_error("agent", ",".join(names), ["PPO", "PPO,DDQN"], " with preset broad")
+        allowed = [name for name, kind in _PRESETS if kind == proxy]
+        other_proxy = next((kind for name, kind in _PRESETS if name == preset), None)
+        if other_proxy is None:
+            raise choice_error("preset", preset, allowed, f" for a {proxy}")
+        line = f"preset is {preset!r}, which is for a {other_proxy}; did you mean '--proxy {other_proxy}'?"
+        raise SettingError(f"{line} Allowed for a {proxy}: {', '.join(allowed)}", "preset")
+    agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
+    if preset == "broad" and "PPO" not in agents:
+        raise choice_error("agent", ",".join(agents), ["PPO", "PPO,DDQN"], " with preset broad")
     game = game.partition(",")[0]
     base = "cartpole" if game == "cartpole-200" else game
-    solved = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
-    unknown = {"quit_when_solved": False} if values.get("solved_reward", solved.get("solved_reward")) is None else {}
-    longer = {"generations": 80} if preset == "broad" and len(names) > 1 else {}  # each agent gives half the signal
-    search_defaults = {"eval_every": 1} if values.get("strategy") == "nes" else {}  # score_transform 5 to 7 need it
-    agents: dict[str, object] = {}
-    for agent in names if proxy == "bandit" else ():
-        agent_defaults = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
-        agents |= (
-            agent_defaults if len(names) == 1 else {f"{agent}_{name}": value for name, value in agent_defaults.items()}
-        )
-    return (
-        solved
-        | _PRESETS[preset, proxy]
-        | agents
-        | _BY_GAME.get((preset, proxy, base), {})
-        | unknown
-        | longer
-        | search_defaults
-    )
+    defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
+    solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
+    defaults |= _PRESETS[preset, proxy]
+    if proxy == "bandit":
+        defaults |= _agent_defaults(agents, base)
+    defaults |= _BY_GAME.get((preset, proxy, base), {})
+    if solved_reward is None:
+        defaults["quit_when_solved"] = False
+    if preset == "broad" and len(agents) > 1:
+        defaults["generations"] = 80  # each agent gives half the signal
+    if values.get("strategy") == "nes":
+        defaults["eval_every"] = 1  # score_transform 5 to 7 need it
+    return defaults
+
+
+def _agent_defaults(agents: list[str], base: str) -> dict[str, object]:
+    """Return the defaults of agents that train on a bandit of the game ``base``. With several agents, the names of
+    settings have the agent's name as a prefix (``PPO_lr``)."""
+    defaults: dict[str, object] = {}
+    for agent in agents:
+        prefix = "" if len(agents) == 1 else f"{agent}_"
+        values = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
+        defaults |= {prefix + name: value for name, value in values.items()}
+    return defaults
 
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason."""
-    fitted, reason = config.preset == "supervised", f"preset is {config.preset!r}"
+    supervised, preset = config.preset == "supervised", f"preset is {config.preset!r}"
     latent, bandit = config.first_states == "latent", config.proxy == "bandit"
-    of_steps = ("learned_reset", "max_steps", "done_bias", "raw_done")
+    episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
     return search.ineffective(config) | reasons_by_setting(
-        (fitted, tuple(names_with(Config, "fit", False)), f"{reason}, which searches for nothing"),
-        (not fitted, tuple(field.name for field in fields(Supervised)), reason),
+        (supervised, tuple(names_with(Config, "fit", False)), f"{preset}, which searches for nothing"),
+        (not supervised, tuple(field.name for field in fields(Supervised)), preset),
         (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
-        (bandit, of_steps, "proxy is 'bandit', whose episodes have one step"),
+        (bandit, episode_settings, "proxy is 'bandit', whose episodes have one step"),
         (not latent, ("latent_size",), f"first_states is {config.first_states!r}"),
         (not (bandit or config.learned_reset), ("latent_size",), "learned_reset is off"),
         (config.start_from is None, ("clone_of",), "start_from is null"),
@@ -360,6 +366,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 
 def validate(config: Config) -> str | None:
+    """Return the first error in a combination of settings as one line, None if there is none."""
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
     if config.preset == "clone" and config.start_from is None:
@@ -370,13 +377,15 @@ def validate(config: Config) -> str | None:
     if config.preset == "supervised" and config.generations is None:
         return "total_steps has no effect with preset supervised; did you mean '--fit_updates'?"
     for name in ("reward_form", "first_states", "pairs"):
-        if config.proxy != "bandit" and (value := getattr(config, name)) != (default := getattr(Config, name)):
+        value, default = getattr(config, name), getattr(Config, name)
+        if config.proxy != "bandit" and value != default:
             line = f"{name} is {value!r}, but proxy is {config.proxy!r}"
             return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
-    for name, other in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
-        if config.reward_form == "free" and (value := getattr(config, name)) not in (None, "agents"):
+    for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
+        value = getattr(config, name)
+        if config.reward_form == "free" and value not in (None, "agents"):
             line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
-            return f"{line}; allowed: {other}, or a reward_form of {', '.join(FORMS[1:])}"
+            return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
     if config.pairs is not None and config.first_states != "table":
         line = f"first_states is {config.first_states!r}, but pairs is {config.pairs}"
         return f"{line}; allowed: table, or pairs null"

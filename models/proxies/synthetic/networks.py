@@ -44,29 +44,31 @@ class Networks:
         self.action_size = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
+        # Number of rows of the table of initial states; 0 without a table.
         self.rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
-        draws = not self.rows if bandit else config.learned_reset
-        self.latent = (config.latent_size or size) if draws else 0
-        inputs = self.action_size + size
-        outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
-        self.parts = {name: self._mlp(inputs, count) for name, count in outputs.items()}
+        learns_initial_states = not self.rows if bandit else config.learned_reset
+        self.latent = (config.latent_size or size) if learns_initial_states else 0
         if self.has_target:
             self.parts = {"target": self._mlp(size, self.action_size)}
+        else:
+            outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
+            self.parts = {name: self._mlp(self.action_size + size, count) for name, count in outputs.items()}
         if self.latent:
             self.parts["initial"] = self._mlp(self.latent, size)
-        self.searched = sum(part.size for part in self.parts.values())
-        self._fixed: dict[str, tuple[int, ...]] = {}
+        self.searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
+        self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
-            self._fixed |= {"target.center": (size,), "target.spread": (size,)}
+            self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
         if self.rows:
-            self._fixed |= {"states.table": (self.rows, size)}
-        self.size = self.searched + sum(math.prod(shape) for shape in self._fixed.values())
+            self._fixed_shapes |= {"states.table": (self.rows, size)}
+        self.size = self.searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def _mlp(self, inputs: int, outputs: int) -> MLP:
         config = self.config
-        frozen = config.proxy_activation_fn == "prelu"
         sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
-        return MLP(sizes, "leakyrelu" if frozen else config.proxy_activation_fn, PRELU_SLOPE if frozen else LEAK)
+        if config.proxy_activation_fn == "prelu":  # its slope is not searched, so it is a leaky ReLU
+            return MLP(sizes, "leakyrelu", PRELU_SLOPE)
+        return MLP(sizes, config.proxy_activation_fn, LEAK)
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network starts with weights
@@ -75,16 +77,17 @@ class Networks:
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
             parts = []
-            for layer in [layer for part in self.parts.values() for layer in part.dense]:
-                parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
-                parts.append(torch.zeros(len(streams), layer.outputs))
+            for part in self.parts.values():
+                for layer in part.dense:
+                    parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
+                    parts.append(torch.zeros(len(streams), layer.outputs))
         flat = torch.cat(parts, 1)
         if "done" in self.parts:
-            _, bias = self.parts["done"].layers(self.split(flat)["done"])[-1]
-            bias += self.config.done_bias
+            *_, (_, last_bias) = self.parts["done"].layers(self.split(flat)["done"])  # views of `flat`
+            last_bias += self.config.done_bias
         if self.has_target:
-            self._start_target(self.split(flat)["target"], streams)
-        if self._fixed:
+            self._sample_target(self.split(flat)["target"], streams)
+        if self._fixed_shapes:
             flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
             fixed = self.fixed(flat)
             if self.rows:
@@ -93,13 +96,14 @@ class Networks:
                 fixed["target.spread"].fill_(1.0)
         return flat
 
-    def _start_target(self, parameters: Tensor, streams: Streams) -> None:
-        *hidden, last = self.parts["target"].layers(parameters)
-        for weight, bias in hidden:
+    def _sample_target(self, parameters: Tensor, streams: Streams) -> None:
+        """Sample initial ``parameters [M, P]`` of the target network in place (`initial`)."""
+        *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)
+        for weight, bias in hidden_layers:  # weights [M, out, in]
             weight.copy_(streams.normal(*weight.shape[1:]) / weight.shape[2] ** 0.5)
             bias.zero_()
-        for part in last:
-            part.zero_()
+        last_weight.zero_()
+        last_bias.zero_()
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
         """Return a copy of ``flat [M, size]`` with its table of initial states filled by the first of ``states [M, N,
@@ -119,9 +123,10 @@ class Networks:
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters that a search does not change, as views of ``flat [M, size]`` by name."""
-        counts = [math.prod(shape) for shape in self._fixed.values()]
+        shapes = self._fixed_shapes
+        counts = [math.prod(shape) for shape in shapes.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
-        return {name: view.unflatten(1, self._fixed[name]) for name, view in zip(self._fixed, views, strict=True)}
+        return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parameters of each network by name, as views of ``flat [M, size]``."""
@@ -150,7 +155,10 @@ class Networks:
 
 class Program:
     """Networks with their parameters. With one hidden layer and no target, all step networks are folded into one, so
-    that a step takes two matrix products."""
+    that a step takes two matrix products.
+
+    ``layers`` has the layers of each network by name, ``names`` the networks of a step. ``form`` computes the reward
+    from the distance to the target's action; None without a target."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -162,27 +170,29 @@ class Program:
         self.form = FORMS.get(networks.config.reward_form)
         self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width of the range of actions [A]
         if isinstance(networks.actions, Continuous):
-            low, high = (
-                torch.tensor(bounds, device=flat.device) for bounds in (networks.actions.low, networks.actions.high)
-            )
+            low = torch.tensor(networks.actions.low, device=flat.device)
+            high = torch.tensor(networks.actions.high, device=flat.device)
             self.bounds = (low + high) / 2, (high - low) / 2
         self.folded = networks.config.proxy_hidden_layer == 1 and not networks.has_target
         if self.folded:
             self._fold([self.layers[name] for name in self.names])
 
-    def _fold(self, nets: list[list[Layer]]) -> None:
-        first_weight = torch.cat([net[0][0].transpose(1, 2) for net in nets], 2).transpose(1, 2)
-        first_bias = torch.cat([net[0][1] for net in nets], 1)
-        width, outputs = nets[0][0][0].shape[1], [net[1][0].shape[1] for net in nets]
-        last_weight = self.flat.new_zeros(len(self.flat), sum(outputs), width * len(nets))
-        row = 0
-        for i, net in enumerate(nets):
-            last_weight[:, row : row + outputs[i], width * i : width * (i + 1)] = net[1][0]
-            row += outputs[i]
-        last_bias = torch.cat([net[1][1] for net in nets], 1)
+    def _fold(self, networks: list[list[Layer]]) -> None:
+        """Fold networks of two layers with the same input and width into one wide network. Its outputs are theirs, one
+        after the other, so its last weight ``[M, out, in]`` is block-diagonal."""
+        first_layers, last_layers = zip(*networks, strict=True)
+        first_weight = torch.cat([weight.transpose(1, 2) for weight, _ in first_layers], 2).transpose(1, 2)
+        first_bias = torch.cat([bias for _, bias in first_layers], 1)
+        last_bias = torch.cat([bias for _, bias in last_layers], 1)
+        num_outputs, width = last_bias.shape[1], first_weight.shape[1] // len(networks)
+        last_weight = self.flat.new_zeros(len(self.flat), num_outputs, first_weight.shape[1])
+        row = column = 0
+        for weight, _ in last_layers:
+            last_weight[:, row : row + weight.shape[1], column : column + width] = weight
+            row, column = row + weight.shape[1], column + width
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
-        sizes = [first_weight.shape[2], first_weight.shape[1], row]
         part = self.networks.parts[self.names[0]]
+        sizes = [first_weight.shape[2], first_weight.shape[1], num_outputs]
         self._folded_mlp = MLP(sizes, part.activation, part.leak)
 
     @torch.no_grad()
@@ -194,28 +204,30 @@ class Program:
             return Outcome(state, reward, torch.ones_like(reward))
         if isinstance(self.networks.actions, Discrete):
             action = (action.unsqueeze(-1) == self._action_indices).float()
-        x = torch.cat([action, state], 2).transpose(1, 2)
+        inputs = torch.cat([action, state], 2).transpose(1, 2)
         if self.folded:
-            out = self._folded_mlp.forward(self._folded_layers, x)[-1]
+            outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]  # [M, out, E]
         else:
-            out = torch.cat([self.networks.parts[name].forward(self.layers[name], x)[-1] for name in self.names], 1)
+            parts, layers = self.networks.parts, self.layers
+            outputs = torch.cat([parts[name].forward(layers[name], inputs)[-1] for name in self.names], 1)
         if self.networks.config.proxy == "bandit":
-            return Outcome(state, out[:, 0], torch.ones_like(out[:, 0]))
+            return Outcome(state, outputs[:, 0], torch.ones_like(outputs[:, 0]))
         size = self.networks.state_size
-        return Outcome(out[:, :size].transpose(1, 2), out[:, size], out[:, size + 1])
+        return Outcome(outputs[:, :size].transpose(1, 2), outputs[:, size], outputs[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return rewards ``[M, E]``, which depend on the distance between actions and the target's actions."""
+        """Return rewards ``[M, E]``, which depend on the distance between actions and the target's actions. Continuous
+        actions are compared in shares of half their range, clipped to [-1, 1], discrete ones as one-hot vectors."""
         assert self.form is not None
-        aims = self.target_outputs(state)
+        outputs = self.target_outputs(state)
         if self.bounds is None:
-            target_index, action_index = aims.argmax(1, keepdim=True), action.unsqueeze(1)
-            indices = self._action_indices.view(1, -1, 1)
-            off = (action_index == indices).float() - (target_index == indices).float()
+            target_action, taken_action = outputs.argmax(1, keepdim=True), action.unsqueeze(1)
+            all_actions = self._action_indices.view(1, -1, 1)
+            difference = (taken_action == all_actions).float() - (target_action == all_actions).float()
         else:
             middle, half = self.bounds
-            off = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - aims.clamp(-1, 1)
-        reward: Tensor = self.form(off, 1)
+            difference = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - outputs.clamp(-1, 1)
+        reward: Tensor = self.form(difference, 1)
         return reward
 
     @torch.no_grad()
@@ -228,11 +240,11 @@ class Program:
     def target_actions(self, state: Tensor) -> Tensor:
         """Return the target's actions, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
         ``[M, E, A]``."""
-        aims = self.target_outputs(state)
+        outputs = self.target_outputs(state)
         if self.bounds is None:
-            return aims.argmax(1)
+            return outputs.argmax(1)
         middle, half = self.bounds
-        return middle + half * aims.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
+        return middle + half * outputs.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
 
     def table_rows(self, numbers: Tensor) -> Tensor:
         """Sample initial states ``[..., M, E, S]`` from the tables by uniform ``numbers [..., M, E]`` in [0, 1)."""
@@ -243,8 +255,8 @@ class Program:
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
         """Return learned initial states ``[M, N, S]`` for normal ``noise [M, N, latent]``."""
-        out = self.networks.parts["initial"].forward(self.layers["initial"], noise.transpose(1, 2))[-1]
-        return out.transpose(1, 2)
+        outputs = self.networks.parts["initial"].forward(self.layers["initial"], noise.transpose(1, 2))[-1]
+        return outputs.transpose(1, 2)
 
     def select(self, members: Tensor) -> "Program":
         """Return the program of ``members`` (indices ``[M']``) only."""
