@@ -23,7 +23,7 @@ from models.streams import Streams
 
 pytest.importorskip("numba", reason="needs the extra fast")
 from control.loops import compiled  # noqa: E402
-from models.agents.tabular.compiled import _first  # noqa: E402
+from models.agents.tabular.compiled import _argmax  # noqa: E402
 from models.compiled import better  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # which compiles once
@@ -359,7 +359,7 @@ def test_the_best_is_torch_s_with_nan_too(values: list[float]) -> None:
     best = 0
     for k, value in enumerate(values):
         best = k if better(value, values[best]) else best
-    assert best == _first(np.array([values], np.float32), 0, 0, len(values)) == int(torch.tensor(values).argmax())
+    assert best == _argmax(np.array([values], np.float32), 0, 0, len(values)) == int(torch.tensor(values).argmax())
 
 
 @pytest.mark.parametrize("argv", ["SE --gamename cartpole --proxy bandit", "RN --gamename cartpole-200 --mode 2"])
