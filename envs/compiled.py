@@ -1,7 +1,8 @@
 """Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
 
-A `World` describes an environment for all members. Each block names the class that it mirrors; tests/test_compiled.py
-compares the two. Importing this requires Numba.
+A `World` describes an environment for all members. Each function names the method that it mirrors;
+tests/test_compiled.py compares the two. In compiled functions, ``m`` is a member, ``state [K]`` float64 the state of
+one of its episodes. Importing this requires Numba.
 """
 
 import math
@@ -21,7 +22,7 @@ from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
 from envs.synthetic import ENDS_ABOVE, SyntheticDynamics
 from envs.tensor import TensorEnvironment
-from models.compiled import NO_NET, Net, better, net, single
+from models.compiled import NO_NET, Net, better, make_net, single
 from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.compiled import FORMS, network_step, target_reward
@@ -39,60 +40,61 @@ KINDS = {
 TAU = 2 * math.pi
 
 
+def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
+    """Return an array of size 0, a placeholder in `World`."""
+    return np.empty((0,) * axes, dtype)
+
+
 class World(NamedTuple):
-    """An environment without its episodes, for compiled functions. Arrays that a kind does not use are empty."""
+    """An environment without its episodes, for compiled functions. Fields that a kind does not use have defaults."""
 
     kind: int
     obs_size: int
     limit: int  # time limit in steps; a huge number without a limit
     physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
+    actions: int  # number of actions, or of the numbers of a continuous action
     # RepeatedDynamics
     repeat: int
     repetition_limit: int  # time limit in repetitions if it cuts a step short, else 0
-    # CellTable
-    moves: int
-    next_cell: Array
-    pays: Array
-    ends: Array
+    # CellTable: arrays have an entry ``cell * num_moves + action``
+    num_moves: int = 0
+    next_cell: Array = _empty(np.int64)
+    cell_reward: Array = _empty()
+    cell_terminated: Array = _empty(np.bool_)
     # SyntheticDynamics
-    actions: int
-    flat: Array  # [M, D]
-    state: Net
-    reward: Net
-    done: Net
-    bandit: bool
-    raw_done: bool
-    one_hot: bool
-    form: int  # index in `FORMS` if a target decides the reward (`reward` is then the target network), else 0
-    fixed: int  # position of the target's centre and spread in ``flat``
-    middle: Array  # [A], middle of the range of actions
-    half: Array  # [A], half of the range
+    flat: Array = _empty(axes=2)  # [M, D], parameters of the three networks
+    state: Net = NO_NET
+    reward: Net = NO_NET
+    done: Net = NO_NET
+    bandit: bool = False
+    raw_done: bool = False
+    one_hot: bool = False
+    form: int = 0  # index in `FORMS` if a target decides the reward (`reward` is then the target network), else 0
+    fixed: int = 0  # position of the target's centre and spread in ``flat``
+    middle: Array = _empty()  # [A], middle of the range of actions
+    half: Array = _empty()  # [A], half of the range
     # RewardedEnvironment
-    learned_reward: bool
-    phi: Net
-    weights: Array  # [M, D]
-    table: Array  # [M, S], phi of every cell
-    scale: Array  # [M]
-    center: Array
-    spread: Array
-    additive: bool
-    potential: bool
-    blind: bool  # phi is always 0
-    zero_at_end: bool
-    discounts: Array  # [M]
-    weight: np.float32
+    learned_reward: bool = False
+    phi: Net = NO_NET
+    phi_parameters: Array = _empty(axes=2)  # [M, D]
+    phi_table: Array = _empty(axes=2)  # [M, S], phi of every cell
+    phi_scale: Array = _empty()  # [M], a factor on phi
+    obs_center: Array = _empty()  # [O], subtracted from observations; empty for none
+    obs_spread: Array = _empty()  # [O], divides observations; empty for none
+    is_additive: bool = False  # whether the learned reward is added to the real one
+    is_potential: bool = False  # whether it is a difference of potentials
+    phi_is_zero: bool = False
+    zero_at_end: bool = False
+    discounts: Array = _empty()  # [M]
+    reward_weight: np.float32 = np.float32(1)  # of the real reward
 
 
 class Map(World):
     """The `World` of a map whose agents need only the numbers of cells. It is a separate type, so that compiled
-    functions leave out all other code (`on_map`)."""
+    functions leave out all other code (`is_map`)."""
 
 
-on_map = type_predicate(Map)
-
-
-def _empty(dtype: Any = np.float32, axes: int = 1) -> Array:
-    return np.empty((0,) * axes, dtype)
+is_map = type_predicate(Map)
 
 
 def _kind(real: Environment) -> int | None:
@@ -105,20 +107,18 @@ def _kind(real: Environment) -> int | None:
     return LEARNED if isinstance(dynamics, SyntheticDynamics) else KINDS.get(type(dynamics))  # type: ignore[call-overload]
 
 
-def _is_bent(phi: object) -> bool:
+def _needs_symexp(phi: object) -> bool:
     """Return whether ``phi`` applies symexp and has no table of cells. Compiled steps do not compute this."""
     return isinstance(phi, Phi) and phi.uses_symexp and phi.table is None
 
 
-def world(environment: Environment, cells_only: bool = False) -> World | None:
-    """Return the environment for compiled functions, None if it has no compiled version. With ``cells_only`` a map has
-    no observations, for agents that need only the state. If rewards are learned, check `can_compile` first."""
-    rewarded, real = (
-        environment if isinstance(environment, RewardedEnvironment) else None,
-        real_environment(environment),
-    )
+def make_world(environment: Environment, cells_only: bool = False) -> World | None:
+    """Return the `World` of an environment, or None if it has no compiled version. With ``cells_only`` a map becomes a
+    `Map`, for agents that need no observations. If rewards are learned, check `can_compile` first."""
+    rewarded = environment if isinstance(environment, RewardedEnvironment) else None
+    real = real_environment(environment)
     kind, phi = _kind(real), getattr(rewarded, "phi", None)
-    if kind is None or _is_bent(phi):
+    if kind is None or _needs_symexp(phi):
         return None
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces
@@ -131,37 +131,22 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
         "repeat": 1 if repeated is None else repeated.repeat,
         "repetition_limit": 0 if repeated is None else repeated._last or 0,
         "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
-        "moves": 0,
-        "next_cell": _empty(np.int64),
-        "pays": _empty(),
-        "ends": _empty(np.bool_),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
-        "flat": _empty(axes=2),
-        "state": NO_NET,
-        "reward": NO_NET,
-        "done": NO_NET,
-        "bandit": False,
-        "raw_done": False,
-        "one_hot": False,
-        "form": 0,
-        "fixed": 0,
-        "middle": _empty(),
-        "half": _empty(),
     }
     if isinstance(dynamics, CellTable):
         fields |= {
-            "moves": len(dynamics.actions),
+            "num_moves": len(dynamics.actions),
             "next_cell": dynamics.next_cell.numpy(),
-            "pays": dynamics.reward.numpy(),
-            "ends": dynamics.terminated.numpy(),
+            "cell_reward": dynamics.reward.numpy(),
+            "cell_terminated": dynamics.terminated.numpy(),
         }
     if isinstance(dynamics, SyntheticDynamics):
         program, begin = dynamics.program, 0
         nets = {}
         for name, part in program.networks.parts.items():
-            nets[name] = net(part, begin)
+            nets[name] = make_net(part, begin)
             begin += part.size
-        nets.pop("initial", None)
+        nets.pop("initial", None)  # samples first states, which torch does
         if "target" in nets:
             bounds = program.bounds or (_empty(), _empty())
             nets["reward"] = nets.pop("target")
@@ -173,48 +158,35 @@ def world(environment: Environment, cells_only: bool = False) -> World | None:
             "raw_done": dynamics.raw_done,
             "one_hot": dynamics.spaces.one_hot,
         }
-    return (Map if kind == CELLS and cells_only else World)(**(fields | _pay(rewarded)))
+    world_type = Map if kind == CELLS and cells_only else World
+    return world_type(**(fields | _reward_fields(rewarded)))
 
 
-def _pay(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
-    """Return the fields of `World` about a learned reward; without one, placeholders."""
-    defaults: dict[str, Any] = {
-        "learned_reward": False,
-        "phi": NO_NET,
-        "weights": _empty(axes=2),
-        "table": _empty(axes=2),
-        "scale": _empty(),
-        "center": _empty(),
-        "spread": _empty(),
-        "additive": False,
-        "potential": False,
-        "blind": False,
-        "zero_at_end": False,
-        "discounts": _empty(),
-        "weight": np.float32(1),
-    }
+def _reward_fields(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
+    """Return the fields of `World` about a learned reward; without one, no fields."""
     if rewarded is None:
-        return defaults
+        return {}
     phi, mode = rewarded.phi, rewarded.mode
-    fields = defaults | {
+    fields: dict[str, Any] = {
         "learned_reward": True,
-        "additive": mode.additive,
-        "potential": mode.potential,
-        "blind": not mode.state,
+        "is_additive": mode.additive,
+        "is_potential": mode.potential,
+        "phi_is_zero": not mode.state,
         "zero_at_end": rewarded.zero_at_end,
         "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
-        "weight": np.float32(rewarded.weight),
+        "reward_weight": np.float32(rewarded.weight),
     }
     if mode.state:
         assert isinstance(phi, Phi)
         fields |= {
-            "phi": net(phi._mlp),
-            "weights": phi.flat.contiguous().numpy(),
-            "scale": phi._scale[:, 0].contiguous().numpy(),
-            "center": phi._center.numpy(),
-            "spread": phi._spread.numpy(),
-            "table": _empty(axes=2) if phi.table is None else phi.table.contiguous().numpy(),
+            "phi": make_net(phi._mlp),
+            "phi_parameters": phi.flat.contiguous().numpy(),
+            "phi_scale": phi._scale[:, 0].contiguous().numpy(),
+            "obs_center": phi._center.numpy(),
+            "obs_spread": phi._spread.numpy(),
         }
+        if phi.table is not None:
+            fields["phi_table"] = phi.table.contiguous().numpy()
     return fields
 
 
@@ -224,7 +196,8 @@ def real_environment(environment: Environment) -> Environment:
 
 
 def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
-    """Set an environment's episodes to ``state [M, E, K]``, ``age [M, E]`` in steps, and their observations ``obs``."""
+    """Set an environment's episodes to ``state [M, E, K]`` and ``age [M, E]`` in steps, with observations ``obs [M, E,
+    O]``."""
     real = real_environment(environment)
     assert isinstance(real, TensorEnvironment)
     real.state, real.age = state.to(real.state.dtype), age
@@ -236,21 +209,22 @@ def can_compile(environment: Environment) -> bool:
     """Return whether compiled functions can compute the environment's steps and rewards."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
-        if mode.info or (mode.state and not isinstance(phi, Phi)) or _is_bent(phi):
+        if mode.info or (mode.state and not isinstance(phi, Phi)) or _needs_symexp(phi):
             return False
     return _kind(real_environment(environment)) is not None
 
 
-def memory(world: World) -> Array:
-    """Return uninitialised memory for `advance`: two scratch rows, and a row for the next observation."""
+def make_scratch(world: World) -> Array:
+    """Return uninitialised memory ``[3, widest]`` for `advance`: two scratch rows, and a row for the next
+    observation."""
     size = max(world.phi.widest, world.state.widest, world.reward.widest, world.done.widest, world.obs_size)
     return np.empty((3, size), np.float32)
 
 
 @exact_inlined
 def observe(world, state, obs):
-    """Write the observation of ``state [K]`` into ``obs [O]`` (`Dynamics.observe`)."""
-    if on_map(world):
+    """Write the observation of ``state [K]`` into ``obs [O]`` (`Dynamics.observe`). A `Map` has none."""
+    if is_map(world):
         return
     kind = world.kind
     if kind == CELLS:
@@ -265,71 +239,85 @@ def observe(world, state, obs):
         obs[2] = np.float32(state[1])
     elif kind == LEARNED and world.one_hot:
         best = 0
-        for k in range(len(obs)):
-            best = k if better(state[k], state[best]) else best
+        for i in range(len(obs)):
+            best = i if better(state[i], state[best]) else best
         obs[:] = np.float32(0)
         obs[best] = np.float32(1)
     else:
-        for k in range(len(obs)):
-            obs[k] = np.float32(state[k])
+        for i in range(len(obs)):
+            obs[i] = np.float32(state[i])
 
 
 @exact
 def _cartpole(physics, state, action):
-    """Advance ``state`` in place and return terminated (`CartPole.step`)."""
-    gravity, cart, pole, half, force = physics
+    """Advance ``state`` (position, speed, angle, angular speed) in place by one step and return terminated
+    (`CartPole.step`). If the state has more numbers, gravity, both masses and half length follow and replace
+    ``physics``."""
+    gravity, cart_mass, pole_mass, half_length, force = physics
     if len(state) > 4:
-        gravity, cart, pole, half = state[4], state[5], state[6], state[7]
-    mass = cart + pole
-    share = pole * half / mass
-    speed, angle, spin = state[1], state[2], state[3]
+        gravity, cart_mass, pole_mass, half_length = state[4], state[5], state[6], state[7]
+    total_mass = cart_mass + pole_mass
+    pole_share = pole_mass * half_length / total_mass
+    speed, angle, angular_speed = state[1], state[2], state[3]
     cos, sin = math.cos(angle), math.sin(angle)
-    push = (force / mass if action == 1 else -force / mass) + spin * spin * sin * share
-    turn = (sin * gravity - cos * push) / (half * 4 / 3 - cos * cos * (half * pole / mass))
+    push = (
+        force / total_mass if action == 1 else -force / total_mass
+    ) + angular_speed * angular_speed * sin * pole_share
+    angular_acceleration = (sin * gravity - cos * push) / (
+        half_length * 4 / 3 - cos * cos * (half_length * pole_mass / total_mass)
+    )
     state[0] += speed * 0.02
-    state[1] += (push - turn * cos * share) * 0.02
-    state[2] += spin * 0.02
-    state[3] += turn * 0.02
+    state[1] += (push - angular_acceleration * cos * pole_share) * 0.02
+    state[2] += angular_speed * 0.02
+    state[3] += angular_acceleration * 0.02
     return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360
 
 
 @exact
-def _swing(a, b, speed1, speed2, torque):
-    """Return the time derivatives of both speeds (`acrobot._rates`)."""
-    cos, half_sin = math.cos(b), math.sin(b) * 0.5
+def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
+    """Return the angular accelerations of both joints (`acrobot._rates`)."""
+    cos, half_sin = math.cos(angle2), math.sin(angle2) * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25
-    phi2 = math.sin(a + b) * (0.5 * 9.8)
-    phi1 = math.sin(a) * (1.5 * 9.8) + phi2 - half_sin * speed2 * (speed2 + speed1 * 2)
+    phi2 = math.sin(angle1 + angle2) * (0.5 * 9.8)
+    phi1 = math.sin(angle1) * (1.5 * 9.8) + phi2 - half_sin * speed2 * (speed2 + speed1 * 2)
     ratio = d2 / d1
-    rate2 = (torque + ratio * phi1 - half_sin * speed1 * speed1 - phi2) / (1.25 - d2 * ratio)
-    return -(d2 * rate2 + phi1) / d1, rate2
+    acceleration2 = (torque + ratio * phi1 - half_sin * speed1 * speed1 - phi2) / (1.25 - d2 * ratio)
+    return -(d2 * acceleration2 + phi1) / d1, acceleration2
 
 
 @exact
 def _acrobot(state, action):
-    """Advance ``state`` in place and return terminated (`Acrobot.step`)."""
+    """Advance ``state`` (two angles, two angular speeds) in place by one step and return terminated (`Acrobot.step`).
+    The step is one of the Runge-Kutta method of order 4: ``speed1_k3`` and ``acc1_k3`` are speed and acceleration of
+    joint 1 at its third evaluation."""
     torque, h = action - 1.0, 0.2
-    a, b, v, w = state[0], state[1], state[2], state[3]
-    v1, w1 = _swing(a, b, v, w, torque)
-    v2, w2 = _swing(a + v * (h / 2), b + w * (h / 2), v + v1 * (h / 2), w + w1 * (h / 2), torque)
-    p, q = v + v1 * (h / 2), w + w1 * (h / 2)
-    v3, w3 = _swing(a + p * (h / 2), b + q * (h / 2), v + v2 * (h / 2), w + w2 * (h / 2), torque)
-    r, s = v + v2 * (h / 2), w + w2 * (h / 2)
-    v4, w4 = _swing(a + r * h, b + s * h, v + v3 * h, w + w3 * h, torque)
-    t, u = v + v3 * h, w + w3 * h
-    a += (v + (p + r) * 2 + t) * (h / 6)
-    b += (w + (q + s) * 2 + u) * (h / 6)
-    a -= np.rint(a / TAU) * TAU
-    b -= np.rint(b / TAU) * TAU
-    state[0], state[1] = a, b
-    state[2] = min(max(v + (v1 + (v2 + v3) * 2 + v4) * (h / 6), -4 * math.pi), 4 * math.pi)
-    state[3] = min(max(w + (w1 + (w2 + w3) * 2 + w4) * (h / 6), -9 * math.pi), 9 * math.pi)
-    return math.cos(a) + math.cos(a + b) < -1.0
+    half = h / 2
+    angle1, angle2, speed1, speed2 = state[0], state[1], state[2], state[3]
+    acc1_k1, acc2_k1 = _acrobot_accelerations(angle1, angle2, speed1, speed2, torque)
+    mid1, mid2 = angle1 + speed1 * half, angle2 + speed2 * half
+    speed1_k2, speed2_k2 = speed1 + acc1_k1 * half, speed2 + acc2_k1 * half
+    acc1_k2, acc2_k2 = _acrobot_accelerations(mid1, mid2, speed1_k2, speed2_k2, torque)
+    mid1, mid2 = angle1 + speed1_k2 * half, angle2 + speed2_k2 * half
+    speed1_k3, speed2_k3 = speed1 + acc1_k2 * half, speed2 + acc2_k2 * half
+    acc1_k3, acc2_k3 = _acrobot_accelerations(mid1, mid2, speed1_k3, speed2_k3, torque)
+    end1, end2 = angle1 + speed1_k3 * h, angle2 + speed2_k3 * h
+    speed1_k4, speed2_k4 = speed1 + acc1_k3 * h, speed2 + acc2_k3 * h
+    acc1_k4, acc2_k4 = _acrobot_accelerations(end1, end2, speed1_k4, speed2_k4, torque)
+    angle1 += (speed1 + (speed1_k2 + speed1_k3) * 2 + speed1_k4) * (h / 6)
+    angle2 += (speed2 + (speed2_k2 + speed2_k3) * 2 + speed2_k4) * (h / 6)
+    angle1 -= np.rint(angle1 / TAU) * TAU
+    angle2 -= np.rint(angle2 / TAU) * TAU
+    state[0], state[1] = angle1, angle2
+    speed1 += (acc1_k1 + (acc1_k2 + acc1_k3) * 2 + acc1_k4) * (h / 6)
+    speed2 += (acc2_k1 + (acc2_k2 + acc2_k3) * 2 + acc2_k4) * (h / 6)
+    state[2], state[3] = min(max(speed1, -4 * math.pi), 4 * math.pi), min(max(speed2, -9 * math.pi), 9 * math.pi)
+    return math.cos(angle1) + math.cos(angle1 + angle2) < -1.0
 
 
 @exact
 def _driven(position, speed, goal, fastest, left_end, right_end):
-    """Return the next position and speed, and terminated, in the arguments' precision (`mountaincar.driven`)."""
+    """Return the next position and speed, and terminated, in the arguments' precision (`mountaincar.driven`). ``speed``
+    includes the push of this step; ``fastest`` is its limit."""
     speed = min(max(speed, -fastest), fastest)
     position = min(max(position + speed, left_end), right_end)
     if position == left_end and speed < 0:
@@ -338,18 +326,19 @@ def _driven(position, speed, goal, fastest, left_end, right_end):
 
 
 @exact
-def _single_step(kind, state, action, vector):
-    """Advance ``state`` in place by one repetition. Return reward and terminated (`RepeatedDynamics.single_step`)."""
+def _single_step(kind, state, action, continuous_action):
+    """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
+    (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `CONTINUOUS` or `PENDULUM`."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
         state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
         return -1.0, ends
-    if kind == CONTINUOUS:
+    if kind == CONTINUOUS:  # in float32, as in Gymnasium
         f32 = np.float32
-        position, force = f32(state[0]), vector[0]
+        position, force = f32(state[0]), continuous_action[0]
         slope = f32(math.cos(np.float64(position * f32(3))) * 0.0025)
-        cut = min(max(force, f32(-1)), f32(1))
-        speed = f32(f32(state[1]) + f32(f32(cut * f32(0.0015)) - slope))
+        clipped_force = min(max(force, f32(-1)), f32(1))
+        speed = f32(f32(state[1]) + f32(f32(clipped_force * f32(0.0015)) - slope))
         speed = min(max(speed, -f32(0.07)), f32(0.07))
         position = min(max(f32(position + speed), -f32(1.2)), f32(0.6))
         if position == -f32(1.2) and speed < 0:
@@ -357,10 +346,10 @@ def _single_step(kind, state, action, vector):
         ends = position >= f32(0.45) and speed >= 0
         state[0], state[1] = position, speed
         return (100.0 if ends else 0.0) - np.float64(force) * np.float64(force) * 0.1, ends
-    angle, speed = state[0], state[1]
-    torque = min(max(vector[0], np.float32(-2)), np.float32(2))
-    off = (angle + math.pi) % TAU - math.pi
-    cost = off * off + speed * speed * 0.1 + np.float64(torque * torque * np.float32(0.001))
+    angle, speed = state[0], state[1]  # of the pendulum
+    torque = min(max(continuous_action[0], np.float32(-2)), np.float32(2))
+    angle_from_top = (angle + math.pi) % TAU - math.pi
+    cost = angle_from_top * angle_from_top + speed * speed * 0.1 + np.float64(torque * torque * np.float32(0.001))
     speed = speed + (math.sin(angle) * 15.0 + np.float64(torque * np.float32(3.0))) * 0.05
     speed = min(max(speed, -8.0), 8.0)
     state[0], state[1] = angle + speed * 0.05, speed
@@ -368,70 +357,77 @@ def _single_step(kind, state, action, vector):
 
 
 @exact_inlined
-def _repeated(world, state, action, vector):
-    """Advance ``state`` in place by one step. Return reward and terminated (`RepeatedDynamics.step`)."""
-    total, ends = _single_step(world.kind, state, action, vector)
-    for count in range(1, world.repeat):
-        if ends or world.repetition_limit and state[len(state) - 1] + count >= world.repetition_limit:
+def _repeated(world, state, action, continuous_action):
+    """Advance ``state`` in place by one step of ``world.repeat`` repetitions. Return the summed reward and terminated
+    (`RepeatedDynamics.step`). With a ``repetition_limit``, the last number of the state counts the repetitions, and the
+    step ends at the limit."""
+    total, ends = _single_step(world.kind, state, action, continuous_action)
+    last = len(state) - 1
+    for repetition in range(1, world.repeat):
+        if ends or (world.repetition_limit and state[last] + repetition >= world.repetition_limit):
             break
-        reward, ends = _single_step(world.kind, state, action, vector)
+        reward, ends = _single_step(world.kind, state, action, continuous_action)
         total += reward
     if world.repetition_limit:
-        state[len(state) - 1] += world.repeat
+        state[last] += world.repeat
     return np.float32(total), ends
 
 
 @exact_inlined
-def value(world, m, state, obs, rows):
-    """Return member m's phi of ``state`` and its observation ``obs`` (`Phi`). ``rows`` is from `memory`."""
-    if world.blind:
+def phi_value(world, m, state, obs, scratch):
+    """Return phi of member ``m`` for ``state`` and its observation ``obs [O]`` (`Phi`). Overwrites two rows of
+    ``scratch``, from `make_scratch`."""
+    if world.phi_is_zero:
         return np.float32(0)
-    if on_map(world) or world.kind == CELLS:
-        return world.table[m, int(state[0])]
-    x = rows[0]
-    for k in range(world.obs_size):
-        x[k] = obs[k]
-    if len(world.center):
-        for k in range(world.obs_size):
-            x[k] -= world.center[k]
-    if len(world.spread):
-        for k in range(world.obs_size):
-            x[k] /= world.spread[k]
-    return rows[single(world.phi, world.weights[m], rows, 0), 0] * world.scale[m]
+    if is_map(world) or world.kind == CELLS:
+        return world.phi_table[m, int(state[0])]
+    x = scratch[0]
+    for i in range(world.obs_size):
+        x[i] = obs[i]
+    if len(world.obs_center):
+        for i in range(world.obs_size):
+            x[i] -= world.obs_center[i]
+    if len(world.obs_spread):
+        for i in range(world.obs_size):
+            x[i] /= world.obs_spread[i]
+    output_row = single(world.phi, world.phi_parameters[m], scratch, 0)
+    return scratch[output_row, 0] * world.phi_scale[m]
 
 
 @exact_inlined
-def advance(world, m, state, action, vector, obs, rows, potential):
-    """Advance member m by one step, with ``state`` and ``obs`` replaced in place. Return reward, terminated, discount,
-    and phi of the next observation. ``potential`` is phi of the previous one (`RewardedEnvironment.step`). ``action``
-    is a discrete action, ``vector`` a continuous one, empty if actions are discrete."""
+def advance(world, m, state, action, continuous_action, obs, scratch, previous_phi):
+    """Make a step of an environment of member ``m``: overwrite ``state [K]`` by the next state and ``obs [O]`` by its
+    observation. Return reward, terminated, discount, and phi of the next observation (`TensorEnvironment.step`,
+    `RewardedEnvironment.step`). It does not end episodes at the time limit. ``action`` is a discrete action,
+    ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it is returned
+    unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
     f32 = np.float32
     reward, ends, discount = f32(1), False, f32(1)
-    if on_map(world) or world.kind == CELLS:
-        place = int(state[0]) * world.moves + action
-        state[0], reward, ends = world.next_cell[place], world.pays[place], world.ends[place]
+    if is_map(world) or world.kind == CELLS:
+        entry = int(state[0]) * world.num_moves + action
+        state[0], reward, ends = world.next_cell[entry], world.cell_reward[entry], world.cell_terminated[entry]
     elif world.kind == CARTPOLE:
         ends = _cartpole(world.physics, state, action)
     elif world.kind == ACROBOT:
         ends = _acrobot(state, action)
         reward = f32(0) if ends else f32(-1)
     elif world.kind == LEARNED and world.form:
-        reward, ends = target_reward(world, m, state, action, vector, rows), True
+        reward, ends = target_reward(world, m, state, action, continuous_action, scratch), True
     elif world.kind == LEARNED:
-        reward, raw = network_step(world, m, state, action, vector, rows)
-        ends = raw > ENDS_ABOVE
+        reward, raw_done = network_step(world, m, state, action, continuous_action, scratch)
+        ends = raw_done > ENDS_ABOVE
         if world.raw_done and not world.bandit:
-            discount = f32(1) - raw
+            discount = f32(1) - raw_done
     else:
-        reward, ends = _repeated(world, state, action, vector)
+        reward, ends = _repeated(world, state, action, continuous_action)
     if ends and not (world.kind == LEARNED and world.raw_done and not world.bandit):
         discount = f32(0)
     observe(world, state, obs)
     if not world.learned_reward:
-        return reward, ends, discount, potential
-    next_potential = value(world, m, state, obs, rows)
-    masked_potential = f32(0) if ends and world.zero_at_end else next_potential
-    bonus = world.discounts[m] * masked_potential - potential if world.potential else masked_potential
-    if world.additive:
-        bonus = (reward if world.weight == f32(1) else reward * world.weight) + bonus
-    return bonus, ends, discount, next_potential
+        return reward, ends, discount, previous_phi
+    next_phi = phi_value(world, m, state, obs, scratch)
+    bonus_phi = f32(0) if ends and world.zero_at_end else next_phi
+    bonus = world.discounts[m] * bonus_phi - previous_phi if world.is_potential else bonus_phi
+    if world.is_additive:
+        bonus = (reward if world.reward_weight == f32(1) else reward * world.reward_weight) + bonus
+    return bonus, ends, discount, next_phi

@@ -2,8 +2,8 @@
 
 A step of a tiny agent is about a hundred operations on a few thousand numbers. On tensors of all members, each
 operation costs a call of torch. Compiled code runs one member after another and costs only the arithmetic. Every
-function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Importing this module
-requires Numba.
+function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Arguments of compiled
+functions are NumPy arrays and named tuples of them. Importing this module requires Numba.
 """
 
 import functools
@@ -16,48 +16,59 @@ from models.machine import compiled, exact
 from models.mlp import MLP
 from models.optim import MemberAdam
 from models.replay import NUMBERS
-from models.tiles import ACTIVATIONS, PRELU, RELU, TANH, ZERO, fraction, input_gradient, layer_forward, outer, slope_of
+from models.tiles import (
+    ACTIVATIONS,
+    PRELU,
+    RELU,
+    TANH,
+    ZERO,
+    input_gradient,
+    layer_forward,
+    outer,
+    slope_gradient,
+    tanh_fraction,
+)
 from models.vectors import LANES, line, number, spread, store
 
 Array = np.ndarray[Any, Any]
 
 
 class Net(NamedTuple):
-    """An `MLP` in columns with L layers, and the positions of its parameters in a member's flat parameters ``[D]``."""
+    """An `MLP` of L layers, and the positions of its parameters in a member's flat parameters ``[D]``."""
 
     sizes: Array  # [L + 1] int64: inputs, hidden widths, outputs
-    weights: Array  # [L] int64, position of the first number of each layer's weight
-    biases: Array  # [L] int64, the same for biases
-    turned: Array  # [L] bool, whether a weight is stored [in, out]
-    activation: int  # a value of `ACTIVATIONS`
-    leak: np.float32
-    slope: int  # position of prelu's slope
+    weights: Array  # [L] int64, position of the first weight of each layer
+    biases: Array  # [L] int64, position of the first bias of each layer
+    transposed: Array  # [L] bool, whether a weight is stored as [in, out] instead of [out, in]
+    activation: int  # of hidden layers, a value of `ACTIVATIONS`
+    leak: np.float32  # slope of leakyrelu
+    slope_position: int  # position of prelu's slope
     widest: int  # the largest of sizes
 
 
 @functools.lru_cache(64)  # results can be shared, because nobody writes into their arrays
-def net(mlp: MLP, begin: int = 0) -> Net:
+def make_net(mlp: MLP, begin: int = 0) -> Net:
     """Return the `Net` of ``mlp``, with parameters from position ``begin`` on."""
-    weights, biases, at = [], [], begin
-    for count, size in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
-        weights.append(at)
-        biases.append(at + count)
-        at += count + size
+    weights, biases, position = [], [], begin
+    for num_weights, num_biases in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
+        weights.append(position)
+        biases.append(position + num_weights)
+        position += num_weights + num_biases
     ints = [np.array(values, np.int64) for values in (mlp.sizes, weights, biases)]
-    kind = ACTIVATIONS[mlp.activation]
-    return Net._make((*ints, np.array(mlp._transposed), kind, np.float32(mlp.leak), at, max(mlp.sizes)))
+    activation = ACTIVATIONS[mlp.activation]
+    return Net._make((*ints, np.array(mlp._transposed), activation, np.float32(mlp.leak), position, max(mlp.sizes)))
 
 
-NO_NET = net(MLP([1, 1], "identity"))  # placeholder for a network that an agent does not have
+NO_NET = make_net(MLP([1, 1], "identity"))  # placeholder for a network that an agent does not have
 
 
-def layers_of(net: Net, batch: int) -> Array:
-    """Return zeroed memory ``[L + 1, widest, columns]`` for `forward` and `backward` of ``batch`` columns.
+def make_layers(net: Net, batch_size: int) -> Array:
+    """Return zeroed memory ``[L + 1, widest, columns]`` for activations or gradients of a minibatch, one per column.
 
-    ``columns`` is ``batch`` rounded up to whole vectors, and the memory begins at a line of the processor's cache. The
-    additional columns must be 0 in inputs and in gradients.
+    ``columns`` is ``batch_size`` rounded up to whole vectors, and the memory begins at a line of the processor's cache.
+    Inputs and gradients must be 0 in the additional columns.
     """
-    shape = len(net.sizes), net.widest, -(-batch // LANES) * LANES
+    shape = len(net.sizes), net.widest, -(-batch_size // LANES) * LANES
     padded = np.zeros(shape[0] * shape[1] * shape[2] + LANES, np.float32)
     first = -padded.ctypes.data % (4 * LANES) // 4
     return padded[first : first + len(padded) - LANES].reshape(shape)
@@ -65,117 +76,103 @@ def layers_of(net: Net, batch: int) -> Array:
 
 @exact
 def better(x, y):
-    """Return whether an argmax prefers x to y. NaN counts as the largest number, as in torch."""
+    """Return whether an argmax prefers the number x to y. NaN counts as the largest number, as in torch."""
     return x > y or (x != x and y == y)
 
 
 @compiled
-def forward(net, flat, acts, preactivations):
-    """Run `MLP.forward` for one member with parameters ``flat [D]``: from inputs ``acts[0]`` to outputs ``acts[L]``,
-    with memory from `layers_of`. ``preactivations`` has the same shape; only prelu uses it."""
-    depth, columns = len(net.sizes) - 1, acts.shape[2]
-    leak = flat[net.slope] if net.activation == PRELU else net.leak
-    for j in range(0, columns, 2 * LANES):  # through all layers, while the columns are in the cache
-        k = min(j + LANES, columns - LANES)
+def forward(net, params, acts, preacts):
+    """Run `MLP.forward` for one member with parameters ``params [D]``, on the inputs in ``acts[0]``. Write the
+    activations of layer l to ``acts[l]`` (outputs: ``acts[L]``). With prelu, also write the values before the
+    activation to ``preacts[l]``. Both arrays are ``[L + 1, widest, columns]`` from `make_layers`."""
+    depth, num_columns = len(net.sizes) - 1, acts.shape[2]
+    leak = params[net.slope_position] if net.activation == PRELU else net.leak
+    for left in range(0, num_columns, 2 * LANES):  # through all layers, while the columns are in the cache
+        right = min(left + LANES, num_columns - LANES)  # first column of the second vector
         for layer in range(depth):
-            count, rows, kind = net.sizes[layer], net.sizes[layer + 1], net.activation if layer < depth - 1 else 0
-            inner_stride, across = (rows, 1) if net.turned[layer] else (1, count)
-            x, y, next_preactivations, weight, bias = (
-                acts[layer],
-                acts[layer + 1],
-                preactivations[layer + 1],
-                net.weights[layer],
-                net.biases[layer],
-            )
+            num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
+            activation = net.activation if layer < depth - 1 else 0  # the last layer has none
+            in_stride, out_stride = (num_out, 1) if net.transposed[layer] else (1, num_in)
+            x, y, z = acts[layer], acts[layer + 1], preacts[layer + 1]
+            weight, bias = net.weights[layer], net.biases[layer]
             layer_forward(
-                x, y, next_preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak
+                x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, left, right, activation, leak
             )
 
 
 @compiled
-def backward(net, flat, acts, preactivations, gradients, grad, parameters, inputs):
-    """Run `MLP.backward` for one member, from ``gradients[L]``, d loss / d output.
-
-    If ``parameters``, write d loss / d parameters to ``grad [D]``. If ``inputs``, write d loss / d x to
-    ``gradients[0]``. ``gradients`` has the shape of ``acts``; ``acts`` and ``preactivations`` are from `forward`.
-    """
-    depth, slope = len(net.sizes) - 1, ZERO
-    leak = flat[net.slope] if net.activation == PRELU else net.leak
-    for layer in range(depth, -1 if inputs else 0, -1):
-        rows, gradient, kind = net.sizes[layer], gradients[layer], net.activation if layer else 0
-        for n in range(0, rows, 4):  # down to the weights, while the rows are in the cache
-            last = min(n + 4, rows)
+def backward(net, params, acts, preacts, act_grads, grad, need_grad, need_input_grad):
+    """Run `MLP.backward` for one member with parameters ``params [D]``, from d loss / d outputs in ``act_grads[L]``.
+    ``acts`` and ``preacts`` are from `forward`. Overwrite ``act_grads``, of the same shape, with d loss / d activations
+    of the layers; ``act_grads[0]``, d loss / d inputs, only if ``need_input_grad``. If ``need_grad``, write d loss / d
+    parameters to this network's positions of ``grad [D]``."""
+    depth, slope_grad = len(net.sizes) - 1, ZERO
+    leak = params[net.slope_position] if net.activation == PRELU else net.leak
+    for layer in range(depth, -1 if need_input_grad else 0, -1):
+        num_rows, activation = net.sizes[layer], net.activation if layer else 0  # inputs have no activation
+        x, x_grads = acts[layer], act_grads[layer]
+        for first in range(0, num_rows, 4):  # down to the weights, while the rows are in the cache
+            end = min(first + 4, num_rows)
             if layer < depth:
-                count, weight = net.sizes[layer + 1], net.weights[layer]
-                inner_stride, across = (1, count) if net.turned[layer] else (rows, 1)
+                y_grads, num_out, weight = act_grads[layer + 1], net.sizes[layer + 1], net.weights[layer]
+                out_stride, in_stride = (1, num_out) if net.transposed[layer] else (num_rows, 1)
                 input_gradient(
-                    gradients[layer + 1],
-                    gradient,
-                    acts[layer],
-                    flat,
-                    weight,
-                    count,
-                    inner_stride,
-                    across,
-                    n,
-                    last,
-                    kind,
-                    leak,
+                    y_grads, x_grads, x, params, weight, num_out, out_stride, in_stride, first, end, activation, leak
                 )
-                if kind == PRELU:
-                    slope += slope_of(gradient, preactivations[layer], n, last, leak)
-            if parameters and layer:
-                previous, count = layer - 1, net.sizes[layer - 1]
-                inner_stride, across = (rows, 1) if net.turned[previous] else (1, count)
+                if activation == PRELU:
+                    slope_grad += slope_gradient(x_grads, preacts[layer], first, end, leak)
+            if need_grad and layer:
+                previous, num_in = layer - 1, net.sizes[layer - 1]
+                in_stride, out_stride = (num_rows, 1) if net.transposed[previous] else (1, num_in)
                 weight, bias = net.weights[previous], net.biases[previous]
-                outer(acts[previous], gradient, grad, weight, bias, count, inner_stride, across, n, last)
-    if parameters and net.activation == PRELU:
-        grad[net.slope] = slope
+                outer(acts[previous], x_grads, grad, weight, bias, num_in, in_stride, out_stride, first, end)
+    if need_grad and net.activation == PRELU:
+        grad[net.slope_position] = slope_grad
 
 
 @compiled
-def single(net, flat, rows, at):
-    """Run `MLP.forward` for one member and one input, ``rows[at]``. Return the index of the output row.
-
-    ``rows`` is ``[., widest]``. Layers alternate between the rows ``at`` and ``at ^ 1`` and overwrite both.
-    """
+def single(net, params, scratch, row):
+    """Run `MLP.forward` for one member with parameters ``params [D]`` and one input, ``scratch[row]``. Return the index
+    of the row of ``scratch`` that holds the outputs. ``scratch`` is ``[., widest]``. Layers alternate between the rows
+    ``row`` and ``row ^ 1`` and overwrite both."""
     depth = len(net.sizes) - 1
-    leak = flat[net.slope] if net.activation == PRELU else net.leak
+    leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
-        inputs, outputs, to = net.sizes[layer], net.sizes[layer + 1], at ^ 1
+        num_in, num_out, output_row = net.sizes[layer], net.sizes[layer + 1], row ^ 1
         weight, bias = net.weights[layer], net.biases[layer]
-        x = rows[at]
-        if net.turned[layer]:
-            whole_blocks = outputs - outputs % LANES
-            for o in range(0, whole_blocks, LANES):
-                sums = line(flat, bias + o)
-                for i in range(inputs):
-                    sums += spread(x, i) * line(flat, weight + i * outputs + o)
-                store(rows, to, o, sums)
-            for o in range(whole_blocks, outputs):
-                total = number(flat, bias + o)
-                for i in range(inputs):
-                    total += x[i] * number(flat, weight + i * outputs + o)
-                rows[to, o] = total
+        x = scratch[row]
+        if net.transposed[layer]:
+            whole_blocks = num_out - num_out % LANES
+            for o in range(0, whole_blocks, LANES):  # 16 outputs together
+                sums = line(params, bias + o)
+                for i in range(num_in):
+                    sums += spread(x, i) * line(params, weight + i * num_out + o)
+                store(scratch, output_row, o, sums)
+            for o in range(whole_blocks, num_out):
+                total = number(params, bias + o)
+                for i in range(num_in):
+                    total += x[i] * number(params, weight + i * num_out + o)
+                scratch[output_row, o] = total
         else:
-            for o in range(outputs):
+            for o in range(num_out):
                 total = ZERO
-                for i in range(inputs):
-                    total += number(flat, weight + o * inputs + i) * x[i]
-                rows[to, o] = total + number(flat, bias + o)
+                for i in range(num_in):
+                    total += number(params, weight + o * num_in + i) * x[i]
+                scratch[output_row, o] = total + number(params, bias + o)
         if layer < depth - 1:
             if net.activation == RELU:
-                for o in range(outputs):
-                    rows[to, o] = ZERO if rows[to, o] < ZERO else rows[to, o]
+                for o in range(num_out):
+                    scratch[output_row, o] = ZERO if scratch[output_row, o] < ZERO else scratch[output_row, o]
             elif net.activation == TANH:
-                for o in range(outputs):
-                    p, q = fraction(rows[to, o])
-                    rows[to, o] = p / q
-            elif net.activation:
-                for o in range(outputs):
-                    rows[to, o] = rows[to, o] if rows[to, o] > ZERO else leak * rows[to, o]
-        at = to
-    return at
+                for o in range(num_out):
+                    numerator, denominator = tanh_fraction(scratch[output_row, o])
+                    scratch[output_row, o] = numerator / denominator
+            elif net.activation:  # leakyrelu or prelu
+                for o in range(num_out):
+                    y = scratch[output_row, o]
+                    scratch[output_row, o] = y if y > ZERO else leak * y
+        row = output_row
+    return row
 
 
 class Learner(NamedTuple):
@@ -183,60 +180,56 @@ class Learner(NamedTuple):
 
     flat_parameters: Array
     target_parameters: Array
-    mean: Array  # [M, D]
-    square: Array  # [M, D]
-    counts: Array  # [M]
+    mean: Array  # [M, D], mean of gradients
+    square: Array  # [M, D], mean of squared gradients
+    counts: Array  # [M], number of updates
     lr: Array  # [M]
 
 
-def learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: MemberAdam) -> Learner:
+def make_learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: MemberAdam) -> Learner:
     """Return the `Learner` whose arrays share the memory of these tensors."""
     tensors = flat_parameters, target_parameters, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
     return Learner._make(tensor.numpy() for tensor in tensors)
 
 
 @compiled
-def adam(learner_state, m, grad):
-    """Run `MemberAdam.update` for member m, with gradient ``grad [D]`` and the default betas and eps."""
-    learner_state.counts[m] += 1
-    count, lr, param, mean, square = (
-        learner_state.counts[m],
-        learner_state.lr[m],
-        learner_state.flat_parameters[m],
-        learner_state.mean[m],
-        learner_state.square[m],
-    )
-    first, root2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
-    size, b1, b2, eps = lr * first, np.float32(0.9), np.float32(0.999), np.float32(1e-8)
-    rate1, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
-    for k in range(len(grad)):
-        mean[k] = mean[k] * b1 + grad[k] * rate1
-        square[k] = square[k] * b2 + grad[k] * grad[k] * two
-        param[k] -= mean[k] / (np.sqrt(square[k]) / root2 + eps) * size
+def adam(learner, m, grad):
+    """Make a step of `MemberAdam` for member ``m``, with gradient ``grad [D]`` and the default betas and eps. Update
+    the member's weights, moments and count in ``learner`` (`Learner`) in place."""
+    learner.counts[m] += 1
+    count, lr, params = learner.counts[m], learner.lr[m], learner.flat_parameters[m]
+    mean, square = learner.mean[m], learner.square[m]
+    correction1, root2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
+    size, beta1, beta2, eps = lr * correction1, np.float32(0.9), np.float32(0.999), np.float32(1e-8)
+    mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient
+    for i in range(len(grad)):
+        mean[i] = mean[i] * beta1 + grad[i] * mean_weight
+        square[i] = square[i] * beta2 + grad[i] * grad[i] * square_weight
+        params[i] -= mean[i] / (np.sqrt(square[i]) / root2 + eps) * size
 
 
 @compiled
-def follow(learner_state, m, tau):
-    """Move the target weights of member m towards the online weights by the share ``tau`` (`Tensor.lerp_`)."""
-    target_parameters, flat_parameters = learner_state.target_parameters[m], learner_state.flat_parameters[m]
-    for k in range(len(target_parameters)):
-        target_parameters[k] += tau * (flat_parameters[k] - target_parameters[k])
+def follow(learner, m, tau):
+    """Move the target weights of member ``m`` in ``learner`` (`Learner`) towards its weights by the share ``tau``, in
+    place (`Tensor.lerp_`)."""
+    target_parameters, flat_parameters = learner.target_parameters[m], learner.flat_parameters[m]
+    for i in range(len(target_parameters)):
+        target_parameters[i] += tau * (flat_parameters[i] - target_parameters[i])
 
 
 @exact
-def epsilon(a, m, t):
-    """Return epsilon of member m at step t of the block, from the arrays of `Epsilon.ahead`."""
-    return a.by_step[t] if len(a.by_step) else a.by_episode[a.episodes[m]]
+def epsilon(agent, m, t):
+    """Return epsilon of member ``m`` at step ``t`` of the block, from the arrays of `Epsilon.ahead` in ``agent``
+    (`Members`): by step or, if ``by_step`` is empty, by the number of finished episodes."""
+    return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
 
 
 @compiled
 def row_of(uniform, previous_uniform, filled_rows):
-    """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses (`ReplayBuffer.sample`).
-
-    ``previous_uniform`` is the number before it in the batch (`rows_of_two`); only buffers of more than ``NUMBERS``
-    rows use it.
-    """
+    """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``filled_rows``
+    (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch (`rows_of_two`); only buffers of
+    more than ``NUMBERS`` rows use it."""
     if filled_rows > NUMBERS:
         first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
         return min((first * filled_rows + (second * filled_rows >> 24)) >> 24, filled_rows - 1)
-    return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)
+    return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)  # rounding may give ``filled_rows``

@@ -24,8 +24,9 @@ from numba.core.compiler import Compiler
 from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Names of the files with compiled functions or their constants, and the number of versions to keep in the cache.
-_COMPILED, _KEPT = ("compiled.py", "machine.py", "replay.py", "synthetic.py", "tiles.py", "vectors.py"), 8
+# Names of the files with compiled functions or their constants.
+_COMPILED_FILES = ("compiled.py", "machine.py", "replay.py", "synthetic.py", "tiles.py", "vectors.py")
+_MAX_VERSIONS = 8  # versions of the code that the cache keeps
 # Counting references to arrays would take most of the time, so compiled functions neither count nor create arrays.
 EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 INLINE: dict[str, Any] = {"forceinline": True}
@@ -35,33 +36,36 @@ FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz
 
 @functools.cache
 def cache_folder() -> Path:
-    """Return the cache folder for this version of the sources. It is in the user's cache folder; if that is not
-    writable, it is a temporary folder of this process."""
-    sources = []
-    for room in ("models", "envs", "control"):  # separately, because Ray gives its workers a folder for each
-        spec = importlib.util.find_spec(room)
-        for place in spec.submodule_search_locations or () if spec else ():
-            sources += [path for path in sorted(Path(place).rglob("*.py")) if path.name in _COMPILED]
+    """Return the cache folder for this version of the sources, and create it. It is in the user's cache folder, in
+    which the versions used least recently are deleted. If that is not writable, it is a temporary folder of this
+    process."""
+    sources: list[Path] = []
+    for package in ("models", "envs", "control"):  # separately, because Ray gives its workers a folder for each
+        spec = importlib.util.find_spec(package)
+        locations = spec.submodule_search_locations or () if spec else ()
+        for location in locations:
+            sources += [path for path in sorted(Path(location).rglob("*.py")) if path.name in _COMPILED_FILES]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
         folder = base / digest
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=folder):  # raises OSError if the folder is not writable
             pass
     except (OSError, RuntimeError):
-        alone = tempfile.mkdtemp(prefix="understudy-")
-        atexit.register(shutil.rmtree, alone, ignore_errors=True)
-        return Path(alone)
+        temporary_folder = tempfile.mkdtemp(prefix="understudy-")
+        atexit.register(shutil.rmtree, temporary_folder, ignore_errors=True)
+        return Path(temporary_folder)
     with contextlib.suppress(OSError):  # another process may remove folders at the same time
-        os.utime(folder)  # the folders used last are kept
-        for old in sorted(base.iterdir(), key=lambda path: path.lstat().st_mtime)[:-_KEPT]:
-            if old != folder:
-                shutil.rmtree(old, ignore_errors=True)
+        os.utime(folder)  # marks it as used now
+        oldest_first = sorted(base.iterdir(), key=lambda path: path.lstat().st_mtime)
+        for old_folder in oldest_first[:-_MAX_VERSIONS]:
+            if old_folder != folder:
+                shutil.rmtree(old_folder, ignore_errors=True)
     return folder
 
 
-class FolderOfModule(UserProvidedCacheLocator):  # type: ignore[misc]
+class ModuleCacheLocator(UserProvidedCacheLocator):  # type: ignore[misc]
     """Locates Numba's cache of a function in a folder named after its module. Numba's default is the path of the
     source. Ray changes that path at every start, so its workers would recompile everything each time."""
 
@@ -70,22 +74,24 @@ class FolderOfModule(UserProvidedCacheLocator):  # type: ignore[misc]
         self._cache_path = str(cache_folder() / function.__module__)
 
 
-class _Closed(JITCodeLibrary):  # type: ignore[misc]
+class _SelfContainedLibrary(JITCodeLibrary):  # type: ignore[misc]
     """Machine code with private copies of the functions it calls. Otherwise a call would run the copy that this process
     loaded first. Each copy is optimized differently, and so rounds differently."""
 
     def _optimize_final_module(self) -> None:
+        """Make shared functions (linkage ``linkonce_odr``) private before Numba optimizes the module."""
         for function in self._final_module.functions:
             if function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
         super()._optimize_final_module()
 
 
-class _Whole(Compiler):  # type: ignore[misc]
-    """Numba's compiler with `_Closed` machine code."""
+class _SelfContainedCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler with a `_SelfContainedLibrary`."""
 
     def define_pipelines(self) -> Any:
-        self.state.library = _Closed(self.state.targetctx.codegen(), "kernel")
+        """Return Numba's pipelines, after replacing the library into which they compile."""
+        self.state.library = _SelfContainedLibrary(self.state.targetctx.codegen(), "kernel")
         self.state.library.enable_object_caching()
         return super().define_pipelines()
 
@@ -93,7 +99,7 @@ class _Whole(Compiler):  # type: ignore[misc]
 def kernel(function: F) -> F:
     """Compile like `exact`, for functions that Python calls. The results do not depend on whether this process compiled
     or loaded the function, nor on the other functions it has loaded."""
-    return _compile(function, EXACT | {"pipeline_class": _Whole})
+    return _compile(function, EXACT | {"pipeline_class": _SelfContainedCompiler})
 
 
 def exact(function: F) -> F:
@@ -117,21 +123,24 @@ def inlined(function: F) -> F:
     return _compile(function, FAST | INLINE)
 
 
-def _save(save: Callable[..., None], signature: Any, code: Any) -> None:
-    """Save the ``code`` of a ``signature`` under a lock. Two processes at once would use one file for two signatures,
-    and a later process would call the wrong code."""
+def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
+    """Save the ``code`` of a ``signature`` in the cache with Numba's function ``save``, under a lock. Two processes
+    at once would use one file for two signatures, and a later process would call the wrong code."""
     with open(cache_folder() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         save(signature, code)
 
 
 def _compile(function: F, options: dict[str, Any]) -> F:
+    """Return ``function`` as a function that Numba compiles at its first call with ``options``, and caches in
+    `cache_folder`. Numba's global settings of the cache are changed only during this call."""
     settings: Any = numba.core.config
     saved_settings = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
-    settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = str(cache_folder()), f"{__name__}.{FolderOfModule.__name__}"
+    settings.CACHE_DIR = str(cache_folder())
+    settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{ModuleCacheLocator.__name__}"
     try:
         dispatcher: Any = numba.njit(cache=True, **options)(function)
-        dispatcher._cache.save_overload = functools.partial(_save, dispatcher._cache.save_overload)
+        dispatcher._cache.save_overload = functools.partial(_save_locked, dispatcher._cache.save_overload)
         return dispatcher  # type: ignore[no-any-return]
     finally:
         settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = saved_settings
@@ -139,12 +148,15 @@ def _compile(function: F, options: dict[str, Any]) -> F:
 
 def type_predicate(kind: type) -> Any:
     """Return a function that compiled code can call to test whether an argument is of the named tuple class ``kind``.
-    The result is a constant at compile time."""
+    The result is a constant at compile time, so that branches for other classes are not compiled."""
 
     def predicate(x: Any) -> None: ...
 
     options: Any = EXACT | INLINE
-    overload(predicate, jit_options=options)(
-        lambda x: (lambda x: True) if x.instance_class is kind else lambda x: False
-    )
+
+    @overload(predicate, jit_options=options)
+    def implementation(x):  # type: ignore[no-untyped-def]
+        """Return the implementation for an argument of Numba's type ``x``."""
+        return (lambda x: True) if x.instance_class is kind else (lambda x: False)
+
     return predicate

@@ -10,7 +10,7 @@ from torch import Tensor
 from models.state import require
 
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape and dtype of one number or vector of a row, by name."""
+"""Shape and dtype of the columns of a row, by name: () for a number, else the shape of a vector or an array."""
 
 _FIRST_ROWS = 1024
 NUMBERS = 2**24
@@ -18,7 +18,8 @@ NUMBERS = 2**24
 
 
 class ReplayBuffer:
-    """The latest ``capacity`` rows of each member. One write position serves all, so every member adds as many rows.
+    """The latest ``capacity`` rows of each of ``members`` members. One write position serves all, so every member adds
+    the same number of rows.
 
     Columns of one dtype are adjacent in one table ``[rows, M, width]``: an insert is one contiguous block per table,
     a minibatch one `index_select`. If ``grows``, a table starts small and doubles as it fills, so that a short training
@@ -30,9 +31,12 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}  # names of vectors, and of single numbers
+        # By dtype: names of vectors, and of single numbers (shape ()).
+        self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}
         for name, (shape, dtype) in columns.items():
-            self._names.setdefault(dtype, ([], []))[not shape].append(name)
+            vectors, numbers = self._names.setdefault(dtype, ([], []))
+            (vectors if shape else numbers).append(name)
+        # By dtype: length of each vector, then the number of single numbers.
         self._widths: dict[torch.dtype, list[int]] = {}
         self._tables: dict[torch.dtype, Tensor] = {}
         rows = min(capacity, _FIRST_ROWS) if grows else capacity
@@ -42,19 +46,20 @@ class ReplayBuffer:
         self.size = self.position = 0
         # Tensors, so that a captured graph of operations reads their current values.
         self._size_tensor = torch.zeros((), dtype=torch.int64, device=device)
-        self._last = torch.zeros((), dtype=torch.int64, device=device)
-        self._member = torch.arange(members, device=device).unsqueeze(1)
+        self._last_row = torch.zeros((), dtype=torch.int64, device=device)
+        self._member_indices = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
-        """Insert E rows for each member; every column is passed as ``[M, E, ...]``."""
+        """Insert E rows for each member, at most ``capacity``; every column is passed as ``[M, E, ...]``. At the end of
+        the tables, continue at their beginning."""
         count = next(iter(values.values())).shape[1]
         self.reserve(count)
         for dtype, table in self._tables.items():
-            new = self._side_by_side(dtype, values).transpose(0, 1)
-            first = min(count, len(table) - self.position)
-            table[self.position : self.position + first] = new[:first]
-            if first < count:
-                table[: count - first] = new[first:]
+            new_rows = self._concatenate(dtype, values).transpose(0, 1)  # [E, M, width]
+            before_end = min(count, len(table) - self.position)
+            table[self.position : self.position + before_end] = new_rows[:before_end]
+            if before_end < count:
+                table[: count - before_end] = new_rows[before_end:]
         self.added(count)
 
     def reserve(self, count: int) -> list[Tensor]:
@@ -68,25 +73,28 @@ class ReplayBuffer:
         """Advance `position` and `size` after ``count`` rows of each member have been written."""
         self.position = (self.position + count) % self.capacity
         if self.size < self.capacity:
-            self._resize(min(self.size + count, self.capacity))
+            self._set_size(min(self.size + count, self.capacity))
 
-    def _side_by_side(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
+    def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
         """Concatenate columns ``[., ., ...]`` of one dtype as in its table, ``[., ., width]``."""
         vectors, numbers = self._names[dtype]
         parts = [values[name].flatten(2) for name in vectors] + [values[name].unsqueeze(2) for name in numbers]
         return torch.cat(parts, 2)
 
-    def _resize(self, size: int) -> None:
+    def _set_size(self, size: int) -> None:
+        """Set the number of filled rows."""
         self.size = size
         self._size_tensor.fill_(size)
-        self._last.fill_(size - 1)
+        self._last_row.fill_(size - 1)
 
     def _grow(self, rows_needed: int) -> None:
-        for dtype, old in self._tables.items():
-            if min(rows_needed, self.capacity) > len(old):
-                table = old.new_empty(min(self.capacity, max(rows_needed, 2 * len(old))), *old.shape[1:])
-                table[: len(old)] = old
-                self._tables[dtype] = table
+        """Replace tables of less than ``rows_needed`` rows (at most ``capacity``) by larger ones with the same rows."""
+        for dtype, table in self._tables.items():
+            if min(rows_needed, self.capacity) > len(table):
+                num_rows = min(self.capacity, max(rows_needed, 2 * len(table)))
+                larger_table = table.new_empty(num_rows, *table.shape[1:])
+                larger_table[: len(table)] = table
+                self._tables[dtype] = larger_table
 
     def sample(self, uniform: Tensor) -> dict[str, Tensor]:
         """Sample B filled rows of each member with replacement, ``{column: [M, B, ...]}``.
@@ -98,53 +106,59 @@ class ReplayBuffer:
         if self.capacity > NUMBERS:
             index = torch.where(self._size_tensor > NUMBERS, rows_of_two(uniform, self._size_tensor), index)
         # Rounding may give an index equal to the number of rows.
-        index = torch.minimum(index, self._last, out=index).mul_(self.members).add_(self._member).view(-1)
+        index = torch.minimum(index, self._last_row, out=index)
+        index = index.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
         columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
             rows = table.view(-1, table.shape[2]).index_select(0, index).view(*uniform.shape, -1)
-            columns |= self._columns_of(dtype, rows)
+            columns |= self._split(dtype, rows)
         return columns
 
     def rows(self) -> dict[str, Tensor]:
         """Return all filled rows, ``{column: [size, M, ...]}``, in no particular order."""
         columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
-            columns |= self._columns_of(dtype, table[: self.size])
+            columns |= self._split(dtype, table[: self.size])
         return columns
 
-    def _columns_of(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
+    def _split(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
+        """Return the columns ``{name: [., ., ...]}`` of ``rows [., ., width]`` of one table. Vectors are views, numbers
+        are copies."""
         vectors, numbers = self._names[dtype]
-        *parts, last = rows.split(self._widths[dtype], -1)
+        *vector_parts, number_part = rows.split(self._widths[dtype], -1)
         columns = {}
-        for name, part in zip(vectors, parts, strict=True):
+        for name, part in zip(vectors, vector_parts, strict=True):
             shape = self.columns[name][0]
             columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         if numbers:
-            columns |= dict(zip(numbers, last.movedim(-1, 0).contiguous().unbind(0), strict=True))
+            columns |= dict(zip(numbers, number_part.movedim(-1, 0).contiguous().unbind(0), strict=True))
         return columns
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``)."""
         self._tables = {dtype: table[:, members] for dtype, table in self._tables.items()}
         self.members = len(members)
-        self._member = self._member[: self.members]
+        self._member_indices = self._member_indices[: self.members]
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of all filled rows, and the write position."""
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load rows and write position. Raises StateError if they do not fit columns, members or capacity."""
         rows, position = state["rows"], state["position"]
         size = len(next(iter(rows.values())))
         saved_shapes = {name: (tuple(column.shape), column.dtype) for name, column in rows.items()}
         shapes = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
         require(saved_shapes == shapes, "replay", f"has {saved_shapes}", f"{shapes}")
-        places = range(self.capacity) if size == self.capacity else (size,)
-        require(size <= self.capacity and position in places, "replay", f"goes on at {position} of {size}", f"{places}")
-        self._resize(size)
+        # Only a full buffer can continue in the middle: it overwrites its oldest rows.
+        positions = range(self.capacity) if size == self.capacity else (size,)
+        is_valid = size <= self.capacity and position in positions
+        require(is_valid, "replay", f"goes on at {position} of {size}", f"{positions}")
+        self._set_size(size)
         self._grow(self.size)
         for dtype, table in self._tables.items():
-            table[: self.size] = self._side_by_side(dtype, rows)
+            table[: self.size] = self._concatenate(dtype, rows)
         self.position = position
 
 

@@ -1,8 +1,10 @@
-"""A layer of one member's network in compiled code, for activations ``[features, B]``: products and activations.
+"""A layer of one member's network in compiled code, for activations ``[features, columns]``: products, activations.
 
-Products are computed in tiles of four rows and two vectors of columns, with the sums of a tile in registers. In these
-functions, ``across`` is the distance in ``flat`` between the weights of adjacent rows, ``inner_stride`` the distance
-between the ``count`` weights of one row. Importing this requires Numba.
+Products are computed in tiles of four rows and two vectors of columns (``left`` and ``right`` are the first columns of
+these vectors of 16), with the sums of a tile in registers. ``left3`` is the vector in row 3 of a tile at columns
+``left``. A layer's weights begin at position ``weight`` of a member's parameters ``params [D]``, its biases at position
+``bias``. ``in_stride`` is the distance between the weights of adjacent inputs, ``out_stride`` of adjacent outputs.
+Importing this requires Numba.
 """
 
 import numpy as np
@@ -10,10 +12,10 @@ import numpy as np
 from models.machine import compiled, inlined
 from models.vectors import (
     LANES,
+    address,
+    address_in_row,
     load,
     load_from,
-    place,
-    place_along,
     put,
     splat,
     spread,
@@ -27,241 +29,238 @@ from models.vectors import (
 ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
 RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4
 ZERO, ONE = np.float32(0), np.float32(1)
-_MOST = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
+_TANH_LIMIT = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
 
 
 @compiled
-def fraction(x):
+def tanh_fraction(x):
     """Return numerator and denominator of tanh of a number or a vector, from Eigen's rational approximation. Their
     quotient equals `torch.tanh` up to some units in the last place."""
-    x = where_less(x, -_MOST, -_MOST, x)
-    x = where_less(_MOST, x, _MOST, x)
-    s = x * x
-    p = s * np.float32(1.394553628e-8) + np.float32(2.102733560e-5)
-    p = s * p + np.float32(3.520756727e-3)
-    p = s * p + np.float32(1.340216100e-1)
-    p = s * p + ONE
-    q = s * np.float32(8.015776984e-7) + np.float32(3.326951409e-4)
-    q = s * q + np.float32(2.597254514e-2)
-    q = s * q + np.float32(4.673548340e-1)
-    return x * p, s * q + ONE
+    x = where_less(x, -_TANH_LIMIT, -_TANH_LIMIT, x)
+    x = where_less(_TANH_LIMIT, x, _TANH_LIMIT, x)
+    square = x * x
+    p = square * np.float32(1.394553628e-8) + np.float32(2.102733560e-5)
+    p = square * p + np.float32(3.520756727e-3)
+    p = square * p + np.float32(1.340216100e-1)
+    p = square * p + ONE
+    q = square * np.float32(8.015776984e-7) + np.float32(3.326951409e-4)
+    q = square * q + np.float32(2.597254514e-2)
+    q = square * q + np.float32(4.673548340e-1)
+    return x * p, square * q + ONE
 
 
 @inlined
-def _activated(x, y, kind, leak):
-    """Return the activation of two vectors, as in `Columns.affine`."""
-    if kind == RELU:
+def _activated(x, y, activation, leak):
+    """Return ``activation`` (a value of `ACTIVATIONS`) of two vectors, as in `Columns.affine`. ``leak`` is the slope of
+    leakyrelu or prelu."""
+    if activation == RELU:
         x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
-    elif kind == TANH:
-        (a, b), (c, d) = fraction(x), fraction(y)
-        inverse_product = ONE / (b * d)  # one division for both, because it is slowest
-        x, y = a * d * inverse_product, c * b * inverse_product
-    elif kind:
+    elif activation == TANH:
+        (x_numerator, x_denominator), (y_numerator, y_denominator) = tanh_fraction(x), tanh_fraction(y)
+        inverse_product = ONE / (x_denominator * y_denominator)  # one division for both, because it is slowest
+        x, y = x_numerator * y_denominator * inverse_product, y_numerator * x_denominator * inverse_product
+    elif activation:
         x, y = where_less(ZERO, x, x, leak * x), where_less(ZERO, y, y, leak * y)
     return x, y
 
 
 @inlined
-def _derived(gradient, value, kind, leak):
-    """Return a vector of the gradient times the activation's derivative (`products.derivative`). ``value`` is the
-    activation's output."""
-    if kind == RELU:
-        gradient = where_less(ZERO, value, gradient, ZERO)
-    elif kind == TANH:
-        gradient = gradient * (ONE - value * value)
-    elif kind == LEAKY:
-        gradient = gradient * where_less(ZERO, value, ONE, leak)
+def _times_derivative(gradient, output, activation, leak):
+    """Return a vector of gradients times the derivative of ``activation`` at its ``output`` (`products.derivative`).
+    For prelu, return the gradient unchanged: `slope_gradient` multiplies it."""
+    if activation == RELU:
+        gradient = where_less(ZERO, output, gradient, ZERO)
+    elif activation == TANH:
+        gradient = gradient * (ONE - output * output)
+    elif activation == LEAKY:
+        gradient = gradient * where_less(ZERO, output, ONE, leak)
     return gradient
 
 
 @inlined
-def _four(x, j, k, flat, weight, across, count, inner_stride):
-    """Return ``W x`` (`Columns.affine`) for four rows and the vectors of columns at j and k: four vectors at j, then
-    four at k. The first row's weights begin at position ``weight`` of ``flat``. Here ``across`` are three numbers, the
-    offsets of the other rows."""
-    a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-    e, f, g, h = a, b, c, d
-    weight_place, input_place, vector_offset, inner_stride, column_offset = (
-        place_along(flat, weight),
-        place(x, 0, j),
-        4 * (k - j),
-        4 * inner_stride,
-        4 * x.shape[1],
-    )
-    second, third, fourth = 4 * across[0], 4 * across[1], 4 * across[2]
-    for _ in range(count):
-        first_vector, other = load_from(input_place), load_from(input_place + vector_offset)
-        v, w = spread_from(weight_place), spread_from(weight_place + second)
-        a, e, b, f = a + v * first_vector, e + v * other, b + w * first_vector, f + w * other
-        v, w = spread_from(weight_place + third), spread_from(weight_place + fourth)
-        c, g, d, h = c + v * first_vector, g + v * other, d + w * first_vector, h + w * other
-        weight_place, input_place = weight_place + inner_stride, input_place + column_offset
-    return a, b, c, d, e, f, g, h
+def _four_rows(x, left, right, params, weight, row_offsets, num_terms, term_stride):
+    """Return four rows of the product ``W x`` (`Columns.affine`), in the 16 columns of ``x [num_terms, columns]`` from
+    ``left`` on, and the 16 from ``right`` on: the four left vectors, then the four right ones. The first row of W
+    begins at position ``weight`` of ``params [D]``, the other three ``row_offsets`` later. Adjacent numbers of a row
+    are ``term_stride`` apart."""
+    left1, left2, left3, left4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    right1, right2, right3, right4 = left1, left2, left3, left4
+    # Addresses and distances in bytes: a float32 has four.
+    weight_address, input_address = address_in_row(params, weight), address(x, 0, left)
+    right_offset, term_stride, input_stride = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
+    offset2, offset3, offset4 = 4 * row_offsets[0], 4 * row_offsets[1], 4 * row_offsets[2]
+    for _ in range(num_terms):
+        left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + offset2)
+        left1, right1 = left1 + w1 * left_x, right1 + w1 * right_x
+        left2, right2 = left2 + w2 * left_x, right2 + w2 * right_x
+        w3, w4 = spread_from(weight_address + offset3), spread_from(weight_address + offset4)
+        left3, right3 = left3 + w3 * left_x, right3 + w3 * right_x
+        left4, right4 = left4 + w4 * left_x, right4 + w4 * right_x
+        weight_address, input_address = weight_address + term_stride, input_address + input_stride
+    return left1, left2, left3, left4, right1, right2, right3, right4
 
 
 @inlined
-def _two(x, j, k, flat, weight, across, count, inner_stride):
-    """Return ``W x`` for two rows, as `_four` does for four: two vectors at j, then two at k."""
-    a, b, e, f = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-    c, d, g, h = a, b, e, f
-    weight_place, input_place, vector_offset, inner_stride, column_offset = (
-        place_along(flat, weight),
-        place(x, 0, j),
-        4 * (k - j),
-        4 * inner_stride,
-        4 * x.shape[1],
-    )
-    across = 4 * across
-    for _ in range(count // 2):  # separate sums of even and odd inputs, so that fewer additions wait
-        first_vector, other, v, w = (
-            load_from(input_place),
-            load_from(input_place + vector_offset),
-            spread_from(weight_place),
-            spread_from(weight_place + across),
-        )
-        a, e, b, f = a + v * first_vector, e + v * other, b + w * first_vector, f + w * other
-        weight_place, input_place = weight_place + inner_stride, input_place + column_offset
-        first_vector, other, v, w = (
-            load_from(input_place),
-            load_from(input_place + vector_offset),
-            spread_from(weight_place),
-            spread_from(weight_place + across),
-        )
-        c, g, d, h = c + v * first_vector, g + v * other, d + w * first_vector, h + w * other
-        weight_place, input_place = weight_place + inner_stride, input_place + column_offset
-    if count % 2:
-        first_vector, other, v, w = (
-            load_from(input_place),
-            load_from(input_place + vector_offset),
-            spread_from(weight_place),
-            spread_from(weight_place + across),
-        )
-        a, e, b, f = a + v * first_vector, e + v * other, b + w * first_vector, f + w * other
-    return a + c, b + d, e + g, f + h
+def _two_rows(x, left, right, params, weight, row_offset, num_terms, term_stride):
+    """Return two rows of the product ``W x``, as `_four_rows` does for four: two left vectors, then two right ones. The
+    second row of W begins ``row_offset`` after the first."""
+    left1, left2, right1, right2 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    # Separate sums of odd terms, so that fewer additions wait for each other.
+    odd_left1, odd_left2, odd_right1, odd_right2 = left1, left2, right1, right2
+    # Addresses and distances in bytes: a float32 has four.
+    weight_address, input_address = address_in_row(params, weight), address(x, 0, left)
+    right_offset, term_stride, input_stride = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
+    row_offset = 4 * row_offset
+    for _ in range(num_terms // 2):
+        left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + row_offset)
+        left1, right1 = left1 + w1 * left_x, right1 + w1 * right_x
+        left2, right2 = left2 + w2 * left_x, right2 + w2 * right_x
+        weight_address, input_address = weight_address + term_stride, input_address + input_stride
+        left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + row_offset)
+        odd_left1, odd_right1 = odd_left1 + w1 * left_x, odd_right1 + w1 * right_x
+        odd_left2, odd_right2 = odd_left2 + w2 * left_x, odd_right2 + w2 * right_x
+        weight_address, input_address = weight_address + term_stride, input_address + input_stride
+    if num_terms % 2:
+        left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + row_offset)
+        left1, right1 = left1 + w1 * left_x, right1 + w1 * right_x
+        left2, right2 = left2 + w2 * left_x, right2 + w2 * right_x
+    return left1 + odd_left1, left2 + odd_left2, right1 + odd_right1, right2 + odd_right2
 
 
 @inlined
-def layer_forward(x, y, preactivations, flat, weight, bias, count, inner_stride, across, rows, j, k, kind, leak):
-    """Run a layer from inputs ``x`` to outputs ``y``, for all ``rows`` and the vectors of columns at j and k.
-
-    With prelu, also store values before the activation in ``preactivations``. If ``rows`` is no multiple of the tile,
-    the last row is computed repeatedly.
-    """
-    o = 0
-    while o < rows:
-        if rows - o > 2:
-            p, q, r = o + 1, o + 2, min(o + 3, rows - 1)
-            row_offsets = across, 2 * across, (r - o) * across
-            a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + o * across, row_offsets, count, inner_stride)
-            w = spread(flat, bias + o)
-            a, e, w = a + w, e + w, spread(flat, bias + p)
-            b, f, w = b + w, f + w, spread(flat, bias + q)
-            c, g, w = c + w, g + w, spread(flat, bias + r)
-            d, h = d + w, h + w
-            if kind == PRELU:
-                _put_two(preactivations, o, p, j, k, a, b, e, f)
-                _put_two(preactivations, q, r, j, k, c, d, g, h)
-            (c, g), (d, h) = _activated(c, g, kind, leak), _activated(d, h, kind, leak)
-            _put_two(y, q, r, j, k, c, d, g, h)
+def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, left, right, activation, leak):
+    """Run a layer from inputs ``x [num_in, columns]``: write all ``num_out`` rows of its outputs to ``y``, in the 16
+    columns from ``left`` on and the 16 from ``right`` on. With prelu, also write the values before the activation to
+    ``z``. If ``num_out`` is no multiple of the tile, the last row is computed repeatedly."""
+    row1 = 0
+    while row1 < num_out:
+        if num_out - row1 > 2:
+            row2, row3, row4 = row1 + 1, row1 + 2, min(row1 + 3, num_out - 1)
+            offsets = out_stride, 2 * out_stride, (row4 - row1) * out_stride
+            left1, left2, left3, left4, right1, right2, right3, right4 = _four_rows(
+                x, left, right, params, weight + row1 * out_stride, offsets, num_in, in_stride
+            )
+            b = spread(params, bias + row1)
+            left1, right1, b = left1 + b, right1 + b, spread(params, bias + row2)
+            left2, right2, b = left2 + b, right2 + b, spread(params, bias + row3)
+            left3, right3, b = left3 + b, right3 + b, spread(params, bias + row4)
+            left4, right4 = left4 + b, right4 + b
+            if activation == PRELU:
+                _store_tile(z, row1, row2, left, right, left1, left2, right1, right2)
+                _store_tile(z, row3, row4, left, right, left3, left4, right3, right4)
+            left3, right3 = _activated(left3, right3, activation, leak)
+            left4, right4 = _activated(left4, right4, activation, leak)
+            _store_tile(y, row3, row4, left, right, left3, left4, right3, right4)
         else:
-            p = min(o + 1, rows - 1)
-            a, b, e, f = _two(x, j, k, flat, weight + o * across, (p - o) * across, count, inner_stride)
-            v, w = spread(flat, bias + o), spread(flat, bias + p)
-            a, b, e, f = a + v, b + w, e + v, f + w
-            if kind == PRELU:
-                _put_two(preactivations, o, p, j, k, a, b, e, f)
-        (a, e), (b, f) = _activated(a, e, kind, leak), _activated(b, f, kind, leak)
-        _put_two(y, o, p, j, k, a, b, e, f)
-        o += 4
+            row2 = min(row1 + 1, num_out - 1)
+            left1, left2, right1, right2 = _two_rows(
+                x, left, right, params, weight + row1 * out_stride, (row2 - row1) * out_stride, num_in, in_stride
+            )
+            b1, b2 = spread(params, bias + row1), spread(params, bias + row2)
+            left1, left2, right1, right2 = left1 + b1, left2 + b2, right1 + b1, right2 + b2
+            if activation == PRELU:
+                _store_tile(z, row1, row2, left, right, left1, left2, right1, right2)
+        left1, right1 = _activated(left1, right1, activation, leak)
+        left2, right2 = _activated(left2, right2, activation, leak)
+        _store_tile(y, row1, row2, left, right, left1, left2, right1, right2)
+        row1 += 4
 
 
 @inlined
-def _put_two(y, o, p, j, k, a, b, e, f):
-    store(y, o, j, a)
-    store(y, p, j, b)
-    store(y, o, k, e)
-    store(y, p, k, f)
+def _store_tile(array, row1, row2, left, right, left1, left2, right1, right2):
+    """Store four vectors of 16 numbers in two rows of ``array``: ``left1`` and ``right1`` in ``row1``, from columns
+    ``left`` and ``right`` on; ``left2`` and ``right2`` at the same columns of ``row2``."""
+    store(array, row1, left, left1)
+    store(array, row2, left, left2)
+    store(array, row1, right, right1)
+    store(array, row2, right, right2)
 
 
 @inlined
-def copy(x, of, y, to, rows):
-    """Copy ``rows`` rows of ``x``, beginning at row ``of``, to ``y``, beginning at row ``to``."""
-    for k in range(rows):
-        for j in range(0, y.shape[1], LANES):
-            store(y, to + k, j, load(x, of + k, j))
+def copy(source, source_row, target, target_row, num_rows):
+    """Copy ``num_rows`` rows from ``source_row`` of ``source`` on to ``target_row`` of ``target`` on. All columns of
+    ``target`` are copied, a multiple of 16."""
+    for i in range(num_rows):
+        for column in range(0, target.shape[1], LANES):
+            store(target, target_row + i, column, load(source, source_row + i, column))
 
 
 @inlined
-def input_gradient(x, y, value, flat, weight, count, inner_stride, across, n, last, kind, leak):
-    """Backpropagate through a layer: write rows n to ``last`` - 1 of ``y`` (at most four), the gradient of its inputs.
-
-    ``x`` is the gradient of the layer's outputs. ``value`` are the layer's inputs. The result includes the derivative
-    of the activation ``kind`` that computed them.
-    """
-    p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
-    row_offsets = (p - n) * across, (q - n) * across, (r - n) * across
-    for j in range(0, y.shape[1], 2 * LANES):
-        k = min(j + LANES, y.shape[1] - LANES)
-        a, b, c, d, e, f, g, h = _four(x, j, k, flat, weight + n * across, row_offsets, count, inner_stride)
-        if kind:
-            a, e = _derived(a, load(value, n, j), kind, leak), _derived(e, load(value, n, k), kind, leak)
-            b, f = _derived(b, load(value, p, j), kind, leak), _derived(f, load(value, p, k), kind, leak)
-            c, g = _derived(c, load(value, q, j), kind, leak), _derived(g, load(value, q, k), kind, leak)
-            d, h = _derived(d, load(value, r, j), kind, leak), _derived(h, load(value, r, k), kind, leak)
-        _put_two(y, n, p, j, k, a, b, e, f)
-        _put_two(y, q, r, j, k, c, d, g, h)
-
-
-@inlined
-def slope_of(gradient, preactivations, first, last, leak):
-    """Return the share of rows ``first`` to ``last`` - 1 in the gradient of prelu's slope. Also multiply these rows of
-    ``gradient`` by prelu's derivative. ``leak`` is the slope."""
-    total_slope = splat(ZERO)
-    for i in range(first, last):
-        for j in range(0, gradient.shape[1], LANES):
-            grad, value = load(gradient, i, j), load(preactivations, i, j)
-            total_slope += grad * where_less(value, ZERO, value, ZERO)
-            store(gradient, i, j, grad * where_less(ZERO, value, ONE, leak))
-    return total(total_slope)
+def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_stride, first, end, activation, leak):
+    """Backpropagate through a layer: write rows ``first`` to ``end`` - 1 of ``x_grads``, at most four. ``x_grads`` is
+    the gradient of the layer's inputs ``x``, ``y_grads [num_out, columns]`` of its outputs. The result includes the
+    derivative of the ``activation`` that computed ``x`` (prelu: `slope_gradient`)."""
+    row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
+    offsets = (row2 - first) * in_stride, (row3 - first) * in_stride, (row4 - first) * in_stride
+    for left in range(0, x_grads.shape[1], 2 * LANES):
+        right = min(left + LANES, x_grads.shape[1] - LANES)
+        left1, left2, left3, left4, right1, right2, right3, right4 = _four_rows(
+            y_grads, left, right, params, weight + first * in_stride, offsets, num_out, out_stride
+        )
+        if activation:
+            left1 = _times_derivative(left1, load(x, first, left), activation, leak)
+            right1 = _times_derivative(right1, load(x, first, right), activation, leak)
+            left2 = _times_derivative(left2, load(x, row2, left), activation, leak)
+            right2 = _times_derivative(right2, load(x, row2, right), activation, leak)
+            left3 = _times_derivative(left3, load(x, row3, left), activation, leak)
+            right3 = _times_derivative(right3, load(x, row3, right), activation, leak)
+            left4 = _times_derivative(left4, load(x, row4, left), activation, leak)
+            right4 = _times_derivative(right4, load(x, row4, right), activation, leak)
+        _store_tile(x_grads, first, row2, left, right, left1, left2, right1, right2)
+        _store_tile(x_grads, row3, row4, left, right, left3, left4, right3, right4)
 
 
 @inlined
-def outer(layer_input, gradient, grad, weight, bias, inputs, inner_stride, across, n, last):
-    """Write the gradient of a layer's weight and bias (`Columns.outer`) to ``grad``, for outputs n to ``last`` - 1 (at
-    most four). ``gradient`` is the gradient of the layer's outputs."""
-    p, q, r = min(n + 1, last - 1), min(n + 2, last - 1), last - 1
-    a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-    for j in range(0, gradient.shape[1], LANES):
-        a, b = a + load(gradient, n, j), b + load(gradient, p, j)
-        c, d = c + load(gradient, q, j), d + load(gradient, r, j)
-    sums = totals(a, b, c, d)
-    put(grad, bias + n, sums[0])
-    put(grad, bias + p, sums[1])
-    put(grad, bias + q, sums[2])
-    put(grad, bias + r, sums[3])
-    for o in range(n, last, 2):
-        p = min(o + 1, last - 1)
-        for i in range(0, inputs, 4):
-            i1, i2, i3 = min(i + 1, inputs - 1), min(i + 2, inputs - 1), min(i + 3, inputs - 1)
-            a, b, c, d = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-            e, f, g, h = a, b, c, d
-            for j in range(0, gradient.shape[1], LANES):
-                first_vector, other, v, w = (
-                    load(gradient, o, j),
-                    load(gradient, p, j),
-                    load(layer_input, i, j),
-                    load(layer_input, i1, j),
-                )
-                a, e, b, f = a + first_vector * v, e + other * v, b + first_vector * w, f + other * w
-                v, w = load(layer_input, i2, j), load(layer_input, i3, j)
-                c, g, d, h = c + first_vector * v, g + other * v, d + first_vector * w, h + other * w
-            at, to = weight + o * across, weight + p * across
-            sums, other_sums = totals(a, b, c, d), totals(e, f, g, h)
-            put(grad, at + i * inner_stride, sums[0])
-            put(grad, at + i1 * inner_stride, sums[1])
-            put(grad, at + i2 * inner_stride, sums[2])
-            put(grad, at + i3 * inner_stride, sums[3])
-            put(grad, to + i * inner_stride, other_sums[0])
-            put(grad, to + i1 * inner_stride, other_sums[1])
-            put(grad, to + i2 * inner_stride, other_sums[2])
-            put(grad, to + i3 * inner_stride, other_sums[3])
+def slope_gradient(grads, preacts, first, end, leak):
+    """Return the share of rows ``first`` to ``end`` - 1 in the gradient of prelu's slope ``leak``. Also multiply these
+    rows of ``grads [features, columns]`` by prelu's derivative at ``preacts``, in place."""
+    slope_grad = splat(ZERO)
+    for row in range(first, end):
+        for column in range(0, grads.shape[1], LANES):
+            gradient, preact = load(grads, row, column), load(preacts, row, column)
+            slope_grad += gradient * where_less(preact, ZERO, preact, ZERO)
+            store(grads, row, column, gradient * where_less(ZERO, preact, ONE, leak))
+    return total(slope_grad)
+
+
+@inlined
+def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, end):
+    """Write the gradient of a layer's weight and bias (`Columns.outer`, and the sum over columns) to ``grad [D]``, for
+    outputs ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs, ``y_grads`` the
+    gradient of its outputs. Outputs and inputs are processed in tiles of two and four; the last one may repeat."""
+    row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
+    sum1, sum2, sum3, sum4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    for column in range(0, y_grads.shape[1], LANES):
+        sum1, sum2 = sum1 + load(y_grads, first, column), sum2 + load(y_grads, row2, column)
+        sum3, sum4 = sum3 + load(y_grads, row3, column), sum4 + load(y_grads, row4, column)
+    bias_grads = totals(sum1, sum2, sum3, sum4)
+    put(grad, bias + first, bias_grads[0])
+    put(grad, bias + row2, bias_grads[1])
+    put(grad, bias + row3, bias_grads[2])
+    put(grad, bias + row4, bias_grads[3])
+    for out1 in range(first, end, 2):
+        out2 = min(out1 + 1, end - 1)
+        for in1 in range(0, num_in, 4):
+            in2, in3, in4 = min(in1 + 1, num_in - 1), min(in1 + 2, num_in - 1), min(in1 + 3, num_in - 1)
+            a1, a2, a3, a4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)  # products of out1 with in1 to in4
+            b1, b2, b3, b4 = a1, a2, a3, a4  # products of out2
+            for column in range(0, y_grads.shape[1], LANES):
+                grad1, grad2 = load(y_grads, out1, column), load(y_grads, out2, column)
+                x1, x2 = load(x, in1, column), load(x, in2, column)
+                a1, b1, a2, b2 = a1 + grad1 * x1, b1 + grad2 * x1, a2 + grad1 * x2, b2 + grad2 * x2
+                x3, x4 = load(x, in3, column), load(x, in4, column)
+                a3, b3, a4, b4 = a3 + grad1 * x3, b3 + grad2 * x3, a4 + grad1 * x4, b4 + grad2 * x4
+            weights1, weights2 = weight + out1 * out_stride, weight + out2 * out_stride
+            grads1, grads2 = totals(a1, a2, a3, a4), totals(b1, b2, b3, b4)
+            put(grad, weights1 + in1 * in_stride, grads1[0])
+            put(grad, weights1 + in2 * in_stride, grads1[1])
+            put(grad, weights1 + in3 * in_stride, grads1[2])
+            put(grad, weights1 + in4 * in_stride, grads1[3])
+            put(grad, weights2 + in1 * in_stride, grads2[0])
+            put(grad, weights2 + in2 * in_stride, grads2[1])
+            put(grad, weights2 + in3 * in_stride, grads2[2])
+            put(grad, weights2 + in4 * in_stride, grads2[3])

@@ -1,7 +1,11 @@
 """Vectors of 16 numbers in compiled code (SIMD): columns of a batch that are computed together.
 
 If the compiler vectorises a loop over arrays, it adds a test for overlapping arrays and a loop for the remainder. For
-small agents, both take longer than the work. Compiled functions treat a `Vector` as a number in registers. Importing
+small agents, both take longer than the work. Compiled functions treat a `Vector` as a number in registers.
+
+Each `intrinsic` is called in compiled code without its first argument. Its body runs when Numba compiles the call: it
+returns the types of result and arguments, and ``generate``, which emits LLVM instructions for ``arguments`` and returns
+the result. Arrays are float32 and contiguous along their last axis; bounds are not checked. Importing
 this requires Numba.
 """
 
@@ -29,28 +33,32 @@ VECTOR = Vector()
 
 
 @register_model(Vector)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    """Numba's description of how a `Vector` is stored: as an LLVM vector."""
+
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _VECTOR)
 
 
-def _entry(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _entry_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Return a pointer to ``array[row, column]``. ``arguments`` begin with these three; none may be negative."""
     array, row, column = arguments[:3]
-    kind = signature.args[0]
-    array_struct = context.make_array(kind)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, kind, array_struct, [row, column], wraparound=False)
+    array_type = signature.args[0]
+    array_struct = context.make_array(array_type)(context, builder, array)
+    return cgutils.get_item_pointer(context, builder, array_type, array_struct, [row, column], wraparound=False)
 
 
-def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return builder.bitcast(_entry(context, builder, signature, arguments), _VECTOR.as_pointer())
+def _vector_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Return a pointer to the vector that begins at ``array[row, column]``."""
+    return builder.bitcast(_entry_pointer(context, builder, signature, arguments), _VECTOR.as_pointer())
 
 
 @intrinsic
 def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return ``array[row, column : column + 16]``."""
+    """Return the vector ``array[row, column : column + 16]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_place(context, builder, signature, arguments), align=4)
+        return builder.load(_vector_pointer(context, builder, signature, arguments), align=4)
 
     return VECTOR(array, types.intp, types.intp), generate
 
@@ -60,7 +68,7 @@ def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
     """Store a vector: ``array[row, column : column + 16] = value``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[3], _place(context, builder, signature, arguments), align=4)
+        builder.store(arguments[3], _vector_pointer(context, builder, signature, arguments), align=4)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, VECTOR), generate
@@ -77,16 +85,18 @@ def splat(typing: Any, x: Any) -> Any:
 
 
 def _splat(builder: Any, value: Any) -> Any:
+    """Return a vector of 16 times the LLVM value ``value``, a float."""
     vector = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(vector, ir.Constant(_VECTOR, ir.Undefined), zeros)
 
 
-def _place_in_row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to ``array[at]`` for ``at`` >= 0. A test for negative indices would turn loads into gathers."""
-    kind = signature.args[0]
-    array_struct = context.make_array(kind)(context, builder, arguments[0])
-    return cgutils.get_item_pointer(context, builder, kind, array_struct, [arguments[1]], wraparound=False)
+def _pointer_in_row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Return a pointer to ``array[index]``; ``arguments`` begin with these two. A test for negative indices would turn
+    loads into gathers."""
+    array_type = signature.args[0]
+    array_struct = context.make_array(array_type)(context, builder, arguments[0])
+    return cgutils.get_item_pointer(context, builder, array_type, array_struct, [arguments[1]], wraparound=False)
 
 
 @intrinsic
@@ -94,76 +104,76 @@ def entry(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Return ``array[row, column]``. Indices must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_entry(context, builder, signature, arguments))
+        return builder.load(_entry_pointer(context, builder, signature, arguments))
 
     return types.float32(array, types.intp, types.intp), generate
 
 
 @intrinsic
-def number(typing: Any, array: Any, at: Any) -> Any:
-    """Return ``array[at]``. ``at`` must not be negative."""
+def number(typing: Any, array: Any, index: Any) -> Any:
+    """Return ``array[index]``. ``index`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_place_in_row(context, builder, signature, arguments))
+        return builder.load(_pointer_in_row(context, builder, signature, arguments))
 
     return types.float32(array, types.intp), generate
 
 
 @intrinsic
-def put(typing: Any, array: Any, at: Any, value: Any) -> Any:
-    """Store a number: ``array[at] = value``. ``at`` must not be negative."""
+def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
+    """Store a number: ``array[index] = value``. ``index`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _place_in_row(context, builder, signature, arguments))
+        builder.store(arguments[2], _pointer_in_row(context, builder, signature, arguments))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.float32), generate
 
 
 @intrinsic
-def line(typing: Any, array: Any, at: Any) -> Any:
-    """Return ``array[at : at + 16]``."""
+def line(typing: Any, array: Any, index: Any) -> Any:
+    """Return the vector ``array[index : index + 16]``. ``index`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = builder.bitcast(_place_in_row(context, builder, signature, arguments), _VECTOR.as_pointer())
-        return builder.load(place, align=4)
+        pointer = builder.bitcast(_pointer_in_row(context, builder, signature, arguments), _VECTOR.as_pointer())
+        return builder.load(pointer, align=4)
 
     return VECTOR(array, types.intp), generate
 
 
 @intrinsic
-def spread(typing: Any, array: Any, at: Any) -> Any:
-    """Return a vector of 16 times ``array[at]``. ``at`` must not be negative."""
+def spread(typing: Any, array: Any, index: Any) -> Any:
+    """Return a vector of 16 times ``array[index]``. ``index`` must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, builder.load(_place_in_row(context, builder, signature, arguments)))
+        return _splat(builder, builder.load(_pointer_in_row(context, builder, signature, arguments)))
 
     return VECTOR(array, types.intp), generate
 
 
 @intrinsic
-def place(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return the address of ``array[row, column]``. Loops that increment addresses keep them in registers."""
+def address(typing: Any, array: Any, row: Any, column: Any) -> Any:
+    """Return the address of ``array[row, column]`` in bytes. Loops that increment addresses keep them in registers."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ptrtoint(_entry(context, builder, signature, arguments), ir.IntType(64))
+        return builder.ptrtoint(_entry_pointer(context, builder, signature, arguments), ir.IntType(64))
 
     return types.intp(array, types.intp, types.intp), generate
 
 
 @intrinsic
-def place_along(typing: Any, array: Any, at: Any) -> Any:
-    """Return the address of ``array[at]``."""
+def address_in_row(typing: Any, array: Any, index: Any) -> Any:
+    """Return the address of ``array[index]`` in bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ptrtoint(_place_in_row(context, builder, signature, arguments), ir.IntType(64))
+        return builder.ptrtoint(_pointer_in_row(context, builder, signature, arguments), ir.IntType(64))
 
     return types.intp(array, types.intp), generate
 
 
 @intrinsic
 def load_from(typing: Any, address: Any) -> Any:
-    """Return the 16 numbers at an address."""
+    """Return the vector of the 16 float32 at ``address``, in bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], _VECTOR.as_pointer()), align=4)
@@ -173,7 +183,7 @@ def load_from(typing: Any, address: Any) -> Any:
 
 @intrinsic
 def spread_from(typing: Any, address: Any) -> Any:
-    """Return a vector of 16 times the number at an address."""
+    """Return a vector of 16 times the float32 at ``address``, in bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _splat(builder, builder.load(builder.inttoptr(arguments[0], ir.FloatType().as_pointer()), align=4))
@@ -186,8 +196,8 @@ def total(typing: Any, x: Any) -> Any:
     """Return the sum of a vector."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
-        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
+        function_type = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
+        add = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.vector.reduce.fadd.v{LANES}f32")
         return builder.call(add, [ir.FloatType()(0.0), arguments[0]], fastmath=_FAST)
 
     return types.float32(VECTOR), generate
@@ -198,28 +208,30 @@ def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Return the sums of four vectors as a tuple, in little more time than one sum."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def halves(pair: Any, size: int, end: int) -> Any:
-            """Add the second half to the first half of every ``size`` numbers, among the first ``end`` of both vectors
-            together."""
-            parts = []
-            for first in (0, size // 2):
-                picked = [k for at in range(first, end, size) for k in range(at, at + size // 2)]
+        def fold(pair: Any, size: int, length: int) -> Any:
+            """Concatenate two vectors, and use the first ``length`` numbers. Split them into blocks of ``size``, and
+            add the second half of each block to its first half. Return the concatenated sums."""
+            halves = []
+            for half_start in (0, size // 2):
+                picked = [k for start in range(half_start, length, size) for k in range(start, start + size // 2)]
                 order = ir.Constant(ir.VectorType(ir.IntType(32), len(picked)), picked)
-                parts.append(builder.shuffle_vector(pair[0], pair[1], order))
-            return builder.fadd(*parts, flags=_FAST)
+                halves.append(builder.shuffle_vector(pair[0], pair[1], order))
+            return builder.fadd(*halves, flags=_FAST)
 
-        pairs = [halves(arguments[k : k + 2], LANES, 2 * LANES) for k in (0, 2)]
-        halved, size = halves(pairs, LANES // 2, 2 * LANES), LANES // 4
-        while size > 1:
-            halved, size = halves((halved, halved), size, 4 * size), size // 2
-        elements = [builder.extract_element(halved, ir.IntType(32)(k)) for k in range(4)]
+        pairs = [fold(arguments[k : k + 2], LANES, 2 * LANES) for k in (0, 2)]  # a and b, then c and d
+        folded, size = fold(pairs, LANES // 2, 2 * LANES), LANES // 4
+        while size > 1:  # four blocks of ``size`` numbers, one per argument
+            folded, size = fold((folded, folded), size, 4 * size), size // 2
+        elements = [builder.extract_element(folded, ir.IntType(32)(k)) for k in range(4)]
         return context.make_tuple(builder, signature.return_type, elements)
 
     return types.UniTuple(types.float32, 4)(VECTOR, VECTOR, VECTOR, VECTOR), generate
 
 
 @intrinsic
-def _compare_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
+def _where_less_vectors(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
+    """Return ``if_true`` if x < y, else ``other``, elementwise for vectors."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", *arguments[:2]), *arguments[2:])
 
@@ -227,13 +239,15 @@ def _compare_less(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
 
 
 def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """Return ``if_true`` if x < y, else ``other`` (also if one is NaN), for numbers or elementwise for vectors."""
+    """Return ``if_true`` if x < y, else ``other`` (also if one is NaN), for numbers or elementwise for vectors. Only
+    compiled code can call it: `_where_less` is the implementation."""
 
 
 @overload(where_less)
 def _where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
+    """Return the implementation of `where_less` for these types. Numbers beside vectors are repeated 16 times."""
     if VECTOR in (x, y, if_true, other):
-        return lambda x, y, if_true, other: _compare_less(splat(x), splat(y), splat(if_true), splat(other))
+        return lambda x, y, if_true, other: _where_less_vectors(splat(x), splat(y), splat(if_true), splat(other))
     return lambda x, y, if_true, other: if_true if x < y else other
 
 
@@ -250,18 +264,19 @@ def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
     return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
 
 
-def _operator(symbol: Any, name: str) -> None:
-    """Define an operator for two vectors, and for a vector and a number. ``name`` is the LLVM builder's method."""
+def _define_operator(symbol: Any, method: str) -> None:
+    """Define the operator ``symbol`` (of Python's module operator) in compiled code, for two vectors and for a vector
+    and a number. ``method`` is the name of the LLVM builder's method that computes it."""
 
     @intrinsic
     def vector_operator(typing: Any, x: Any, y: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, name)(*arguments, flags=_FAST)
+            return getattr(builder, method)(*arguments, flags=_FAST)
 
         return VECTOR(VECTOR, VECTOR), generate
 
     @overload(symbol)
-    def of(x, y):  # type: ignore[no-untyped-def]
+    def implementation(x, y):  # type: ignore[no-untyped-def]
         if VECTOR in (x, y):
             return lambda x, y: vector_operator(splat(x), splat(y))
         return None
@@ -269,4 +284,4 @@ def _operator(symbol: Any, name: str) -> None:
 
 for _name in ("add", "sub", "mul", "truediv"):
     for _symbol in (_name, f"i{_name}"):
-        _operator(getattr(operator, _symbol), "fdiv" if _name == "truediv" else f"f{_name}")
+        _define_operator(getattr(operator, _symbol), "fdiv" if _name == "truediv" else f"f{_name}")

@@ -23,7 +23,7 @@ from models.streams import Streams
 
 pytest.importorskip("numba", reason="needs the extra fast")
 from control.loops import compiled  # noqa: E402
-from models.agents.tabular.compiled import _first  # noqa: E402
+from models.agents.tabular.compiled import _argmax  # noqa: E402
 from models.compiled import better  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # one process compiles
@@ -319,7 +319,7 @@ def test_argmax_equals_torch_with_nan(values: list[float]) -> None:
     best = 0
     for k, value in enumerate(values):
         best = k if better(value, values[best]) else best
-    assert best == _first(np.array([values], np.float32), 0, 0, len(values)) == int(torch.tensor(values).argmax())
+    assert best == _argmax(np.array([values], np.float32), 0, 0, len(values)) == int(torch.tensor(values).argmax())
 
 
 def test_each_kind_compiles_once() -> None:

@@ -31,48 +31,54 @@ from models.registry import agent_class, default_config
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-# COMPACT_EVERY: number of steps after which finished members leave. _FEW: few members make several blocks of steps in
-# one call, up to this number of steps summed over members.
-COMPACT_EVERY, _FEW = 64, 2048
+COMPACT_EVERY = 64  # number of steps after which finished members leave
+# Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
+_MAX_JOINED_STEPS = 2048
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.ActorPolicy: td3}
 
 
-def choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-    """Return the action of member m in environment e at step t of the block; the environment is in ``state``, with
-    observation ``obs``. `_compile_in` fills this stub and the next three with the functions of each kind of agent."""
+# The next four functions are stubs. `_implement_stubs` registers the functions of each kind of agent for its types.
 
 
-def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Store a step of environment e; ``state`` is the state after the step."""
+def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
+    """Return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, whose state is
+    ``state [K]``, with observation ``obs [O]``. A continuous action is written to ``work.continuous_action`` instead.
+    ``agent`` is `Members` and ``work`` is `Work` of the kind of agent."""
 
 
-def improve(a, w, m, t):  # type: ignore[no-untyped-def]
-    """Make the updates of member m that are due after step t."""
+def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
+    """Store step ``t`` of member ``m`` in environment ``e``. ``state`` is the state after the step."""
 
 
-def decide(p, m, obs, state, rows, vector):  # type: ignore[no-untyped-def]
-    """Return the greedy action of member m. ``rows`` and ``vector`` are scratch memory (`EpisodeArrays`)."""
+def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
+    """Make the updates of member ``m`` that are due after step ``t``."""
 
 
-def _compile_in(kind: Any) -> None:
-    """Register the functions of one kind of agent as implementations of the stubs above, for its types."""
+def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
+    """Return the greedy discrete action of member ``m``, or write a continuous one to ``continuous_action``. ``player``
+    is `Player` of the kind of agent; ``scratch`` is overwritten (`EpisodeArrays`)."""
+
+
+def _implement_stubs(kind: Any) -> None:
+    """Register the functions of one kind of agent, the module ``kind``, as implementations of the stubs above, for its
+    types. Numba requires equal names of arguments."""
     inline: Any = EXACT | INLINE
 
-    def members(a):  # type: ignore[no-untyped-def]
-        return a.instance_class is kind.Members
+    def is_kind(agent):  # type: ignore[no-untyped-def]
+        return agent.instance_class is kind.Members
 
-    def find_choose(a, w, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-        return kind.choose if members(a) else None
+    def find_choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
+        return kind.choose if is_kind(agent) else None
 
-    def find_remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-        return kind.remember if members(a) else None
+    def find_remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
+        return kind.remember if is_kind(agent) else None
 
-    def find_improve(a, w, m, t):  # type: ignore[no-untyped-def]
-        return kind.improve if members(a) else None
+    def find_improve(agent, work, m, t):  # type: ignore[no-untyped-def]
+        return kind.improve if is_kind(agent) else None
 
-    def find_decide(p, m, obs, state, rows, vector):  # type: ignore[no-untyped-def]
-        return kind.decide if p.instance_class is kind.Player else None
+    def find_decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
+        return kind.decide if player.instance_class is kind.Player else None
 
     overload(choose, jit_options=inline)(find_choose)
     overload(remember, jit_options=inline)(find_remember)
@@ -81,20 +87,20 @@ def _compile_in(kind: Any) -> None:
 
 
 for _kind in KINDS.values():
-    _compile_in(_kind)
+    _implement_stubs(_kind)
 
 
 class Block(NamedTuple):
-    """Episodes of M members with E environments in a block of T steps."""
+    """Episodes of M members with E environments in a block of T steps. Compiled code overwrites the arrays."""
 
     state: Array  # [M, E, K]
     obs: Array  # [M, E, O]
-    age: Array  # [M, E]
+    age: Array  # [M, E], steps of the episode so far
     returns: Array  # [M, E]
     lengths: Array  # [M, E]
-    starts: Array  # [M, T, E, K], initial states of episodes that may begin after each step
+    first_states: Array  # [M, T, E, K], initial states of episodes that may begin after each step
     start_step: Array  # [M, E], the step after which the current episode began; -1 if before the block
-    at: Array  # [M], number of steps of the block already made
+    steps_done: Array  # [M], number of steps of the block already made
     running: Array  # [M] bool
     pause: bool  # stop after a step that ends an episode
     done: Array  # [M, T, E] bool, whether a step ended an episode
@@ -105,7 +111,7 @@ class Block(NamedTuple):
 class Tests(NamedTuple):
     """N tests of M members during training, each with the weights at that time: K greedy episodes per member."""
 
-    start: Array  # [M, N, K, S], initial states
+    first_states: Array  # [M, N, K, S]
     returns: Array  # [M, N, K]
     lengths: Array  # [M, N, K]
     test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
@@ -115,109 +121,118 @@ class EpisodeArrays(NamedTuple):
     """Scratch memory of one greedy episode."""
 
     state: Array  # [S]
-    rows: Array  # memory of the environment (`envs.compiled.memory`)
-    player_rows: Array  # [4, widest], memory of the player
-    vector: Array  # [A], a continuous action
+    scratch: Array  # memory of the environment (`envs.compiled.make_scratch`)
+    player_scratch: Array  # [4, widest], memory of the player
+    continuous_action: Array  # [A]
     # For each cell of a map: the latest episode that visited it, the next cell, and the reward. Otherwise empty.
     last_episode: Array
-    next: Array
-    rewards: Array
+    next_cell: Array
+    cell_reward: Array
 
 
 def _no_tests(steps: int) -> Tests:
-    returns, lengths = (np.empty((0, 0, 0), kind) for kind in (np.float32, np.int64))
+    """Return a placeholder for a block of ``steps`` steps without tests."""
+    returns, lengths = (np.empty((0, 0, 0), dtype) for dtype in (np.float32, np.int64))
     return Tests(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1))
 
 
 @kernel
-def _episodes(p, world, tests, n, hall, first, last):
-    """Play the n-th test of the members from ``first`` to ``last - 1``, as player ``p``, and write its returns and
-    lengths into ``tests``."""
-    obs, times, count = hall.rows[2, : world.obs_size], tests.start.shape[1], tests.start.shape[2]
+def _play_test(player, world, tests, n, arrays, first, last):
+    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``
+    (`envs.World`). Write row ``n`` of ``tests.returns`` and ``tests.lengths``. ``arrays`` (`EpisodeArrays`) are
+    overwritten."""
+    obs = arrays.scratch[2, : world.obs_size]
+    _, num_tests, num_episodes = tests.returns.shape
+    state, last_episode = arrays.state, arrays.last_episode
     for m in range(first, last):
-        for e in range(count):
-            for k in range(len(hall.state)):
-                hall.state[k] = tests.start[m, n, e, k]
-            envs.observe(world, hall.state, obs)
+        for e in range(num_episodes):
+            for i in range(len(state)):
+                state[i] = tests.first_states[m, n, e, i]
+            envs.observe(world, state, obs)
             reward, total = np.float32(0), np.float32(0)
-            steps, going, episode = 0, True, (m * times + n) * count + e
-            while going:
-                cell = int(hall.state[0])
-                if len(hall.last_episode):
-                    if hall.last_episode[cell] == episode:
+            steps, is_running, episode = 0, True, (m * num_tests + n) * num_episodes + e
+            while is_running:
+                cell = int(state[0])
+                if len(last_episode):
+                    if last_episode[cell] == episode:
                         break
-                    hall.last_episode[cell] = episode
-                action = decide(p, m, obs, hall.state, hall.player_rows, hall.vector)
-                reward, ends, _, _ = envs.advance(world, m, hall.state, action, hall.vector, obs, hall.rows, reward)
+                    last_episode[cell] = episode
+                action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
+                # The last argument is phi, which only learned rewards use: tests have none, so any number serves.
+                reward, ends, _, _ = envs.advance(
+                    world, m, state, action, arrays.continuous_action, obs, arrays.scratch, reward
+                )
                 total, steps = total + reward, steps + 1
-                going = not ends and steps < world.limit
-                if len(hall.last_episode):
-                    hall.next[cell], hall.rewards[cell] = int(hall.state[0]), reward
-            if going:  # a cell was visited twice: the episode repeats itself, because nothing is random on a map
+                is_running = not ends and steps < world.limit
+                if len(last_episode):
+                    arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
+            if is_running:  # a cell was visited twice: the episode repeats itself, because nothing is random on a map
                 while steps < world.limit:
-                    total, cell, steps = total + hall.rewards[cell], hall.next[cell], steps + 1
+                    total, cell, steps = total + arrays.cell_reward[cell], arrays.next_cell[cell], steps + 1
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
 @kernel
-def _steps(a, w, world, block, potentials, rows, p, real, tests, hall, first, last):
-    """Make the steps of the running members from ``first`` to ``last - 1``: to the end of the block or, with
-    ``block.pause``, to the first step that ends an episode. After a step with a test, play it as player ``p`` in the
-    ``real`` environment."""
-    count, steps = block.state.shape[1], block.starts.shape[1]
-    next_obs = rows[2, : world.obs_size]
+def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last):
+    """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
+    ``block.pause``, to the first step that ends an episode (`StepLoop.step`). After a step with a test, play it as
+    ``player`` in ``test_world`` (`_play_test`). ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player`
+    of the kind of agent. Overwrites the arrays of ``block``, and as scratch memory ``phi [E]``, ``scratch`` and
+    ``arrays``."""
+    num_envs, num_steps = block.state.shape[1], block.first_states.shape[1]
+    uses_phi = world.learned_reward and world.is_potential
+    next_obs = scratch[2, : world.obs_size]
     for m in range(first, last):
-        if not block.running[m] or block.at[m] >= steps:
+        if not block.running[m] or block.steps_done[m] >= num_steps:
             continue
-        if world.learned_reward and world.potential:
-            for e in range(count):
-                potentials[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
+        if uses_phi:
+            for e in range(num_envs):
+                phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
         paused = False
-        while block.at[m] < steps and not paused:
-            t = block.at[m]
-            for e in range(count):
-                obs = block.obs[m, e]
-                action = choose(a, w, m, t, e, obs, block.state[m, e])
-                reward, ends, discount, potentials[e] = envs.advance(
-                    world, m, block.state[m, e], action, w.vector, next_obs, rows, potentials[e]
+        while block.steps_done[m] < num_steps and not paused:
+            t = block.steps_done[m]
+            for e in range(num_envs):
+                obs, state = block.obs[m, e], block.state[m, e]
+                action = choose(agent, work, m, t, e, obs, state)
+                reward, ends, discount, phi[e] = envs.advance(
+                    world, m, state, action, work.continuous_action, next_obs, scratch, phi[e]
                 )
                 block.age[m, e] += 1
                 done = ends or block.age[m, e] >= world.limit
-                remember(a, w, m, t, e, obs, action, next_obs, block.state[m, e], reward, discount, done)
+                remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done)
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.done[m, t, e] = done
-                if not envs.on_map(world):
-                    for k in range(world.obs_size):
-                        obs[k] = next_obs[k]
-            for e in range(count):  # after all actions, because epsilon may depend on the number of episodes
-                a.episodes[m] += block.done[m, t, e]
-            improve(a, w, m, t)
-            for e in range(count):
+                if not envs.is_map(world):
+                    for i in range(world.obs_size):
+                        obs[i] = next_obs[i]
+            for e in range(num_envs):  # after all actions, because epsilon may depend on the number of episodes
+                agent.episodes[m] += block.done[m, t, e]
+            improve(agent, work, m, t)
+            for e in range(num_envs):
                 if not block.done[m, t, e]:
                     continue
                 block.ended_returns[m, t, e], block.ended_lengths[m, t, e] = block.returns[m, e], block.lengths[m, e]
                 block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
                 block.start_step[m, e] = t
-                for k in range(block.state.shape[2]):
-                    block.state[m, e, k] = block.starts[m, t, e, k]
+                for i in range(block.state.shape[2]):
+                    block.state[m, e, i] = block.first_states[m, t, e, i]
                 envs.observe(world, block.state[m, e], block.obs[m, e])
-                if world.learned_reward and world.potential:
-                    potentials[e] = envs.value(world, m, block.state[m, e], block.obs[m, e], rows)
+                if uses_phi:
+                    phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
                 paused = block.pause
             if tests.test_index[t] >= 0:
-                _episodes(p, real, tests, tests.test_index[t], hall, m, m + 1)
-            block.at[m] = t + 1
+                _play_test(player, test_world, tests, tests.test_index[t], arrays, m, m + 1)
+            block.steps_done[m] = t + 1
 
 
 def can_compile(loop: StepLoop) -> bool:
-    """Return whether the loop's agent and environment have compiled functions."""
+    """Return whether the loop's agent and environment have compiled functions that support their settings."""
     kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
-    plain = all(getattr(loop.agent, name, None) is None for name in ("curiosity", "action_noise"))
-    able_of = getattr(kind, "can_compile", None)
-    return (
-        kind is not None and plain and (able_of is None or able_of(loop.agent)) and envs.can_compile(loop.environment)
-    )
+    if kind is None or any(getattr(loop.agent, name, None) is not None for name in ("curiosity", "action_noise")):
+        return False
+    supports_agent = getattr(kind, "can_compile", None)  # None: all settings
+    return (supports_agent is None or supports_agent(loop.agent)) and envs.can_compile(loop.environment)
 
 
 class TrainingTests:
@@ -229,49 +244,56 @@ class TrainingTests:
 
     def __init__(self, real: TensorEnvironment, world: envs.World, starts: Tensor, test_every: int):
         self.world, self.test_every, self.tests_done = world, test_every, 0
-        self._start = real.dynamics.initial(starts).double().contiguous()
+        self._first_states = real.dynamics.initial(starts).double().contiguous()
         self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
 
-    def tests(self, start_step: int, steps: int) -> Tests:
+    def due_tests(self, start_step: int, steps: int) -> Tests:
         """Return the tests due in the next ``steps`` steps, after ``start_step`` steps of training, and count them as
         done."""
-        done = np.arange(start_step + 1, start_step + steps + 1)
+        step_counts = np.arange(start_step + 1, start_step + steps + 1)
         self.tests_done = (start_step + steps) // self.test_every
-        test_index = np.where(done % self.test_every, -1, done // self.test_every - 1)
-        return Tests(self._start.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
+        test_index = np.where(step_counts % self.test_every, -1, step_counts // self.test_every - 1)
+        return Tests(self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
 
 
 def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> TrainingTests | None:
-    """Return tests that `Advance` can play during its steps, in a training run that begins now. Return None if a
-    compiled function is missing, or if an episode may never end."""
+    """Return tests that `Advance` can play during its steps, in a training run that begins now: after every
+    ``test_every`` steps, episodes from the seeds ``starts [M, N, K]`` on ``real``. Return None if a compiled function
+    is missing, or if an episode may never end."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
-    playing = _playing(agent.with_weights(agent.flat_parameters), real)
-    if playing is None:
+    compiled_policy = _player_and_world(agent.with_weights(agent.flat_parameters), real)
+    if compiled_policy is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    return TrainingTests(real, playing[1], starts, test_every)
+    return TrainingTests(real, compiled_policy[1], starts, test_every)
 
 
-def _world(kind: type, environment: Environment) -> envs.World | None:
-    return envs.world(environment, cells_only=kind in (tabular.Agent, tabular.Greedy))
+def _make_world(agent_or_policy: type, environment: Environment) -> envs.World | None:
+    """Return the world of ``environment`` for an agent or policy of this class; None if it has no compiled version."""
+    return envs.make_world(environment, cells_only=agent_or_policy in (tabular.Agent, tabular.Greedy))
 
 
-def _playing(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
+def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return the player of a greedy policy and its world. Return None if a compiled function is missing, or if an
     episode may never end."""
     kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
-    player, world = kind.player(policy), _world(type(policy), environment)
+    player, world = kind.make_player(policy), _make_world(type(policy), environment)
     return None if player is None or world is None else (player, world)
 
 
-def _hall(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
-    player_rows, vector = np.empty((4, player.widest), np.float32), np.empty(player.vector, np.float32)
+def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
+    """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
+    player_scratch, continuous_action = (
+        np.empty((4, player.widest), np.float32),
+        np.empty(player.action_size, np.float32),
+    )
     cells = world.obs_size if world.kind == envs.CELLS else 0
     map_memory = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
-    return EpisodeArrays(np.empty(tests.start.shape[3]), envs.memory(world), player_rows, vector, *map_memory)
+    state, scratch = np.empty(tests.first_states.shape[3]), envs.make_scratch(world)
+    return EpisodeArrays(state, scratch, player_scratch, continuous_action, *map_memory)
 
 
 class Shared(NamedTuple):
@@ -282,8 +304,8 @@ class Shared(NamedTuple):
     flat_parameters: Tensor
     world: envs.World
     player: Any
-    place: envs.World  # the environment of the tests
-    memories: list[Any]  # scratch memory for each thread
+    test_world: envs.World
+    memories: list[Any]  # for each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`
 
 
 class Advance:
@@ -298,59 +320,57 @@ class Advance:
         self._shared: Shared | None = None
 
     def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+        """Make ``count`` steps of the members ``running [M]`` bool. With ``pause``, yield the episodes that have ended
+        and continue when the caller asks for the next ones; it may change ``running`` in between."""
         agent: Any = loop.agent
         if loop.obs is None:
             loop.obs = loop._start(None)
         while count and running.any():
-            numbers = agent.noise.take(count, _FEW // agent.members)
-            steps = next(iter(numbers.values())).shape[1]
-            yield from self._block(loop, numbers, steps, running, pause)
+            random_numbers = agent.noise.take(count, _MAX_JOINED_STEPS // agent.members)
+            steps = next(iter(random_numbers.values())).shape[1]
+            yield from self._run_block(loop, random_numbers, steps, running, pause)
             count -= steps
 
-    def _block(
-        self, loop: StepLoop, numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
+    def _run_block(
+        self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
     ) -> Iterator[Ended]:
+        """Make the steps of a block with ``random_numbers [M, T, ...]``, T = ``steps``, in place of T calls of
+        `StepLoop.step`. Arguments and results are as in `__call__`."""
         agent, environment, obs = loop.agent, loop.environment, loop.obs
         real = envs.real_environment(environment)
         assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
         assert agent.envs == real.envs and agent.members == real.members  # compiled code checks no bounds
         shape = (agent.members, steps, agent.envs)
         seeds, starts = loop.starts_ahead(steps)
-        # Contiguous, because Numba would compile the functions again for any other layout.
-        state, starts, obs, age, returns, lengths = (
-            array.to(torch.float64 if k < 2 else array.dtype, copy=True, memory_format=torch.contiguous_format)
-            for k, array in enumerate((real.state, starts, obs, real.age, loop.returns, loop.lengths))
-        )
+        state, first_states = (_contiguous_copy(tensor.double()) for tensor in (real.state, starts))
+        obs, age, returns, lengths = map(_contiguous_copy, (obs, real.age, loop.returns, loop.lengths))
         start_step = torch.full(age.shape, -1)
-        at, done = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
+        steps_done, done = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
         ended_returns, ended_lengths = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
-        arrays = (state, obs, age, returns, lengths, starts, start_step, at, running)
-        block = Block._make(
-            (
-                *(array.numpy() for array in arrays),
-                pause,
-                *(array.numpy() for array in (done, ended_returns, ended_lengths)),
-            )
-        )
-        members = KINDS[type(agent)].members(agent, numbers, steps, loop.loss)
-        tests = _no_tests(steps) if self.tests is None else self.tests.tests(loop.steps, steps)
-        _, _, world, player, tested, memories = self._shared_by(loop, members, tests)
+        block_tensors = (state, obs, age, returns, lengths, first_states, start_step, steps_done, running)
+        outcomes = (done, ended_returns, ended_lengths)
+        episodes, results = ([tensor.numpy() for tensor in tensors] for tensors in (block_tensors, outcomes))
+        block = Block._make((*episodes, pause, *results))
+        members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
+        tests = _no_tests(steps) if self.tests is None else self.tests.due_tests(loop.steps, steps)
+        shared = self._shared_by(loop, members, tests)
+        world, player, test_world = shared.world, shared.player, shared.test_world
 
         def run_steps(memory: Any, first: int, last: int) -> None:
-            work, potentials, rows, hall = memory
-            _steps(members, work, world, block, potentials, rows, player, tested, tests, hall, first, last)
+            work, phi, scratch, arrays = memory
+            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
 
         background_task = partial(loop.get_ready, steps) if self.threads > 1 else None
         while True:
-            for_members(run_steps, agent.members, memories, background_task)
+            for_members(run_steps, agent.members, shared.memories, background_task)
             if not pause:
                 break
-            where = done.nonzero(as_tuple=True)
-            if len(where[0]):
-                finished = Ended(where[0], ended_returns[where], ended_lengths[where], loop.steps + where[1] + 1)
+            ends = done.nonzero(as_tuple=True)  # indices of members, steps and environments
+            if len(ends[0]):
+                finished = Ended(ends[0], ended_returns[ends], ended_lengths[ends], loop.steps + ends[1] + 1)
                 done.zero_()
                 yield finished
-            if not (running & (at < steps)).any():
+            if not (running & (steps_done < steps)).any():
                 break
         if isinstance(world, envs.Map):
             obs = real.dynamics.observe(state.to(real.state.dtype))
@@ -363,21 +383,27 @@ class Advance:
         count_steps(steps)
 
     def _shared_by(self, loop: StepLoop, members: Any, tests: Tests) -> Shared:
-        """Return the objects that the blocks of a loop share. They are built again after members have left."""
+        """Return the objects that the blocks of a loop share. They are built again after members have left.
+        ``members`` is `Members` of the kind of agent."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
         assert isinstance(agent, InnerAgent)
         if shared is not None and shared.environment is environment and shared.flat_parameters is agent.flat_parameters:
             return shared
-        kind, world = KINDS[type(agent)], _world(type(agent), environment)
-        player = kind.player(agent.with_weights(agent.flat_parameters))
+        kind, world = KINDS[type(agent)], _make_world(type(agent), environment)
+        player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert world is not None and player is not None
-        place = world if self.tests is None else self.tests.world
-        memories = [
-            (kind.work(members), np.zeros(agent.envs, np.float32), envs.memory(world), _hall(player, place, tests))
-            for _ in range(self.threads)
-        ]
-        self._shared = Shared(environment, agent.flat_parameters, world, player, place, memories)
+        test_world = world if self.tests is None else self.tests.world
+        memories = []
+        for _ in range(self.threads):
+            phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(player, test_world, tests)
+            memories.append((kind.make_work(members), phi, envs.make_scratch(world), arrays))
+        self._shared = Shared(environment, agent.flat_parameters, world, player, test_world, memories)
         return self._shared
+
+
+def _contiguous_copy(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy: Numba would compile the functions again for any other layout."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------
@@ -386,19 +412,21 @@ class Advance:
 def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int = 1) -> Episodes | None:
     """Play greedy episodes from ``seeds [M, K]`` like `rollout`, without a trajectory. Return None if a compiled
     function is missing, or if an episode may never end."""
-    playing = _playing(policy, environment)
-    if playing is None:
+    compiled_policy = _player_and_world(policy, environment)
+    if compiled_policy is None:
         return None
     assert isinstance(environment, TensorEnvironment)
-    (player, world), way = playing, TrainingTests(environment, playing[1], seeds.unsqueeze(1), 1)
-    tests = way.tests(0, 1)
-    halls = [_hall(player, world, tests) for _ in range(threads)]
+    player, world = compiled_policy
+    # One test, after the only step.
+    training_tests = TrainingTests(environment, world, seeds.unsqueeze(1), test_every=1)
+    tests = training_tests.due_tests(start_step=0, steps=1)
+    memories = [_make_episode_arrays(player, world, tests) for _ in range(threads)]
 
-    def run_episodes(hall: EpisodeArrays, first: int, last: int) -> None:
-        _episodes(player, world, tests, 0, hall, first, last)
+    def run_episodes(arrays: EpisodeArrays, first: int, last: int) -> None:
+        _play_test(player, world, tests, 0, arrays, first, last)
 
-    for_members(run_episodes, len(seeds), halls)
-    return Episodes(way.returns[:, 0], way.lengths[:, 0])
+    for_members(run_episodes, len(seeds), memories)
+    return Episodes(training_tests.returns[:, 0], training_tests.lengths[:, 0])
 
 
 def warm() -> None:

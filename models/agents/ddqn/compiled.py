@@ -1,7 +1,8 @@
 """DDQN in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this requires
-Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
+``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment. Importing
+this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -21,9 +22,9 @@ from models.compiled import (
     epsilon,
     follow,
     forward,
-    layers_of,
-    learner,
-    net,
+    make_layers,
+    make_learner,
+    make_net,
     row_of,
     single,
 )
@@ -38,27 +39,27 @@ IMPROVES = FAST  # how `improve` is compiled
 
 
 class Members(NamedTuple):
-    """M members before a block of T steps. Arrays share the memory of the agent's tensors."""
+    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
 
     dueling: bool
-    over_batch: bool
-    body: Net  # the network; if dueling, the part that computes features
+    mean_over_batch: bool  # dueling: subtract the mean advantage of the minibatch, not of each observation
+    trunk: Net  # the network; if dueling, the part that computes features
     value: Net
     advantage: Net
     q_learner: Learner
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [rows, M, 2 O + 3]: obs, next_obs, action, reward, discount
+    table: Array  # [rows, M, 2 O + 3], the replay buffer: obs, next_obs, action, reward, discount
     position: int  # next row to write
     replay_size: int
     capacity: int
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
-    action: Array  # [M, T, E], random actions
-    replay: Array  # [M, T, U, B], uniform numbers for the minibatches of U updates per step
-    by_episode: Array  # epsilon by number of finished episodes
+    random_action: Array  # [M, T, E]
+    replay_uniform: Array  # [M, T, U, B], uniform numbers that choose the minibatches of U updates per step
+    by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
     by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     obs_size: int
-    actions: int
+    num_actions: int
     discount: np.float32
     tau: np.float32
     init_episodes: int
@@ -66,258 +67,252 @@ class Members(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`layers_of`)."""
+    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`make_layers`)."""
 
-    rows: Array  # [4, widest], for `single`
-    vector: Array  # a continuous action: empty
-    # Memory of `forward` and `backward` for each network.
-    body: Array
-    body_kept: Array
-    body_back: Array
-    value: Array
-    value_kept: Array
-    value_back: Array
-    advantage: Array
-    advantage_kept: Array
-    advantage_back: Array
+    scratch: Array  # [4, widest], for `single`
+    continuous_action: Array  # empty: actions are discrete
+    # Memory of `forward` and `backward` for each network, [L + 1, widest, columns].
+    trunk_acts: Array
+    trunk_preacts: Array
+    trunk_act_grads: Array
+    value_acts: Array
+    value_preacts: Array
+    value_act_grads: Array
+    advantage_acts: Array
+    advantage_preacts: Array
+    advantage_act_grads: Array
     q: Array  # [A, columns], action values, later d loss / d q
     online_q: Array  # [A, columns], of next_obs
-    td_target: Array  # [1, columns], TD targets
+    td_target: Array  # [1, columns]
     sample: Array  # [2 O + 4, columns], rows of the table, then their weights in the loss: 1 / B, 0 in padding
     grad: Array  # [D]
 
 
-def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with random ``random_numbers``, ``[M, T, ...]`` each."""
-    network, config, replay_buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
-    (table,) = replay_buffer.reserve(steps * envs)
-    dueling = isinstance(network, DuelingQNetwork)
-    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
-    return Members._make(
-        (
-            dueling,
-            isinstance(network, DuelingQNetwork) and network.over_batch,
-            *_nets(network),
-            learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
-            agent.episodes.numpy(),
-            loss.numpy(),
-            table.numpy(),
-            replay_buffer.position,
-            replay_buffer.size,
-            replay_buffer.capacity,
-            *(random_numbers[name].numpy() for name in NUMBERS),
-            by_episode,
-            by_step,
-            agent.obs_size,
-            agent.num_actions,
-            np.float32(config.discount),
-            np.float32(config.tau),
-            config.init_episodes,
-            max(1, config.fill),
-        )
-    )
+def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
+    into ``loss [M]``. Reserves rows in the replay buffer."""
+    network, config, buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
+    (table,) = buffer.reserve(steps * envs)
+    # Groups of values, in the order of the fields of `Members`.
+    over_batch = isinstance(network, DuelingQNetwork) and network.over_batch
+    architecture = isinstance(network, DuelingQNetwork), over_batch, *_nets(network)
+    q_learner = make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer)
+    arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
+    counts = buffer.position, buffer.size, buffer.capacity
+    numbers = [random_numbers[name].numpy() for name in NUMBERS]
+    epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
+    floats = np.float32(config.discount), np.float32(config.tau)
+    settings = agent.obs_size, agent.num_actions, *floats, config.init_episodes, max(1, config.fill)
+    return Members._make((*architecture, q_learner, *arrays, *counts, *numbers, *epsilons, *settings))
 
 
 def _nets(network: MLP | DuelingQNetwork) -> tuple[Net, Net, Net]:
-    """Return body, value and advantage; the last two are placeholders if not dueling."""
+    """Return trunk, value and advantage; the last two are placeholders if not dueling."""
     if isinstance(network, DuelingQNetwork):
-        first, second = network.features.size, network.features.size + network.value.size
-        return net(network.features), net(network.value, first), net(network.advantage, second)
-    return net(network), NO_NET, NO_NET
+        value_begin, advantage_begin = network.features.size, network.features.size + network.value.size
+        value, advantage = make_net(network.value, value_begin), make_net(network.advantage, advantage_begin)
+        return make_net(network.features), value, advantage
+    return make_net(network), NO_NET, NO_NET
 
 
 class Player(NamedTuple):
     """Greedy policy of M members, for `decide`."""
 
     dueling: bool
-    body: Net
+    trunk: Net
     value: Net
     advantage: Net
     flat_parameters: Array  # [M, D]
-    actions: int
-    widest: int
-    vector: int  # length of a continuous action: 0
+    num_actions: int
+    widest: int  # width of the scratch memory of `decide`
+    action_size: int  # length of a continuous action: 0
 
 
-def player(policy: Greedy) -> Player:
-    network = policy.network
-    nets = _nets(network)
-    actions = int((nets[2] if isinstance(network, DuelingQNetwork) else nets[0]).sizes[-1])
-    widest = max(mlp.widest for mlp in nets)
-    return Player(
-        isinstance(network, DuelingQNetwork), *nets, policy.flat_parameters.detach().numpy(), actions, widest, 0
-    )
+def make_player(policy: Greedy) -> Player:
+    """Return the policy for compiled code. Its weights share the policy's memory."""
+    dueling = isinstance(policy.network, DuelingQNetwork)
+    nets = _nets(policy.network)
+    output_net = nets[2] if dueling else nets[0]
+    widest = max(net.widest for net in nets)
+    return Player(dueling, *nets, policy.flat_parameters.detach().numpy(), int(output_net.sizes[-1]), widest, 0)
 
 
-def work(a: Members) -> Work:
+def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
-    batch = a.replay.shape[3]
-    widest = max(a.body.widest, a.value.widest, a.advantage.widest)
-    rows, vector = np.empty((4, widest), np.float32), np.empty(0, np.float32)
-    layers = [layers_of(mlp, batch) for mlp in (a.body, a.value, a.advantage) for _ in range(3)]
-    columns = layers[0].shape[2]
-    counts = a.actions, a.actions, 1, 2 * a.obs_size + 4
-    q, online_q, td_target, sample = (np.zeros((count, columns), np.float32) for count in counts)
-    sample[-1, :batch] = 1 / batch
-    return Work._make(
-        (
-            rows,
-            vector,
-            *layers,
-            q,
-            online_q,
-            td_target,
-            sample,
-            np.zeros(a.q_learner.flat_parameters.shape[1], np.float32),
-        )
-    )
+    batch_size = agent.replay_uniform.shape[3]
+    widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
+    scratch, no_action = np.empty((4, widest), np.float32), np.empty(0, np.float32)
+    layers = [make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage) for _ in range(3)]
+    num_columns = layers[0].shape[2]
+    num_rows = agent.num_actions, agent.num_actions, 1, 2 * agent.obs_size + 4
+    q, online_q, td_target, sample = (np.zeros((count, num_columns), np.float32) for count in num_rows)
+    sample[-1, :batch_size] = 1 / batch_size
+    grad = np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32)
+    return Work._make((scratch, no_action, *layers, q, online_q, td_target, sample, grad))
 
 
 @exact_inlined
-def best_of(net, flat, obs, rows):
-    """Return the greedy action for ``obs [O]`` (`Greedy.act`). ``rows [4, widest]`` is scratch memory."""
-    for k in range(len(obs)):
-        rows[0, k] = obs[k]
-    q = single(net.body, flat, rows, 0)
-    if net.dueling:
-        for k in range(net.value.sizes[0]):
-            rows[2, k] = rows[q, k]
-        value = rows[single(net.value, flat, rows, 2), 0]
-        q = single(net.advantage, flat, rows, q)
+def _greedy_action(networks, params, obs, scratch):
+    """Return the action with the largest value for ``obs [O]``, the first of several (`Greedy.act`). ``networks`` is
+    `Members` or `Player`, with a member's parameters ``params [D]``. Overwrites ``scratch [4, widest]``."""
+    for i in range(len(obs)):
+        scratch[0, i] = obs[i]
+    q_row = single(networks.trunk, params, scratch, 0)
+    if networks.dueling:
+        for i in range(networks.value.sizes[0]):
+            scratch[2, i] = scratch[q_row, i]
+        value = scratch[single(networks.value, params, scratch, 2), 0]
+        q_row = single(networks.advantage, params, scratch, q_row)
         mean = np.float32(0)
-        for k in range(net.actions):
-            mean += rows[q, k]
-        mean = mean / np.float32(net.actions)
-        for k in range(net.actions):
-            rows[q, k] = value + rows[q, k] - mean
+        for action in range(networks.num_actions):
+            mean += scratch[q_row, action]
+        mean = mean / np.float32(networks.num_actions)
+        for action in range(networks.num_actions):
+            scratch[q_row, action] = value + scratch[q_row, action] - mean
     best = 0
-    for k in range(1, net.actions):
-        best = k if better(rows[q, k], rows[q, best]) else best
+    for action in range(1, networks.num_actions):
+        best = action if better(scratch[q_row, action], scratch[q_row, best]) else best
     return best
 
 
-def choose(a, w, m, t, e, obs, state):
-    """Return the exploring action in environment e (`Agent.act`)."""
-    if a.explore[m, t, e] < epsilon(a, m, t):
-        return a.action[m, t, e]
-    return best_of(a, a.q_learner.flat_parameters[m], obs, w.rows)
+def choose(agent, work, m, t, e, obs, state):
+    """Return the epsilon-greedy action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
+    (`Agent.act`)."""
+    if agent.explore[m, t, e] < epsilon(agent, m, t):
+        return agent.random_action[m, t, e]
+    return _greedy_action(agent, agent.q_learner.flat_parameters[m], obs, work.scratch)
 
 
-def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step of environment e into the replay buffer (`Agent.observe`)."""
-    row, size = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size
-    for k in range(size):
-        a.table[row, m, k] = obs[k]
-        a.table[row, m, size + k] = next_obs[k]
-    a.table[row, m, 2 * size] = np.float32(action)
-    a.table[row, m, 2 * size + 1] = reward
-    a.table[row, m, 2 * size + 2] = discount
+def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
+    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`Agent.observe`). Its row is ``obs,
+    next_obs, action, reward, discount``."""
+    row = (agent.position + t * agent.explore.shape[2] + e) % agent.capacity
+    obs_size = agent.obs_size
+    for i in range(obs_size):
+        agent.table[row, m, i] = obs[i]
+        agent.table[row, m, obs_size + i] = next_obs[i]
+    agent.table[row, m, 2 * obs_size] = np.float32(action)
+    agent.table[row, m, 2 * obs_size + 1] = reward
+    agent.table[row, m, 2 * obs_size + 2] = discount
 
 
 @compiled
-def _values(a, w, flat):
-    """Run `network.forward` with parameters ``flat [D]``, from observations in ``w.body[0]`` to values in ``w.q``."""
-    forward(a.body, flat, w.body, w.body_kept)
-    depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
-    out = w.body[depth]
-    if not a.dueling:
-        copy(out, 0, w.q, 0, a.actions)
+def _q_values(agent, work, params):
+    """Run `network.forward` with a member's parameters ``params [D]``, from the observations in ``work.trunk_acts[0]``.
+    Write action values to ``work.q [A, columns]``, and the networks' activations to ``work``."""
+    forward(agent.trunk, params, work.trunk_acts, work.trunk_preacts)
+    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
+    features = work.trunk_acts[depth]
+    if not agent.dueling:
+        copy(features, 0, work.q, 0, agent.num_actions)
         return
-    for i in range(a.value.sizes[0]):
-        for j in range(batch):
-            w.value[0, i, j] = out[i, j]
-            w.advantage[0, i, j] = out[i, j]
-    forward(a.value, flat, w.value, w.value_kept)
-    forward(a.advantage, flat, w.advantage, w.advantage_kept)
-    share, mean_sum = np.float32(a.actions), np.float32(0)
-    for j in range(batch):
+    for i in range(agent.value.sizes[0]):
+        for column in range(batch_size):
+            work.value_acts[0, i, column] = features[i, column]
+            work.advantage_acts[0, i, column] = features[i, column]
+    forward(agent.value, params, work.value_acts, work.value_preacts)
+    forward(agent.advantage, params, work.advantage_acts, work.advantage_preacts)
+    # Value and advantage have two layers: their outputs are ``value_acts[2]``.
+    num_actions, mean_sum = np.float32(agent.num_actions), np.float32(0)
+    for column in range(batch_size):
         mean = np.float32(0)
-        for k in range(a.actions):
-            mean += w.advantage[2, k, j]
-        mean = mean / share
+        for action in range(agent.num_actions):
+            mean += work.advantage_acts[2, action, column]
+        mean = mean / num_actions
         mean_sum += mean
-        for k in range(a.actions):
-            w.q[k, j] = w.value[2, 0, j] + w.advantage[2, k, j] - (np.float32(0) if a.over_batch else mean)
-    if a.over_batch:
-        for j in range(batch):
-            for k in range(a.actions):
-                w.q[k, j] -= mean_sum / np.float32(batch)
+        for action in range(agent.num_actions):
+            value, advantage = work.value_acts[2, 0, column], work.advantage_acts[2, action, column]
+            work.q[action, column] = value + advantage - (np.float32(0) if agent.mean_over_batch else mean)
+    if agent.mean_over_batch:
+        for column in range(batch_size):
+            for action in range(agent.num_actions):
+                work.q[action, column] -= mean_sum / np.float32(batch_size)
 
 
 @compiled
-def _backward(a, w, flat):
-    """Run `network.backward`, from d loss / d q in ``w.q`` to the gradient in ``w.grad``."""
-    depth, batch = len(a.body.sizes) - 1, a.replay.shape[3]
-    if not a.dueling:
-        copy(w.q, 0, w.body_back[depth], 0, a.actions)
-        backward(a.body, flat, w.body, w.body_kept, w.body_back, w.grad, True, False)
+def _q_backward(agent, work, params):
+    """Run `network.backward` with a member's parameters ``params [D]``, from d loss / d q in ``work.q [A, columns]``
+    and the activations of `_q_values` in ``work``. Write the gradient of the parameters to ``work.grad [D]``."""
+    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
+    acts, preacts, act_grads = work.trunk_acts, work.trunk_preacts, work.trunk_act_grads
+    if not agent.dueling:
+        copy(work.q, 0, act_grads[depth], 0, agent.num_actions)
+        backward(agent.trunk, params, acts, preacts, act_grads, work.grad, True, False)
         return
-    gradient_sum, share = np.float32(0), np.float32(a.actions)
-    for j in range(batch):
-        summed = np.float32(0)
-        for k in range(a.actions):
-            summed += w.q[k, j]
-        w.value_back[2, 0, j] = summed
-        gradient_sum += summed / share
-    for j in range(batch):
-        mean_gradient = gradient_sum / np.float32(batch) if a.over_batch else w.value_back[2, 0, j] / share
-        for k in range(a.actions):
-            w.advantage_back[2, k, j] = w.q[k, j] - mean_gradient
-    backward(a.value, flat, w.value, w.value_kept, w.value_back, w.grad, True, True)
-    backward(a.advantage, flat, w.advantage, w.advantage_kept, w.advantage_back, w.grad, True, True)
-    for i in range(a.value.sizes[0]):
-        for j in range(batch):
-            w.body_back[depth, i, j] = w.value_back[0, i, j] + w.advantage_back[0, i, j]
-    backward(a.body, flat, w.body, w.body_kept, w.body_back, w.grad, True, False)
-
-
-def improve(a, w, m, t):
-    """Make the updates after step t, once the member may learn (`Agent.learn`)."""
-    _, _, updates, batch = a.replay.shape
-    replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
-    if a.episodes[m] < a.init_episodes or replay_size < a.fill:
-        return
-    size, flat_parameters, target_parameters = (
-        a.obs_size,
-        a.q_learner.flat_parameters[m],
-        a.q_learner.target_parameters[m],
+    value_grads, advantage_grads = work.value_act_grads, work.advantage_act_grads
+    # Value and advantage have two layers: the gradient of their outputs is ``value_grads[2]``.
+    gradient_sum, num_actions = np.float32(0), np.float32(agent.num_actions)
+    for column in range(batch_size):
+        column_sum = np.float32(0)
+        for action in range(agent.num_actions):
+            column_sum += work.q[action, column]
+        value_grads[2, 0, column] = column_sum
+        gradient_sum += column_sum / num_actions
+    for column in range(batch_size):
+        mean_gradient = (
+            gradient_sum / np.float32(batch_size) if agent.mean_over_batch else value_grads[2, 0, column] / num_actions
+        )
+        for action in range(agent.num_actions):
+            advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
+    backward(agent.value, params, work.value_acts, work.value_preacts, value_grads, work.grad, True, True)
+    backward(
+        agent.advantage, params, work.advantage_acts, work.advantage_preacts, advantage_grads, work.grad, True, True
     )
-    action_row, reward_row, lasts, share = 2 * size, 2 * size + 1, 2 * size + 2, 2 * size + 3  # rows of w.sample
-    for u in range(updates):
-        for j in range(batch):
-            row = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], replay_size)
-            for k in range(share):
-                w.sample[k, j] = a.table[row, m, k]
-        copy(w.sample, size, w.body[0], 0, size)
-        _values(a, w, flat_parameters)
-        copy(w.q, 0, w.online_q, 0, a.actions)
-        _values(a, w, target_parameters)
-        for j in range(0, w.q.shape[1], LANES):
-            max_q, next_q = load(w.online_q, 0, j), load(w.q, 0, j)
-            for k in range(1, a.actions):
-                value = load(w.online_q, k, j)
-                next_q = where_better(value, max_q, load(w.q, k, j), next_q)
-                max_q = where_better(value, max_q, value, max_q)
-            store(w.td_target, 0, j, load(w.sample, reward_row, j) + a.discount * load(w.sample, lasts, j) * next_q)
-        copy(w.sample, 0, w.body[0], 0, size)
-        _values(a, w, flat_parameters)
+    for i in range(agent.value.sizes[0]):
+        for column in range(batch_size):
+            act_grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
+    backward(agent.trunk, params, acts, preacts, act_grads, work.grad, True, False)
+
+
+def improve(agent, work, m, t):
+    """Make the updates of member ``m`` after step ``t``, if it may learn yet (`Agent.learn`, `Agent.update`): write its
+    weights, target weights and Adam's state in ``agent.q_learner``, and ``agent.loss[m]`` of the last update."""
+    _, _, updates, batch_size = agent.replay_uniform.shape
+    replay_size = min(agent.replay_size + (t + 1) * agent.explore.shape[2], agent.capacity)
+    if agent.episodes[m] < agent.init_episodes or replay_size < agent.fill:
+        return
+    obs_size = agent.obs_size
+    params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
+    action_row = 2 * obs_size  # rows of ``work.sample``: obs, next_obs, action, reward, discount, weight
+    reward_row, discount_row, weight_row = action_row + 1, action_row + 2, action_row + 3
+    for update in range(updates):
+        uniforms = agent.replay_uniform[m, t, update]
+        for column in range(batch_size):
+            row = row_of(uniforms[column], uniforms[column - 1], replay_size)  # index -1 is the last number
+            for i in range(weight_row):
+                work.sample[i, column] = agent.table[row, m, i]
+        copy(work.sample, obs_size, work.trunk_acts[0], 0, obs_size)
+        _q_values(agent, work, params)
+        copy(work.q, 0, work.online_q, 0, agent.num_actions)
+        _q_values(agent, work, target_params)
+        for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
+            max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
+            for action in range(1, agent.num_actions):
+                online_q = load(work.online_q, action, column)
+                next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
+                max_q = where_better(online_q, max_q, online_q, max_q)
+            reward, discount = load(work.sample, reward_row, column), load(work.sample, discount_row, column)
+            store(work.td_target, 0, column, reward + agent.discount * discount * next_q)
+        copy(work.sample, 0, work.trunk_acts[0], 0, obs_size)
+        _q_values(agent, work, params)
         loss = splat(ZERO)
-        for j in range(0, w.q.shape[1], LANES):
-            action, now = load(w.sample, action_row, j), load(w.q, 0, j)
-            for k in range(1, a.actions):
-                now = where_less(action, np.float32(k - 0.5), now, load(w.q, k, j))
-            error = now - load(w.td_target, 0, j)
-            part = error * load(w.sample, share, j)
-            loss += part * error
-            for k in range(a.actions):
-                gradient = where_less(action, np.float32(k + 0.5), np.float32(2) * part, ZERO)
-                store(w.q, k, j, where_less(action, np.float32(k - 0.5), ZERO, gradient))
-        _backward(a, w, flat_parameters)
-        adam(a.q_learner, m, w.grad)
-        follow(a.q_learner, m, a.tau)
-        a.loss[m] = total(loss)
+        for column in range(0, work.q.shape[1], LANES):
+            taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)  # actions as float32
+            for action in range(1, agent.num_actions):
+                taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
+            error = taken_q - load(work.td_target, 0, column)
+            weighted_error = error * load(work.sample, weight_row, column)
+            loss += weighted_error * error
+            for action in range(agent.num_actions):  # the gradient is 0 for all other actions
+                gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
+                store(work.q, action, column, where_less(taken_action, np.float32(action - 0.5), ZERO, gradient))
+        _q_backward(agent, work, params)
+        adam(agent.q_learner, m, work.grad)
+        follow(agent.q_learner, m, agent.tau)
+        agent.loss[m] = total(loss)
 
 
-def decide(p, m, obs, state, rows, vector):
-    """Return the greedy action of member m (`Greedy.act`)."""
-    return best_of(p, p.flat_parameters[m], obs, rows)
+def decide(player, m, obs, state, scratch, continuous_action):
+    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Greedy.act`). Overwrites ``scratch [4,
+    widest]``."""
+    return _greedy_action(player, player.flat_parameters[m], obs, scratch)

@@ -1,7 +1,8 @@
 """PPO in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
 `control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Only some settings are
-supported (`can_compile`). Importing this requires Numba.
+supported (`can_compile`). In compiled functions, ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a
+step of the block, ``e`` an environment. Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -12,70 +13,74 @@ import torch
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import Net, backward, better, forward, layers_of, net, single
+from models.compiled import Net, backward, better, forward, make_layers, make_net, single
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
-_ONE, _HALF_LOG = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
+_ONE, _HALF_LOG_2PI = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
 
 
 class Members(NamedTuple):
-    """M members before a block of T steps. Arrays share the memory of the agent's tensors."""
+    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors.
+
+    N is the number of rows of a rollout, A of actions, or of the numbers of a continuous action; W is 1 for discrete
+    actions, else A.
+    """
 
     actor: Net
     critic: Net
-    scales: int  # position of the logarithms of standard deviations
+    scales_at: int  # position in ``flat_parameters`` of the logarithms of standard deviations
     flat_parameters: Array  # [M, D]
     mean: Array  # [M, D], of `LockstepAdam`
-    square: Array
+    square: Array  # [M, D], of `LockstepAdam`
     update_count: int  # number of updates so far, equal for all members
     lr: Array  # [M]
     eps: float
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action (W numbers), reward, discount, done
+    table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action, reward, discount, done
     steps: int  # before the block
     rollout_steps: int  # of a rollout
     noise: Array  # [M, T, E, A], Gumbel or normal
     orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
-    shares: Array  # [R], factors on the learning rate
+    lr_factors: Array  # [R], factors on the learning rate
     passes: int
-    batch: int  # size of a minibatch
+    batch_size: int
     obs_size: int
-    actions: int
-    vector: int  # A of continuous actions, else 0
+    num_actions: int  # A
+    action_size: int  # A for continuous actions, else 0
     low: Array
     high: Array
     discount: np.float32
-    gae_lambda: np.float32  # discount * gae_lambda
+    discount_lambda: np.float32  # discount * gae_lambda
     clip: np.float32
     clip_value: np.float32  # negative for none
     vf_coef: np.float32
     ent_coef: np.float32
     max_norm: np.float32  # negative for none
-    normalize: bool
+    normalize: bool  # advantages
 
 
 class Work(NamedTuple):
-    """Scratch memory for one member. N is the length of the rollout table."""
+    """Scratch memory for one member. N is the number of rows of a rollout."""
 
-    rows: Array  # [2, widest], for `single`
-    vector: Array  # [A], a continuous action after clipping
+    scratch: Array  # [2, widest], for `single`
+    continuous_action: Array  # [A], after clipping
     raw_action: Array  # [E, A], before clipping
-    # Memory of `forward` and `backward` for each network.
-    actor: Array
-    actor_kept: Array
-    actor_back: Array
-    critic: Array
-    critic_kept: Array
-    critic_back: Array
+    # Memory of `forward` and `backward` for each network, [L + 1, widest, columns]; columns are B, rounded up.
+    actor_acts: Array
+    actor_preacts: Array
+    actor_act_grads: Array
+    critic_acts: Array
+    critic_preacts: Array
+    critic_act_grads: Array
     value: Array  # [N], like the next four
     next_value: Array
     log_prob: Array
     advantage: Array
     returns: Array
-    batch: Array  # [B], the minibatch: row numbers
+    minibatch: Array  # [B], row numbers in the rollout
     minibatch_advantage: Array  # [B]
     grad: Array  # [D]
 
@@ -86,85 +91,50 @@ def can_compile(agent: Agent) -> bool:
     return not (config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None)
 
 
-def members(agent: Agent, numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with random ``numbers``, ``[M, T, ...]`` each. Samples
-    permutations for the rollouts that these steps complete."""
+def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
+    into ``loss [M]``. Samples permutations for the rollouts that these steps complete."""
     network, config, actions = agent.network, agent.config, agent.network.actions
     (table,) = agent.rollout.reserve(steps * agent.envs)
-    full = (agent.steps + steps) // agent.rollout_steps - agent.steps // agent.rollout_steps
-    batch, passes = agent._batch_size(), config.ppo_epochs
-    shape = (agent.members, full, passes, agent.rollout_size if batch < agent.rollout_size else 0)
+    first_rollout = agent.steps // agent.rollout_steps
+    num_rollouts = (agent.steps + steps) // agent.rollout_steps - first_rollout
+    batch_size, passes = agent._batch_size(), config.ppo_epochs
+    shape = (agent.members, num_rollouts, passes, agent.rollout_size if batch_size < agent.rollout_size else 0)
     orders = np.empty(shape, np.int64)
     if shape[3]:
-        for r in range(full):
-            for k in range(passes):
-                orders[:, r, k] = agent.shuffling.permutations(agent.rollout_size).numpy()
-    first = agent.steps // agent.rollout_steps
-    shares = [agent.lr_factor_at((first + r) * agent.rollout_steps) for r in range(full)]
+        for rollout in range(num_rollouts):
+            for epoch in range(passes):
+                orders[:, rollout, epoch] = agent.shuffling.permutations(agent.rollout_size).numpy()
+    rollouts = range(first_rollout, first_rollout + num_rollouts)
+    lr_factors = [agent.lr_factor_at(rollout * agent.rollout_steps) for rollout in rollouts]
     agent.loss = loss
-    vector = actions.num_outputs if isinstance(actions, Gaussian) else 0
-    bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
-    limits = [-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm)]
-    floats = (
-        config.discount,
-        config.discount * config.gae_lambda,
-        config.clip_range,
-        limits[0],
-        config.vf_coef,
-        config.ent_coef,
-        limits[1],
-    )
-    adam, lr = agent.optimizer, np.array(agent.optimizer.lr, np.float64)
-    return Members._make(
-        (
-            net(network.actor),
-            net(network.critic, network.actor.size),
-            network.actor.size + network.critic.size,
-            agent.flat_parameters.detach().numpy(),
-            adam.mean.numpy(),
-            adam.square.numpy(),
-            adam.count,
-            lr,
-            float(adam.eps),
-            agent.episodes.numpy(),
-            loss.numpy(),
-            table.numpy(),
-            agent.steps,
-            agent.rollout_steps,
-            numbers["action"].numpy(),
-            orders,
-            np.array(shares, np.float64),
-            passes,
-            batch,
-            agent.spaces.obs_shape[0],
-            actions.num_outputs,
-            vector,
-            *(value.numpy() for value in bounds),
-            *(np.float32(value) for value in floats),
-            config.normalize_advantage,
-        )
-    )
+    # Groups of values, in the order of the fields of `Members`.
+    nets = make_net(network.actor), make_net(network.critic, network.actor.size)
+    scales_at, adam = network.actor.size + network.critic.size, agent.optimizer
+    moments = agent.flat_parameters.detach().numpy(), adam.mean.numpy(), adam.square.numpy()
+    rates = adam.count, np.array(adam.lr, np.float64), float(adam.eps)
+    arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
+    counts, noise = (agent.steps, agent.rollout_steps), random_numbers["action"].numpy()
+    schedule = orders, np.array(lr_factors, np.float64), passes, batch_size
+    low, high = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
+    action_size = actions.num_outputs if isinstance(actions, Gaussian) else 0
+    sizes = agent.spaces.obs_shape[0], actions.num_outputs, action_size, low.numpy(), high.numpy()
+    clip_value, max_norm = (-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm))
+    discounts = config.discount, config.discount * config.gae_lambda
+    floats = (*discounts, config.clip_range, clip_value, config.vf_coef, config.ent_coef, max_norm)
+    settings = *map(np.float32, floats), config.normalize_advantage
+    return Members._make((*nets, scales_at, *moments, *rates, *arrays, *counts, noise, *schedule, *sizes, *settings))
 
 
-def work(a: Members) -> Work:
+def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
-    layers = [layers_of(mlp, a.batch) for mlp in (a.actor, a.critic) for _ in range(3)]
-    rows, vector = np.empty((2, a.actor.widest), np.float32), np.empty(a.vector, np.float32)
-    raw_action = np.empty((a.noise.shape[2], a.vector), np.float32)
-    of_rollout = [np.empty(len(a.table), np.float32) for _ in range(5)]
-    batch, minibatch_advantage = np.empty(a.batch, np.int64), np.empty(a.batch, np.float32)
-    return Work._make(
-        (
-            rows,
-            vector,
-            raw_action,
-            *layers,
-            *of_rollout,
-            batch,
-            minibatch_advantage,
-            np.zeros_like(a.flat_parameters[0]),
-        )
-    )
+    layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic) for _ in range(3)]
+    scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
+    raw_action = np.empty((agent.noise.shape[2], agent.action_size), np.float32)
+    rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]
+    minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
+    grad = np.zeros_like(agent.flat_parameters[0])
+    return Work._make((scratch, action, raw_action, *layers, *rollout_arrays, minibatch, advantage, grad))
 
 
 class Player(NamedTuple):
@@ -172,272 +142,303 @@ class Player(NamedTuple):
 
     actor: Net
     flat_parameters: Array  # [M, D]
-    actions: int
-    low: Array
+    num_actions: int
+    low: Array  # [A], bounds of continuous actions
     high: Array
-    widest: int
-    vector: int
+    widest: int  # width of the scratch memory of `decide`
+    action_size: int  # A for continuous actions, else 0
 
 
-def player(policy: Play) -> Player | None:
-    """Return the compiled policy, or None if it samples actions or normalises observations."""
+def make_player(policy: Play) -> Player | None:
+    """Return the policy for compiled code, or None if it samples actions or normalises observations. Its weights share
+    the policy's memory."""
     network, actions = policy.network, policy.network.actions
     if policy.streams is not None or policy.parts.mean.shape[1]:
         return None
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
-    actor, size = net(network.actor), actions.num_outputs
-    arrays = [tensor.detach().numpy() for tensor in (policy.flat_parameters, *bounds)]
-    return Player(actor, arrays[0], size, arrays[1], arrays[2], actor.widest, len(arrays[1]))
+    actor = make_net(network.actor)
+    flat_parameters, low, high = (tensor.detach().numpy() for tensor in (policy.flat_parameters, *bounds))
+    return Player(actor, flat_parameters, actions.num_outputs, low, high, actor.widest, len(low))
 
 
 @compiled
-def _outputs(net, flat, obs, rows):
-    """Run the actor on ``obs``. Return the index of the row of ``rows`` with its outputs."""
-    for k in range(len(obs)):
-        rows[0, k] = obs[k]
-    return single(net, flat, rows, 0)
+def _actor_outputs(net, params, obs, scratch):
+    """Run the actor ``net`` with a member's parameters ``params [D]`` on ``obs [O]``. Return the index of the row of
+    ``scratch [2, widest]`` that contains its outputs."""
+    for i in range(len(obs)):
+        scratch[0, i] = obs[i]
+    return single(net, params, scratch, 0)
 
 
 @compiled
-def _executed(a, x, k):
-    """Return coordinate k of the clipped action (`Gaussian.clip`)."""
-    return min(max(x if x == x else np.float32(0), a.low[k]), a.high[k])
+def _clipped_action(bounds, x, i):
+    """Return the number ``x``, clipped to the bounds of coordinate ``i`` of an action (`Gaussian.clip`). NaN counts as
+    0. ``bounds`` is `Members` or `Player`."""
+    return min(max(x if x == x else np.float32(0), bounds.low[i]), bounds.high[i])
 
 
-def choose(a, w, m, t, e, obs, state):
-    """Sample the action in environment e (`Agent.act`). Continuous: write it to ``w.vector``, return 0."""
-    flat = a.flat_parameters[m]
-    at = _outputs(a.actor, flat, obs, w.rows)
-    if a.vector:
-        for k in range(a.vector):
-            w.raw_action[e, k] = w.rows[at, k] + np.exp(flat[a.scales + k]) * a.noise[m, t, e, k]
-            w.vector[k] = _executed(a, w.raw_action[e, k], k)
+def choose(agent, work, m, t, e, obs, state):
+    """Sample the action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]`` (`Agent.act`). Return a
+    discrete action. Write a continuous action to ``work.continuous_action [A]``, and before clipping to
+    ``work.raw_action[e]``; then return 0."""
+    params = agent.flat_parameters[m]
+    row = _actor_outputs(agent.actor, params, obs, work.scratch)
+    if agent.action_size:
+        for i in range(agent.action_size):
+            std = np.exp(params[agent.scales_at + i])
+            work.raw_action[e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
+            work.continuous_action[i] = _clipped_action(agent, work.raw_action[e, i], i)
         return 0
     best = 0
-    for k in range(a.actions):
-        w.rows[at, k] += a.noise[m, t, e, k]
-        best = k if better(w.rows[at, k], w.rows[at, best]) else best
+    for action in range(agent.num_actions):
+        work.scratch[row, action] += agent.noise[m, t, e, action]
+        best = action if better(work.scratch[row, action], work.scratch[row, best]) else best
     return best
 
 
-def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step of environment e into the rollout (`Agent.observe`)."""
-    row, size = ((a.steps + t) % a.rollout_steps) * a.noise.shape[2] + e, a.obs_size
-    for k in range(size):
-        a.table[row, m, k] = obs[k]
-        a.table[row, m, size + k] = next_obs[k]
-    width = max(a.vector, 1)
-    for k in range(a.vector):
-        a.table[row, m, 2 * size + k] = w.raw_action[e, k]
-    if not a.vector:
-        a.table[row, m, 2 * size] = np.float32(action)
-    a.table[row, m, 2 * size + width] = reward
-    a.table[row, m, 2 * size + width + 1] = discount
-    a.table[row, m, 2 * size + width + 2] = np.float32(done)
+def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
+    """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`). Its row is ``obs,
+    next_obs``, the action (a continuous one is in ``work.raw_action[e]``), ``reward, discount, done``."""
+    row = ((agent.steps + t) % agent.rollout_steps) * agent.noise.shape[2] + e
+    obs_size, action_at = agent.obs_size, 2 * agent.obs_size
+    for i in range(obs_size):
+        agent.table[row, m, i] = obs[i]
+        agent.table[row, m, obs_size + i] = next_obs[i]
+    for i in range(agent.action_size):
+        agent.table[row, m, action_at + i] = work.raw_action[e, i]
+    if not agent.action_size:
+        agent.table[row, m, action_at] = np.float32(action)
+    reward_at = action_at + max(agent.action_size, 1)
+    agent.table[row, m, reward_at] = reward
+    agent.table[row, m, reward_at + 1] = discount
+    agent.table[row, m, reward_at + 2] = np.float32(done)
 
 
 @compiled
-def _columns(a, acts, m, batch, count, first):
-    """Write observations of rows ``batch[:count]`` to ``acts[0]``, and 0 to its padding. In the table they begin at
-    column ``first``."""
-    for k in range(a.obs_size):
-        for j in range(count):
-            acts[0, k, j] = a.table[batch[j], m, first + k]
-        for j in range(count, acts.shape[2]):
-            acts[0, k, j] = np.float32(0)
+def _gather_obs(agent, acts, m, minibatch, count, obs_at):
+    """Write observations of member ``m`` to the network's inputs ``acts[0]``, one per column: of the rows
+    ``minibatch[:count]`` of the rollout, from the table's column ``obs_at`` on (0, or O for next observations). Write 0
+    to the other columns of ``acts[0]``."""
+    for i in range(agent.obs_size):
+        for column in range(count):
+            acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
+        for column in range(count, acts.shape[2]):
+            acts[0, i, column] = np.float32(0)
 
 
 @compiled
-def _log_prob(a, w, flat, row, m, j):
-    """Return the log-probability of the action in ``row``, from the actor's outputs in column j
-    (`Categorical.evaluate`, `Gaussian.evaluate`). For discrete actions, also replace these outputs by
-    log-probabilities."""
-    out, at = w.actor[len(a.actor.sizes) - 1], 2 * a.obs_size
-    if a.vector:
+def _log_prob(agent, work, params, row, m, column):
+    """Return the log-probability of the action in ``row`` of the rollout, for member ``m`` with parameters ``params
+    [D]`` (`Categorical.evaluate`, `Gaussian.evaluate`). The actor's outputs for this row are in ``column`` of the last
+    layer of ``work.actor_acts``: means of continuous actions, or logits. Replace logits by log-probabilities."""
+    outputs, action_at = work.actor_acts[len(agent.actor.sizes) - 1], 2 * agent.obs_size
+    if agent.action_size:
         log_prob = np.float32(0)
-        for k in range(a.vector):
-            scale = flat[a.scales + k]
-            off = (a.table[row, m, at + k] - out[k, j]) / np.exp(scale)
-            log_prob -= np.float32(0.5) * off * off + scale + _HALF_LOG
+        for i in range(agent.action_size):
+            log_std = params[agent.scales_at + i]
+            normalized = (agent.table[row, m, action_at + i] - outputs[i, column]) / np.exp(log_std)
+            log_prob -= np.float32(0.5) * normalized * normalized + log_std + _HALF_LOG_2PI
         return log_prob
-    max_score = out[0, j]
-    for k in range(1, a.actions):
-        max_score = out[k, j] if out[k, j] > max_score else max_score
-    normalizer = np.float32(0)
-    for k in range(a.actions):
-        normalizer += np.exp(out[k, j] - max_score)
-    normalizer = max_score + np.log(normalizer)
-    for k in range(a.actions):
-        out[k, j] -= normalizer
-    return out[int(a.table[row, m, at]), j]
+    max_logit = outputs[0, column]
+    for action in range(1, agent.num_actions):
+        max_logit = outputs[action, column] if outputs[action, column] > max_logit else max_logit
+    exp_sum = np.float32(0)
+    for action in range(agent.num_actions):
+        exp_sum += np.exp(outputs[action, column] - max_logit)
+    log_normalizer = max_logit + np.log(exp_sum)
+    for action in range(agent.num_actions):
+        outputs[action, column] -= log_normalizer
+    return outputs[int(agent.table[row, m, action_at]), column]
 
 
 @compiled
-def _judge(a, w, m):
-    """Compute log-probabilities, values, advantages and value targets of the rollout, in ``w`` (see
-    `Agent._rollout_batch`)."""
-    flat, rows, envs, last = a.flat_parameters[m], len(w.value), a.noise.shape[2], len(a.critic.sizes) - 1
-    for first in range(0, rows, a.batch):
-        count = min(a.batch, rows - first)
-        for j in range(count):
-            w.batch[j] = first + j
-        _columns(a, w.actor, m, w.batch, count, 0)
-        forward(a.actor, flat, w.actor, w.actor_kept)
-        for j in range(count):
-            w.log_prob[first + j] = _log_prob(a, w, flat, first + j, m, j)
-        _columns(a, w.critic, m, w.batch, count, 0)
-        forward(a.critic, flat, w.critic, w.critic_kept)
-        for j in range(count):
-            w.value[first + j] = w.critic[last, 0, j]
-        _columns(a, w.critic, m, w.batch, count, a.obs_size)
-        forward(a.critic, flat, w.critic, w.critic_kept)
-        for j in range(count):
-            w.next_value[first + j] = w.critic[last, 0, j]
-    at = 2 * a.obs_size + max(a.vector, 1)
-    for row in range(rows - 1, -1, -1):
-        ahead = a.table[row, m, at + 1]
-        advantage = a.table[row, m, at] + a.discount * ahead * w.next_value[row] - w.value[row]
-        if row + envs < rows and a.table[row, m, at + 2] == 0:
-            advantage += a.gae_lambda * ahead * w.advantage[row + envs]
-        w.advantage[row] = advantage
-        w.returns[row] = advantage + w.value[row]
+def _evaluate_rollout(agent, work, m):
+    """Compute log-probabilities, values, advantages and returns of all rows of the rollout of member ``m``, according
+    to its weights before the updates (`Agent._rollout_batch`, `gae`). Write them to the arrays ``[N]`` of ``work``; its
+    other memory is overwritten."""
+    params, num_rows, envs = agent.flat_parameters[m], len(work.value), agent.noise.shape[2]
+    value_layer = len(agent.critic.sizes) - 1
+    for first in range(0, num_rows, agent.batch_size):
+        count = min(agent.batch_size, num_rows - first)
+        for column in range(count):
+            work.minibatch[column] = first + column
+        _gather_obs(agent, work.actor_acts, m, work.minibatch, count, 0)
+        forward(agent.actor, params, work.actor_acts, work.actor_preacts)
+        for column in range(count):
+            work.log_prob[first + column] = _log_prob(agent, work, params, first + column, m, column)
+        _gather_obs(agent, work.critic_acts, m, work.minibatch, count, 0)
+        forward(agent.critic, params, work.critic_acts, work.critic_preacts)
+        for column in range(count):
+            work.value[first + column] = work.critic_acts[value_layer, 0, column]
+        _gather_obs(agent, work.critic_acts, m, work.minibatch, count, agent.obs_size)
+        forward(agent.critic, params, work.critic_acts, work.critic_preacts)
+        for column in range(count):
+            work.next_value[first + column] = work.critic_acts[value_layer, 0, column]
+    reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
+    for row in range(num_rows - 1, -1, -1):  # generalised advantage estimation; the next step is ``envs`` rows later
+        discount = agent.table[row, m, reward_at + 1]
+        td_target = agent.table[row, m, reward_at] + agent.discount * discount * work.next_value[row]
+        advantage = td_target - work.value[row]
+        if row + envs < num_rows and agent.table[row, m, reward_at + 2] == 0:
+            advantage += agent.discount_lambda * discount * work.advantage[row + envs]
+        work.advantage[row] = advantage
+        work.returns[row] = advantage + work.value[row]
 
 
 @compiled
-def _advantages(a, w, count):
-    """Write the minibatch's advantages to ``w.minibatch_advantage``, normalised as in `Agent.update_minibatch`."""
+def _minibatch_advantages(agent, work, count):
+    """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``, normalised as in
+    `Agent.update_minibatch` if the settings say so."""
     mean, square = np.float32(0), np.float32(0)
-    for j in range(count):
-        w.minibatch_advantage[j] = w.advantage[w.batch[j]]
-        mean += w.minibatch_advantage[j]
-    if not a.normalize or count == 1:
+    for column in range(count):
+        work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
+        mean += work.minibatch_advantage[column]
+    if not agent.normalize or count == 1:
         return
     mean /= np.float32(count)
-    for j in range(count):
-        w.minibatch_advantage[j] -= mean
-        square += w.minibatch_advantage[j] * w.minibatch_advantage[j]
+    for column in range(count):
+        work.minibatch_advantage[column] -= mean
+        square += work.minibatch_advantage[column] * work.minibatch_advantage[column]
     deviation = np.sqrt(square / np.float32(count - 1)) + np.float32(1e-8)
-    for j in range(count):
-        w.minibatch_advantage[j] /= deviation
+    for column in range(count):
+        work.minibatch_advantage[column] /= deviation
 
 
 @compiled
-def _of_policy(a, w, m, count, share):
-    """Return the policy's loss. Write its gradients to ``w.actor_back`` (outputs) and ``w.grad`` (scales)."""
-    flat, last, at = a.flat_parameters[m], len(a.actor.sizes) - 1, 2 * a.obs_size
-    out, gradient, loss, of_entropy = w.actor[last], w.actor_back[last], np.float32(0), -a.ent_coef * share
-    entropy = np.float32(0)
-    for k in range(a.vector):
-        w.grad[a.scales + k] = of_entropy * np.float32(count)
-        entropy += np.float32(0.5) + _HALF_LOG + flat[a.scales + k]
-    for j in range(count):
-        row = w.batch[j]
-        ratio = np.exp(_log_prob(a, w, flat, row, m, j) - w.log_prob[row])
-        free = ratio * w.minibatch_advantage[j]
-        cut = _ONE - a.clip if ratio < _ONE - a.clip else _ONE + a.clip if ratio > _ONE + a.clip else ratio
-        bound = cut * w.minibatch_advantage[j]
-        unclipped = free <= bound
-        pull = -free * share if unclipped else np.float32(0)
-        loss -= free if unclipped else bound
-        for k in range(a.vector):
-            deviation = np.exp(flat[a.scales + k])
-            off = (a.table[row, m, at + k] - out[k, j]) / deviation
-            gradient[k, j] = pull * off / deviation
-            w.grad[a.scales + k] += pull * (off * off - _ONE)
-        if not a.vector:
+def _policy_loss(agent, work, m, count, share):
+    """Return the policy's clipped loss of member ``m`` minus weighted entropies, the mean over the first ``count``
+    columns of the minibatch; ``share`` is 1 / ``count`` (`clipped_surrogate`, `Categorical.gradient`,
+    `Gaussian.gradient`). Write its gradient with respect to the actor's outputs to the last layer of
+    ``work.actor_act_grads`` (0 in the other columns), and with respect to the logarithms of standard deviations to
+    ``work.grad``. Replaces logits in ``work.actor_acts`` by log-probabilities."""
+    params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
+    outputs, gradient, loss = work.actor_acts[last], work.actor_act_grads[last], np.float32(0)
+    entropy_grad, entropy = -agent.ent_coef * share, np.float32(0)  # entropy_grad: d loss / d entropy
+    for i in range(agent.action_size):
+        work.grad[agent.scales_at + i] = entropy_grad * np.float32(count)
+        entropy += np.float32(0.5) + _HALF_LOG_2PI + params[agent.scales_at + i]
+    for column in range(count):
+        row = work.minibatch[column]
+        ratio = np.exp(_log_prob(agent, work, params, row, m, column) - work.log_prob[row])
+        surrogate = ratio * work.minibatch_advantage[column]
+        low, high = _ONE - agent.clip, _ONE + agent.clip
+        clipped_ratio = low if ratio < low else high if ratio > high else ratio
+        clipped_surrogate = clipped_ratio * work.minibatch_advantage[column]
+        is_unclipped = surrogate <= clipped_surrogate
+        log_prob_grad = -surrogate * share if is_unclipped else np.float32(0)  # d loss / d log-probability
+        loss -= surrogate if is_unclipped else clipped_surrogate
+        for i in range(agent.action_size):
+            std = np.exp(params[agent.scales_at + i])
+            normalized = (agent.table[row, m, action_at + i] - outputs[i, column]) / std
+            gradient[i, column] = log_prob_grad * normalized / std
+            work.grad[agent.scales_at + i] += log_prob_grad * (normalized * normalized - _ONE)
+        if not agent.action_size:
             entropy = np.float32(0)
-            for k in range(a.actions):
-                entropy -= np.exp(out[k, j]) * out[k, j]
-            for k in range(a.actions):
-                gradient[k, j] = -np.exp(out[k, j]) * (pull + of_entropy * (out[k, j] + entropy))
-            gradient[int(a.table[row, m, at]), j] += pull
-        loss -= a.ent_coef * entropy
-    for k in range(a.actions):
-        for j in range(count, gradient.shape[1]):
-            gradient[k, j] = np.float32(0)
+            for action in range(agent.num_actions):
+                entropy -= np.exp(outputs[action, column]) * outputs[action, column]
+            for action in range(agent.num_actions):
+                log_p = outputs[action, column]
+                gradient[action, column] = -np.exp(log_p) * (log_prob_grad + entropy_grad * (log_p + entropy))
+            gradient[int(agent.table[row, m, action_at]), column] += log_prob_grad
+        loss -= agent.ent_coef * entropy
+    for action in range(agent.num_actions):
+        for column in range(count, gradient.shape[1]):
+            gradient[action, column] = np.float32(0)
     return loss * share
 
 
 @compiled
-def _of_values(a, w, count, share):
-    """Return the weighted loss of values. Write its gradient to ``w.critic_back`` (`clipped_value_error`)."""
-    last, loss = len(a.critic.sizes) - 1, np.float32(0)
-    gradient = w.critic_back[last]
-    for j in range(count):
-        row, value = w.batch[j], w.critic[last, 0, j]
-        error, free = value - w.returns[row], True
+def _value_loss(agent, work, count, share):
+    """Return the squared error of values times ``vf_coef``, the mean over the first ``count`` columns of the minibatch;
+    ``share`` is 1 / ``count`` (`clipped_value_error`). Write its gradient with respect to the values to the last layer
+    of ``work.critic_act_grads``, 0 in the other columns."""
+    last, loss = len(agent.critic.sizes) - 1, np.float32(0)
+    gradient = work.critic_act_grads[last]
+    for column in range(count):
+        row, value = work.minibatch[column], work.critic_acts[last, 0, column]
+        error, is_unclipped = value - work.returns[row], True
         squared_error = error * error
-        if a.clip_value >= 0:
-            moved = value - w.value[row]
-            cut = -a.clip_value if moved < -a.clip_value else a.clip_value if moved > a.clip_value else moved
-            other = w.value[row] + cut - w.returns[row]
-            free = cut == moved or squared_error >= other * other
-            squared_error = squared_error if free else other * other
+        if agent.clip_value >= 0:
+            change, limit = value - work.value[row], agent.clip_value
+            clipped_change = -limit if change < -limit else limit if change > limit else change
+            clipped_error = work.value[row] + clipped_change - work.returns[row]
+            is_unclipped = clipped_change == change or squared_error >= clipped_error * clipped_error
+            squared_error = squared_error if is_unclipped else clipped_error * clipped_error
         loss += squared_error
-        gradient[0, j] = np.float32(2) * error * (a.vf_coef * share) if free else np.float32(0)
-    for j in range(count, gradient.shape[1]):
-        gradient[0, j] = np.float32(0)
-    return loss * share * a.vf_coef
+        gradient[0, column] = np.float32(2) * error * (agent.vf_coef * share) if is_unclipped else np.float32(0)
+    for column in range(count, gradient.shape[1]):
+        gradient[0, column] = np.float32(0)
+    return loss * share * agent.vf_coef
 
 
 @compiled
-def _move(a, w, m, count, share):
-    """Run `clip_norm`, then the ``count``-th `LockstepAdam.update` of member m, on ``w.grad``."""
-    if a.max_norm >= 0:
-        square = np.float32(0)
-        for k in range(len(w.grad)):
-            square += w.grad[k] * w.grad[k]
-        scale = a.max_norm / (np.sqrt(square) + np.float32(1e-6))
+def _clip_and_step(agent, work, m, update_number, lr_factor):
+    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_norm`), then make step ``update_number`` of
+    `LockstepAdam` (counted from 1) for member ``m``. Update weights and moments in ``agent`` in place. ``lr_factor``
+    multiplies the learning rate."""
+    grad = work.grad
+    if agent.max_norm >= 0:
+        square_sum = np.float32(0)
+        for i in range(len(grad)):
+            square_sum += grad[i] * grad[i]
+        scale = agent.max_norm / (np.sqrt(square_sum) + np.float32(1e-6))
         scale = _ONE if scale > _ONE else scale
-        for k in range(len(w.grad)):
-            w.grad[k] *= scale
-    flat_parameters, mean, square_of = a.flat_parameters[m], a.mean[m], a.square[m]
-    size = np.float32(share * a.lr[m] / (1 - 0.9**count))
-    root, eps = np.float32((1 - 0.999**count) ** 0.5), np.float32(a.eps)
-    mean_weight, two = np.float32(1 - 0.9), np.float32(1 - 0.999)
-    for k in range(len(w.grad)):
-        mean[k] += mean_weight * (w.grad[k] - mean[k])
-        square_of[k] = np.float32(0.999) * square_of[k] + two * w.grad[k] * w.grad[k]
-        flat_parameters[k] -= size * mean[k] / (np.sqrt(square_of[k]) / root + eps)
+        for i in range(len(grad)):
+            grad[i] *= scale
+    params, mean, square = agent.flat_parameters[m], agent.mean[m], agent.square[m]
+    size = np.float32(lr_factor * agent.lr[m] / (1 - 0.9**update_number))
+    root, eps = np.float32((1 - 0.999**update_number) ** 0.5), np.float32(agent.eps)
+    mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient
+    for i in range(len(grad)):
+        mean[i] += mean_weight * (grad[i] - mean[i])
+        square[i] = np.float32(0.999) * square[i] + square_weight * grad[i] * grad[i]
+        params[i] -= size * mean[i] / (np.sqrt(square[i]) / root + eps)
 
 
-def improve(a, w, m, t):
-    """Make all passes over the rollout if step t completes it (`Agent.learn`)."""
-    if (a.steps + t + 1) % a.rollout_steps:
+def improve(agent, work, m, t):
+    """Make all passes over the rollout of member ``m`` if step ``t`` completes it (`Agent.learn`). Update the member's
+    weights and Adam's moments in ``agent``; ``agent.loss[m]`` is the mean loss of the last pass."""
+    if (agent.steps + t + 1) % agent.rollout_steps:
         return
-    r, rows = (a.steps + t + 1) // a.rollout_steps - a.steps // a.rollout_steps - 1, len(w.value)
-    pieces = (rows + a.batch - 1) // a.batch
-    _judge(a, w, m)
-    flat, count = a.flat_parameters[m], a.update_count + r * a.passes * pieces
-    for k in range(a.passes):
+    # Number of the rollout, counted from the first that ends in this block.
+    rollout = (agent.steps + t + 1) // agent.rollout_steps - agent.steps // agent.rollout_steps - 1
+    num_rows = len(work.value)
+    num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size
+    _evaluate_rollout(agent, work, m)
+    params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.passes * num_minibatches
+    actor_acts, actor_preacts = work.actor_acts, work.actor_preacts
+    critic_acts, critic_preacts = work.critic_acts, work.critic_preacts
+    for epoch in range(agent.passes):
         loss = np.float32(0)
-        for piece in range(pieces):
-            first = piece * a.batch
-            size = min(a.batch, rows - first)
-            for j in range(size):
-                w.batch[j] = a.orders[m, r, k, first + j] if a.orders.shape[3] else j
-            share = _ONE / np.float32(size)
-            _columns(a, w.actor, m, w.batch, size, 0)
-            _columns(a, w.critic, m, w.batch, size, 0)
-            forward(a.actor, flat, w.actor, w.actor_kept)
-            forward(a.critic, flat, w.critic, w.critic_kept)
-            _advantages(a, w, size)
-            loss += _of_policy(a, w, m, size, share) + _of_values(a, w, size, share)
-            backward(a.actor, flat, w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
-            backward(a.critic, flat, w.critic, w.critic_kept, w.critic_back, w.grad, True, False)
-            count += 1
-            _move(a, w, m, count, a.shares[r])
-        a.loss[m] = loss / np.float32(pieces)
+        for minibatch in range(num_minibatches):
+            first = minibatch * agent.batch_size
+            count = min(agent.batch_size, num_rows - first)
+            for column in range(count):
+                row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
+                work.minibatch[column] = row
+            share = _ONE / np.float32(count)
+            _gather_obs(agent, actor_acts, m, work.minibatch, count, 0)
+            _gather_obs(agent, critic_acts, m, work.minibatch, count, 0)
+            forward(agent.actor, params, actor_acts, actor_preacts)
+            forward(agent.critic, params, critic_acts, critic_preacts)
+            _minibatch_advantages(agent, work, count)
+            loss += _policy_loss(agent, work, m, count, share) + _value_loss(agent, work, count, share)
+            backward(agent.actor, params, actor_acts, actor_preacts, work.actor_act_grads, work.grad, True, False)
+            backward(agent.critic, params, critic_acts, critic_preacts, work.critic_act_grads, work.grad, True, False)
+            updates += 1
+            _clip_and_step(agent, work, m, updates, agent.lr_factors[rollout])
+        agent.loss[m] = loss / np.float32(num_minibatches)
 
 
-def decide(p, m, obs, state, rows, vector):
-    """Return the greedy action of member m (`Play.act`). Continuous: write it to ``vector``, return 0."""
-    at = _outputs(p.actor, p.flat_parameters[m], obs, rows)
-    if p.vector:
-        for k in range(p.vector):
-            vector[k] = _executed(p, rows[at, k], k)
+def decide(player, m, obs, state, scratch, continuous_action):
+    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Play.act`). If actions are continuous,
+    write it to ``continuous_action [A]`` and return 0. Overwrites ``scratch [2, widest]``."""
+    row = _actor_outputs(player.actor, player.flat_parameters[m], obs, scratch)
+    if player.action_size:
+        for i in range(player.action_size):
+            continuous_action[i] = _clipped_action(player, scratch[row, i], i)
         return 0
     best = 0
-    for k in range(1, p.actions):
-        best = k if better(rows[at, k], rows[at, best]) else best
+    for action in range(1, player.num_actions):
+        best = action if better(scratch[row, action], scratch[row, best]) else best
     return best

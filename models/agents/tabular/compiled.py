@@ -1,8 +1,9 @@
 """Tabular agents in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy
 play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this requires
-Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
+``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment. Importing
+this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -23,26 +24,26 @@ _SIDES = np.array([2, -1], np.float32)  # numbers above and below every epsilon
 
 
 class Members(NamedTuple):
-    """M members before a block of T steps. Arrays share the memory of the agent's tensors; unused arrays are
-    empty."""
+    """M members before a block of T steps in E environments, with S cells and A actions. Arrays share the memory of the
+    agent's tensors; unused arrays are empty."""
 
-    flat_parameters: Array  # [M, S * A]
-    visits: Array  # [M, S * A]
+    flat_parameters: Array  # [M, S * A], action values
+    visits: Array  # [M, S * A], number of visits, for the count bonus
     planned: Array  # [M, E], the next actions; A if none is chosen yet
     lr: Array  # [M]
     discounts: Array  # [M]
     episodes: Array  # [M], finished
     loss: Array  # [M]
     explore: Array  # [M, T, E], compared with epsilon
-    action: Array  # [M, T, E], random actions
-    ties: Array  # [M, T, E, A]
+    random_action: Array  # [M, T, E]
+    ties: Array  # [M, T, E, A], uniform numbers that break ties
     next_explore: Array  # this and the next two: the same for the action of the update
-    next_action: Array
+    next_random_action: Array
     next_ties: Array
-    by_episode: Array  # epsilon by number of finished episodes
+    by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
     by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
-    states: int
-    actions: int
+    num_cells: int  # S
+    num_actions: int  # A
     backup: int  # a value of BACKUPS
     bonus: float
     truncation_ends: bool
@@ -52,20 +53,20 @@ class Members(NamedTuple):
 class Work(NamedTuple):
     """The current step of one member in E environments."""
 
-    vector: Array  # a continuous action: empty
+    continuous_action: Array  # empty: actions are discrete
     cell_indices: Array  # [S], 0, 1, 2, ...
     cell: Array  # [E], cells before the step
-    entries: Array  # [E], indices of the values to update
+    entries: Array  # [E], indices in [0, S * A) of the values to update
     next_cells: Array  # [E], cells after the step
     reward: Array  # [E]
     discount: Array  # [E]
     done: Array  # [E]
 
 
-def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with random ``random_numbers``, ``[M, T, ...]`` each."""
+def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
+    into ``loss [M]``."""
     config, empty = agent.config, np.empty((0, 0), np.int64)
-    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
     arrays: dict[str, Array] = {}
     for form in ("", "next "):
         explore = random_numbers.get(form + "explore", random_numbers["explore"])
@@ -75,140 +76,145 @@ def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, l
         )
         arrays[form + "action"] = random_numbers.get(form + "action", random_numbers["action"]).numpy()
         arrays[form + "ties"] = random_numbers.get(form + "ties", torch.empty(0, 0, 0, 0)).numpy()
-    return Members._make(
-        (
-            agent.flat_parameters.numpy(),
-            empty if agent.visits is None else agent.visits.numpy(),
-            empty if agent.planned is None else agent.planned.numpy(),
-            agent._lr,
-            agent._discounts,
-            agent.episodes.numpy(),
-            loss.numpy(),
-            *arrays.values(),
-            by_episode,
-            by_step,
-            agent.num_states,
-            agent.num_actions,
-            BACKUPS[config.backup],
-            config.count_bonus or 0.0,
-            config.truncation_ends,
-            config.init_episodes,
-        )
-    )
+    # Groups of values, in the order of the fields of `Members`.
+    visits, planned = (empty if array is None else array.numpy() for array in (agent.visits, agent.planned))
+    values = agent.flat_parameters.numpy(), visits, planned, agent._lr, agent._discounts
+    outcomes = agent.episodes.numpy(), loss.numpy()
+    epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
+    sizes, bonus = (agent.num_states, agent.num_actions), config.count_bonus or 0.0
+    settings = BACKUPS[config.backup], bonus, config.truncation_ends, config.init_episodes
+    return Members._make((*values, *outcomes, *arrays.values(), *epsilons, *sizes, *settings))
 
 
-def work(a: Members) -> Work:
-    envs = a.explore.shape[2]
+def make_work(agent: Members) -> Work:
+    """Allocate memory for one thread."""
+    envs = agent.explore.shape[2]
     int_arrays, floats = [np.zeros(envs, np.int64) for _ in range(3)], [np.zeros(envs, np.float32) for _ in range(2)]
-    cell_indices = np.arange(a.states, dtype=np.float32)
+    cell_indices = np.arange(agent.num_cells, dtype=np.float32)
     return Work._make((np.empty(0, np.float32), cell_indices, *int_arrays, *floats, np.zeros(envs, np.bool_)))
 
 
 class Player(NamedTuple):
     """Greedy policy of M members, for `decide`."""
 
-    flat_parameters: Array  # [M * S, A]
+    rows: Array  # [M * S, A], action values
     cell_indices: Array  # [S], 0, 1, 2, ...
-    widest: int
-    vector: int
+    widest: int  # width of the scratch memory of `decide`: not used
+    action_size: int  # length of a continuous action: 0
 
 
-def player(policy: Greedy) -> Player:
+def make_player(policy: Greedy) -> Player:
+    """Return the policy for compiled code. Its values share the policy's memory."""
     return Player(policy.rows, policy.row_lookup.cell_indices, 1, 0)
 
 
 @compiled
-def _cell(obs, cell_indices):
-    """Return the cell of a one-hot observation (`RowLookup`). A sum of integers is exact in any order."""
+def _one_hot_cell(obs, cell_indices):
+    """Return the cell of a one-hot observation ``obs [S]`` (`RowLookup`). ``cell_indices [S]`` are 0, 1, 2, ... A sum
+    of integers is exact in any order."""
     total = np.float32(0)
-    for k in range(len(cell_indices)):
-        total += obs[k] * cell_indices[k]
+    for i in range(len(cell_indices)):
+        total += obs[i] * cell_indices[i]
     return int(total)
 
 
 @exact
-def _at(state, obs, cell_indices):
-    """Return the current cell. On a map, ``state`` is the cell's number; otherwise compute it from ``obs``."""
-    return int(state[0]) if len(state) == 1 else _cell(obs, cell_indices)
+def _cell(state, obs, cell_indices):
+    """Return the current cell. On a map, ``state [1]`` is the cell's number; otherwise compute it from ``obs [S]``."""
+    return int(state[0]) if len(state) == 1 else _one_hot_cell(obs, cell_indices)
 
 
 @exact
-def _first(flat_parameters, row, first, actions):
-    """Return the first of the best actions, according to the values of ``row`` from column ``first`` on. NaN counts as
-    the largest number (`better`). Without NaN there are no branches, because processors predict them badly here."""
-    best, top = 0, entry(flat_parameters, row, first)
-    no_nan = top == top
-    for k in range(1, actions):
-        value = entry(flat_parameters, row, first + k)
+def _argmax(values, row, first_column, num_actions):
+    """Return the index of the largest of ``num_actions`` numbers in a row of ``values``, from ``first_column`` on; the
+    first of several. NaN counts as the largest number (`better`). Without NaN there are no branches, because processors
+    predict them badly here."""
+    best, best_value = 0, entry(values, row, first_column)
+    no_nan = best_value == best_value
+    for action in range(1, num_actions):
+        value = entry(values, row, first_column + action)
         no_nan = no_nan & (value == value)
-        greater = value > top
-        best, top = k if greater else best, value if greater else top
-    if not no_nan:
+        greater = value > best_value
+        best, best_value = action if greater else best, value if greater else best_value
+    if not no_nan:  # find the first NaN: only NaN differs from itself
         best = 0
-        while entry(flat_parameters, row, first + best) == entry(flat_parameters, row, first + best):
+        while entry(values, row, first_column + best) == entry(values, row, first_column + best):
             best += 1
     return best
 
 
 @exact
-def _best(flat_parameters, actions, ties, m, t, e, cell):
-    """Return the best action in one cell, as `best_actions` does."""
-    first = cell * actions
-    best = _first(flat_parameters, m, first, actions)
-    for k in range(ties.shape[3]):
-        if flat_parameters[m, first + k] == flat_parameters[m, first + best] and ties[m, t, e, k] > ties[m, t, e, best]:
-            best = k
+def _greedy_action(values, num_actions, ties, m, t, e, cell):
+    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]`` (`tabular.agent.best_actions`).
+    Of several equal ones it is the one with the largest of ``ties[m, t, e]``, or the first if ``ties [M, T, E, A]`` is
+    empty."""
+    first_column = cell * num_actions
+    best = _argmax(values, m, first_column, num_actions)
+    for action in range(ties.shape[3]):
+        is_equal = values[m, first_column + action] == values[m, first_column + best]
+        if is_equal and ties[m, t, e, action] > ties[m, t, e, best]:
+            best = action
     return best
 
 
-def choose(a, w, m, t, e, obs, state):
-    """Return the exploring action in environment e (`Agent.act`)."""
-    w.cell[e] = _at(state, obs, w.cell_indices)
-    if a.backup == EXECUTED and a.planned[m, e] < a.actions:
-        return a.planned[m, e]
-    if a.explore[m, t, e] < epsilon(a, m, t):
-        return a.action[m, t, e]
-    return _best(a.flat_parameters, a.actions, a.ties, m, t, e, w.cell[e])
+def choose(agent, work, m, t, e, obs, state):
+    """Return the epsilon-greedy action of member ``m`` at step ``t`` in environment ``e`` (`Agent.act`); with backup
+    ``executed``, the action planned by the latest update, if there is one. Write the cell to ``work.cell[e]``."""
+    work.cell[e] = _cell(state, obs, work.cell_indices)
+    if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
+        return agent.planned[m, e]
+    if agent.explore[m, t, e] < epsilon(agent, m, t):
+        return agent.random_action[m, t, e]
+    return _greedy_action(agent.flat_parameters, agent.num_actions, agent.ties, m, t, e, work.cell[e])
 
 
-def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step of environment e in ``w`` (`Agent.observe`)."""
-    w.entries[e], w.next_cells[e] = w.cell[e] * a.actions + action, _at(state, next_obs, w.cell_indices)
-    w.reward[e], w.discount[e] = reward, np.float32(0) if done and a.truncation_ends else discount
-    w.done[e] = done
+def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
+    """Store the step in environment ``e`` in row ``e`` of the arrays of ``work`` (`Agent.observe`). ``work.cell[e]`` is
+    the cell before the step. With ``truncation_ends``, the discount of a last step is 0."""
+    work.entries[e] = work.cell[e] * agent.num_actions + action
+    work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
+    work.reward[e] = reward
+    work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount
+    work.done[e] = done
 
 
-def improve(a, w, m, t):
-    """Update a value for each environment, after step t (`Agent.learn`)."""
-    envs = len(w.entries)
-    if len(a.visits):
+def improve(agent, work, m, t):
+    """Update one action value of member ``m`` for each environment after step ``t``, from the step in ``work``
+    (`Agent.learn`). Write ``agent.flat_parameters[m]``, with a count bonus ``agent.visits[m]``, with backup
+    ``executed`` the next actions ``agent.planned[m]``. Until the member may learn, no value changes. ``agent.loss[m]``
+    is the squared error in the last environment, or NaN if no value changed."""
+    envs = len(work.entries)
+    if len(agent.visits):
         for e in range(envs):
-            a.visits[m, w.entries[e]] += 1
+            agent.visits[m, work.entries[e]] += 1
         for e in range(envs):
-            w.reward[e] += np.float32(a.bonus / (np.sqrt(a.visits[m, w.entries[e]]) + 1e-9))
+            work.reward[e] += np.float32(agent.bonus / (np.sqrt(agent.visits[m, work.entries[e]]) + 1e-9))
+    values, num_actions = agent.flat_parameters, agent.num_actions
     for e in range(envs):
-        cell = w.next_cells[e]
-        if a.backup == MAX:
-            action = _best(a.flat_parameters, a.actions, a.next_ties, m, t, e, cell)
+        cell = work.next_cells[e]
+        if agent.backup == MAX:
+            action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
         else:
-            explores = a.next_explore[m, t, e] < epsilon(a, m, t)
+            explores = agent.next_explore[m, t, e] < epsilon(agent, m, t)
             action = (
-                a.next_action[m, t, e] if explores else _best(a.flat_parameters, a.actions, a.next_ties, m, t, e, cell)
+                agent.next_random_action[m, t, e]
+                if explores
+                else _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
             )
-            if a.backup == EXECUTED:
-                a.planned[m, e] = a.actions if w.done[e] else action
-        old = a.flat_parameters[m, w.entries[e]]
-        discounted_q = w.discount[e] * a.discounts[m] * a.flat_parameters[m, cell * a.actions + action]
-        error = discounted_q + w.reward[e] - old
-        a.loss[m] = error * error
-        if a.episodes[m] >= a.init_episodes:
-            a.flat_parameters[m, w.entries[e]] = error * a.lr[m] + old
+            if agent.backup == EXECUTED:
+                agent.planned[m, e] = num_actions if work.done[e] else action
+        old_value = values[m, work.entries[e]]
+        discounted_q = work.discount[e] * agent.discounts[m] * values[m, cell * num_actions + action]
+        error = discounted_q + work.reward[e] - old_value
+        agent.loss[m] = error * error
+        if agent.episodes[m] >= agent.init_episodes:
+            values[m, work.entries[e]] = error * agent.lr[m] + old_value
         else:
-            a.loss[m] = np.nan
+            agent.loss[m] = np.nan
 
 
-def decide(p, m, obs, state, rows, vector):
-    """Return the greedy action of member m (`Greedy.act`)."""
-    return _first(
-        p.flat_parameters, m * len(p.cell_indices) + _at(state, obs, p.cell_indices), 0, p.flat_parameters.shape[1]
-    )
+def decide(player, m, obs, state, scratch, continuous_action):
+    """Return the greedy action of member ``m`` of a `Player`, the first of several equal ones (`Greedy.act`). On a map
+    the cell is in ``state``, otherwise in the one-hot ``obs``."""
+    row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
+    return _argmax(player.rows, row, 0, player.rows.shape[1])

@@ -1,7 +1,8 @@
 """TD3 in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Importing this requires
-Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
+``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment. Importing
+this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +11,19 @@ import numpy as np
 import torch
 
 from models.agents.td3.agent import Agent
-from models.compiled import Learner, Net, adam, backward, follow, forward, layers_of, learner, net, row_of, single
+from models.compiled import (
+    Learner,
+    Net,
+    adam,
+    backward,
+    follow,
+    forward,
+    make_layers,
+    make_learner,
+    make_net,
+    row_of,
+    single,
+)
 from models.machine import FAST, compiled
 from models.off_policy import ActorPolicy
 from models.spaces import Continuous
@@ -22,29 +35,29 @@ _ONE = np.float32(1)
 
 
 class Members(NamedTuple):
-    """M members before a block of T steps. Arrays share the memory of the agent's tensors."""
+    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
 
     actor: Net
-    first: Net  # the two critics; their parameters are in one array
-    second: Net
+    critic1: Net  # the parameters of both critics are in one array
+    critic2: Net
     actor_learner: Learner
-    critics: Learner
+    critic_learner: Learner
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [rows, M, 2 O + A + 2]: obs, action vector, next_obs, reward, discount
+    table: Array  # [rows, M, 2 O + A + 2], the replay buffer: obs, action vector, next_obs, reward, discount
     position: int  # next row to write
     replay_size: int
     capacity: int
-    random: Array  # [M, T, E, A], uniform numbers for random actions
-    explore: Array  # [M, T, E, A], normal noise on actions
-    replay: Array  # [M, T, U, B], uniform numbers for the minibatches of U updates per step
-    next: Array  # [M, T, U, A, B], normal noise on target actions
+    random_uniform: Array  # [M, T, E, A], uniform numbers for random actions
+    action_noise: Array  # [M, T, E, A], normal noise on actions
+    replay_uniform: Array  # [M, T, U, B], uniform numbers that choose the minibatches of U updates per step
+    target_noise: Array  # [M, T, U, A, B], normal noise on target actions
     obs_size: int
-    vector: int  # A
+    action_size: int  # A
     centre: Array  # [A], middle of each action's range
     reach: Array  # [A], half of its size
-    low: Array
-    high: Array
+    low: Array  # [A]
+    high: Array  # [A]
     discount: np.float32
     tau: np.float32
     action_std: np.float32
@@ -57,71 +70,61 @@ class Members(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory for one member."""
+    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`make_layers`)."""
 
-    rows: Array  # [2, widest], for `single`
-    vector: Array  # [A], the action in the environment's units
+    scratch: Array  # [2, widest], for `single`
+    continuous_action: Array  # [A], the action in the environment's units
     scaled_action: Array  # [E, A], the same in [-1, 1], for the replay buffer
-    # Memory of `forward` and `backward` for each network.
-    actor: Array
-    actor_kept: Array
-    actor_back: Array
-    first: Array
-    first_kept: Array
-    first_back: Array
-    second: Array
-    second_kept: Array
-    second_back: Array
-    td_target: Array  # [B], TD targets
-    batch: Array  # [B], the minibatch: row numbers
-    grad: Array  # [D]
-    critic_grad: Array  # [2 D]
+    # Memory of `forward` and `backward` for each network, [L + 1, widest, columns].
+    actor_acts: Array
+    actor_preacts: Array
+    actor_act_grads: Array
+    critic1_acts: Array
+    critic1_preacts: Array
+    critic1_act_grads: Array
+    critic2_acts: Array
+    critic2_preacts: Array
+    critic2_act_grads: Array
+    td_target: Array  # [B]
+    minibatch: Array  # [B], row numbers in the table
+    actor_grad: Array  # [D]
+    critic_grad: Array  # [2 D], of both critics
 
 
-def members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with random ``random_numbers``, ``[M, T, ...]`` each."""
-    config, replay_buffer, critics = agent.config, agent.replay_buffer, agent.critics
-    (table,) = replay_buffer.reserve(steps * agent.envs)
-    critic = critics.network
+def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
+    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
+    into ``loss [M]``. Reserves rows in the replay buffer."""
+    config, buffer, critics, critic = agent.config, agent.replay_buffer, agent.critics, agent.critics.network
+    (table,) = buffer.reserve(steps * agent.envs)
+    # Groups of values, in the order of the fields of `Members`.
+    nets = make_net(agent.network), make_net(critic), make_net(critic, critic.size)
+    learners = (
+        make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
+        make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
+    )
+    arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
+    counts = buffer.position, buffer.size, buffer.capacity
+    numbers = [random_numbers[name].numpy() for name in NUMBERS]
     bounds = [value.numpy() for value in (agent.centre, agent.half_range, agent.low, agent.high)]
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
-    return Members._make(
-        (
-            net(agent.network),
-            net(critic),
-            net(critic, critic.size),
-            learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
-            learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
-            agent.episodes.numpy(),
-            loss.numpy(),
-            table.numpy(),
-            replay_buffer.position,
-            replay_buffer.size,
-            replay_buffer.capacity,
-            *(random_numbers[name].numpy() for name in NUMBERS),
-            agent.obs_size,
-            agent.action_size,
-            *bounds,
-            *(np.float32(value) for value in floats),
-            config.policy_delay,
-            critics.twins,
-            config.init_episodes,
-            max(1, config.fill),
-        )
-    )
+    sizes, float32s = (agent.obs_size, agent.action_size), map(np.float32, floats)
+    settings = config.policy_delay, critics.twins, config.init_episodes, max(1, config.fill)
+    return Members._make((*nets, *learners, *arrays, *counts, *numbers, *sizes, *bounds, *float32s, *settings))
 
 
-def work(a: Members) -> Work:
+def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
-    envs, batch = a.explore.shape[2], a.replay.shape[3]
-    layers = [layers_of(mlp, batch) for mlp in (a.actor, a.first, a.second) for _ in range(3)]
-    row, vectors = np.empty((2, a.actor.widest), np.float32), np.empty((envs, a.vector), np.float32)
-    batch_arrays = np.empty(batch, np.float32), np.empty(batch, np.int64)
+    envs, batch_size, action_size = agent.action_noise.shape[2], agent.replay_uniform.shape[3], agent.action_size
+    layers = [make_layers(net, batch_size) for net in (agent.actor, agent.critic1, agent.critic2) for _ in range(3)]
+    scratch, scaled_action = np.empty((2, agent.actor.widest), np.float32), np.empty((envs, action_size), np.float32)
+    td_target, minibatch = np.empty(batch_size, np.float32), np.empty(batch_size, np.int64)
     grads = (
-        np.zeros(a.actor_learner.flat_parameters.shape[1], np.float32),
-        np.zeros(a.critics.flat_parameters.shape[1], np.float32),
+        np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32),
+        np.zeros(agent.critic_learner.flat_parameters.shape[1], np.float32),
     )
-    return Work._make((row, np.empty(a.vector, np.float32), vectors, *layers, *batch_arrays, *grads))
+    return Work._make(
+        (scratch, np.empty(action_size, np.float32), scaled_action, *layers, td_target, minibatch, *grads)
+    )
 
 
 class Player(NamedTuple):
@@ -129,178 +132,207 @@ class Player(NamedTuple):
 
     actor: Net
     flat_parameters: Array  # [M, D]
-    centre: Array
+    centre: Array  # [A], like the next three; see `Members`
     reach: Array
     low: Array
     high: Array
-    widest: int
-    vector: int
+    widest: int  # width of the scratch memory of `decide`
+    action_size: int  # A
 
 
-def player(policy: ActorPolicy) -> Player | None:
-    """Return the compiled policy, or None if it samples actions or the agent is of another class."""
+def make_player(policy: ActorPolicy) -> Player | None:
+    """Return the policy for compiled code, or None if it samples actions or the agent is of another class. Its weights
+    share the policy's memory."""
     agent = policy.agent
     if policy.streams is not None or type(agent) is not Agent or not isinstance(agent.spaces.actions, Continuous):
         return None
-    actor, bounds = net(agent.network), (agent.centre, agent.half_range, agent.low, agent.high)
+    actor, bounds = make_net(agent.network), (agent.centre, agent.half_range, agent.low, agent.high)
     arrays = [tensor.numpy() for tensor in (policy.flat_parameters.detach(), *bounds)]
     return Player._make((actor, *arrays, actor.widest, agent.action_size))
 
 
 @compiled
-def _finite(x):
-    """Return x, or 0 if it is NaN (`Tensor.nan_to_num`)."""
+def _nan_to_zero(x):
+    """Return the number x, or 0 if it is NaN."""
     return x if x == x else np.float32(0)
 
 
 @compiled
-def _executed(a, vector, k):
-    """Return coordinate k of the environment's action (`TwinCriticAgent.clip`)."""
-    return min(max(a.centre[k] + vector * a.reach[k], a.low[k]), a.high[k])
+def _environment_action(bounds, scaled, i):
+    """Return coordinate ``i`` of the environment's action for the number ``scaled`` in [-1, 1]
+    (`TwinCriticAgent.clip`). ``bounds`` is `Members` or `Player`."""
+    return min(max(bounds.centre[i] + scaled * bounds.reach[i], bounds.low[i]), bounds.high[i])
 
 
 @compiled
-def _bound(x, limit):
+def _clamp(x, limit):
+    """Return x, clipped to [-``limit``, ``limit``]. NaN is returned unchanged."""
     return -limit if x < -limit else limit if x > limit else x
 
 
 @compiled
-def _outputs(a, flat, obs, rows):
-    """Run the actor on ``obs``. Return the index of the row of ``rows`` with its outputs."""
-    for k in range(len(obs)):
-        rows[0, k] = obs[k]
-    return single(a.actor, flat, rows, 0)
+def _actor_outputs(agent, params, obs, scratch):
+    """Run the actor with a member's parameters ``params [D]`` on ``obs [O]``. Return the index of the row of ``scratch
+    [2, widest]`` that contains its outputs. ``agent`` is `Members` or `Player`."""
+    for i in range(len(obs)):
+        scratch[0, i] = obs[i]
+    return single(agent.actor, params, scratch, 0)
 
 
 @compiled
-def _is_learning(a, m, replay_size):
-    """Return whether member m may learn (`OffPolicyAgent.learning`)."""
-    return a.episodes[m] >= a.init_episodes and replay_size >= a.fill
+def _is_learning(agent, m, replay_size):
+    """Return whether member ``m`` may learn, with ``replay_size`` rows in the replay buffer
+    (`OffPolicyAgent.learning`)."""
+    return agent.episodes[m] >= agent.init_episodes and replay_size >= agent.fill
 
 
-def choose(a, w, m, t, e, obs, state):
-    """Write the exploring action of environment e to ``w.vector`` (`TwinCriticAgent.act`). Return 0."""
-    envs = a.explore.shape[2]
-    is_learning = _is_learning(a, m, min(a.replay_size + t * envs, a.capacity))
-    at = _outputs(a, a.actor_learner.flat_parameters[m], obs, w.rows) if is_learning else 0
-    for k in range(a.vector):
+def choose(agent, work, m, t, e, obs, state):
+    """Choose the exploring action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
+    (`TwinCriticAgent.act`). It is random until the member learns. Write it to ``work.continuous_action [A]`` in the
+    environment's units, and to ``work.scaled_action[e]`` in [-1, 1]. Return 0, because there is no discrete action."""
+    envs = agent.action_noise.shape[2]
+    is_learning = _is_learning(agent, m, min(agent.replay_size + t * envs, agent.capacity))
+    params = agent.actor_learner.flat_parameters[m]
+    row = _actor_outputs(agent, params, obs, work.scratch) if is_learning else 0
+    for i in range(agent.action_size):
         if is_learning:
-            x = _bound(np.tanh(w.rows[at, k]) + a.explore[m, t, e, k] * a.action_std, _ONE)
+            noise = agent.action_noise[m, t, e, i] * agent.action_std
+            scaled = _clamp(np.tanh(work.scratch[row, i]) + noise, _ONE)
         else:
-            x = np.float32(2) * a.random[m, t, e, k] - _ONE
-        w.scaled_action[e, k] = _finite(x)
-        w.vector[k] = _executed(a, w.scaled_action[e, k], k)
+            scaled = np.float32(2) * agent.random_uniform[m, t, e, i] - _ONE
+        work.scaled_action[e, i] = _nan_to_zero(scaled)
+        work.continuous_action[i] = _environment_action(agent, work.scaled_action[e, i], i)
     return 0
 
 
-def remember(a, w, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step of environment e into the replay buffer (`TwinCriticAgent.observe`)."""
-    row, size, pair = (a.position + t * a.explore.shape[2] + e) % a.capacity, a.obs_size, a.obs_size + a.vector
-    for k in range(size):
-        a.table[row, m, k] = obs[k]
-        a.table[row, m, pair + k] = next_obs[k]
-    for k in range(a.vector):
-        a.table[row, m, size + k] = w.scaled_action[e, k]
-    a.table[row, m, pair + size] = reward
-    a.table[row, m, pair + size + 1] = discount
+def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
+    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`TwinCriticAgent.observe`). Its row
+    is ``obs``, the action in ``work.scaled_action[e]``, ``next_obs, reward, discount``."""
+    row = (agent.position + t * agent.action_noise.shape[2] + e) % agent.capacity
+    obs_size, next_obs_at = agent.obs_size, agent.obs_size + agent.action_size
+    for i in range(obs_size):
+        agent.table[row, m, i] = obs[i]
+        agent.table[row, m, next_obs_at + i] = next_obs[i]
+    for i in range(agent.action_size):
+        agent.table[row, m, obs_size + i] = work.scaled_action[e, i]
+    agent.table[row, m, next_obs_at + obs_size] = reward
+    agent.table[row, m, next_obs_at + obs_size + 1] = discount
 
 
 @compiled
-def _goals(a, w, m, t, u):
-    """Write TD targets to ``w.td_target`` (`TwinCriticAgent.update`, `Agent.next_q`), then observations and actions of
-    the minibatch to ``w.first[0]`` and ``w.second[0]``."""
-    size, pair, depth = a.obs_size, a.obs_size + a.vector, len(a.first.sizes) - 1
-    batch = len(w.td_target)
-    for j in range(batch):
-        row = w.batch[j]
-        for k in range(size):
-            w.actor[0, k, j] = a.table[row, m, pair + k]
-    forward(a.actor, a.actor_learner.target_parameters[m], w.actor, w.actor_kept)
-    outputs = w.actor[len(a.actor.sizes) - 1]
-    for k in range(size):
-        for j in range(batch):
-            w.first[0, k, j] = w.actor[0, k, j]
-            w.second[0, k, j] = w.actor[0, k, j]
-    for k in range(a.vector):
-        for j in range(batch):
-            noise = _bound(a.next[m, t, u, k, j] * a.policy_std, a.policy_std_clip)
-            x = _bound(np.tanh(outputs[k, j]) + noise, _ONE)
-            w.first[0, size + k, j] = x
-            w.second[0, size + k, j] = x
-    targets = a.critics.target_parameters[m]
-    forward(a.first, targets, w.first, w.first_kept)
-    if a.twin:
-        forward(a.second, targets, w.second, w.second_kept)
-    for j in range(batch):
-        row, first, second = w.batch[j], w.first[depth, 0, j], w.second[depth, 0, j]
-        least = second if a.twin and (second < first or second != second) else first
-        w.td_target[j] = a.table[row, m, pair + size] + a.discount * a.table[row, m, pair + size + 1] * least
-        for k in range(pair):
-            w.first[0, k, j] = a.table[row, m, k]
-            w.second[0, k, j] = a.table[row, m, k]
+def _write_td_targets(agent, work, m, t, update):
+    """Write the TD targets of the rows ``work.minibatch [B]`` to ``work.td_target [B]``, for member ``m``
+    (`TwinCriticAgent.update`, `Agent.next_q`). ``update`` counts the updates after step ``t``. Then write observations
+    and actions of the minibatch to the inputs of both critics, ``work.critic1_acts[0]`` and ``work.critic2_acts[0]``.
+    Also overwrites ``work.actor_acts``."""
+    obs_size, next_obs_at, depth = agent.obs_size, agent.obs_size + agent.action_size, len(agent.critic1.sizes) - 1
+    reward_at = next_obs_at + obs_size
+    batch_size = len(work.td_target)
+    for column in range(batch_size):
+        row = work.minibatch[column]
+        for i in range(obs_size):
+            work.actor_acts[0, i, column] = agent.table[row, m, next_obs_at + i]
+    forward(agent.actor, agent.actor_learner.target_parameters[m], work.actor_acts, work.actor_preacts)
+    outputs = work.actor_acts[len(agent.actor.sizes) - 1]
+    for i in range(obs_size):
+        for column in range(batch_size):
+            work.critic1_acts[0, i, column] = work.actor_acts[0, i, column]
+            work.critic2_acts[0, i, column] = work.actor_acts[0, i, column]
+    for i in range(agent.action_size):
+        for column in range(batch_size):
+            noise = _clamp(agent.target_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
+            target_action = _clamp(np.tanh(outputs[i, column]) + noise, _ONE)
+            work.critic1_acts[0, obs_size + i, column] = target_action
+            work.critic2_acts[0, obs_size + i, column] = target_action
+    target_params = agent.critic_learner.target_parameters[m]
+    forward(agent.critic1, target_params, work.critic1_acts, work.critic1_preacts)
+    if agent.twin:
+        forward(agent.critic2, target_params, work.critic2_acts, work.critic2_preacts)
+    for column in range(batch_size):
+        row, value1 = work.minibatch[column], work.critic1_acts[depth, 0, column]
+        value2 = work.critic2_acts[depth, 0, column]
+        next_q = value2 if agent.twin and (value2 < value1 or value2 != value2) else value1  # NaN counts as smallest
+        reward, discount = agent.table[row, m, reward_at], agent.table[row, m, reward_at + 1]
+        work.td_target[column] = reward + agent.discount * discount * next_q
+        for i in range(next_obs_at):  # obs and action
+            work.critic1_acts[0, i, column] = agent.table[row, m, i]
+            work.critic2_acts[0, i, column] = agent.table[row, m, i]
 
 
 @compiled
-def _descend(net, flat, acts, pre_activations, gradients, grad, td_target):
-    """Write the gradient of a critic's mean squared error to ``grad``, and return the error (`TwinCritics.update`)."""
-    forward(net, flat, acts, pre_activations)
-    depth, batch, total = len(net.sizes) - 1, len(td_target), np.float32(0)
-    for j in range(batch):
-        error = acts[depth, 0, j] - td_target[j]
+def _critic_gradient(net, params, acts, preacts, act_grads, grad, td_target):
+    """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to the critic's positions of
+    ``grad [2 D]`` (`TwinCritics.update`). ``acts[0]`` are pairs of observation and action; all else is overwritten."""
+    forward(net, params, acts, preacts)
+    depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
+    for column in range(batch_size):
+        error = acts[depth, 0, column] - td_target[column]
         total += error * error
-        gradients[depth, 0, j] = error * np.float32(2 / batch)
-    backward(net, flat, acts, pre_activations, gradients, grad, True, False)
-    return total / np.float32(batch)
+        act_grads[depth, 0, column] = error * np.float32(2 / batch_size)
+    backward(net, params, acts, preacts, act_grads, grad, True, False)
+    return total / np.float32(batch_size)
 
 
 @compiled
-def _climb(a, w, m):
-    """Write the gradient of the actor's loss to ``w.grad`` (`Agent._actor_gradient`), on the observations in
-    ``w.first[0]``."""
-    size, batch, last, depth = a.obs_size, len(w.td_target), len(a.actor.sizes) - 1, len(a.first.sizes) - 1
-    for k in range(size):
-        for j in range(batch):
-            w.actor[0, k, j] = w.first[0, k, j]
-    forward(a.actor, a.actor_learner.flat_parameters[m], w.actor, w.actor_kept)
-    for k in range(a.vector):
-        for j in range(batch):
-            w.first[0, size + k, j] = np.tanh(w.actor[last, k, j])
-    forward(a.first, a.critics.flat_parameters[m], w.first, w.first_kept)
-    for j in range(batch):
-        w.first_back[depth, 0, j] = np.float32(1 / batch)
-    backward(a.first, a.critics.flat_parameters[m], w.first, w.first_kept, w.first_back, w.critic_grad, False, True)
-    for k in range(a.vector):
-        for j in range(batch):
-            x = w.first[0, size + k, j]
-            w.actor_back[last, k, j] = -w.first_back[0, size + k, j] * (_ONE - x * x)
-    backward(a.actor, a.actor_learner.flat_parameters[m], w.actor, w.actor_kept, w.actor_back, w.grad, True, False)
+def _write_actor_gradient(agent, work, m):
+    """Write the gradient of the actor's loss of member ``m``, minus the first critic's mean value of the actor's
+    actions, to ``work.actor_grad [D]`` (`Agent._actor_gradient`). The observations are in
+    ``work.critic1_acts[0]``, whose
+    actions are overwritten by the actor's."""
+    obs_size, batch_size = agent.obs_size, len(work.td_target)
+    actor_depth, critic_depth = len(agent.actor.sizes) - 1, len(agent.critic1.sizes) - 1
+    actor_params, critic_params = agent.actor_learner.flat_parameters[m], agent.critic_learner.flat_parameters[m]
+    acts, preacts, act_grads = work.actor_acts, work.actor_preacts, work.actor_act_grads
+    critic_acts, critic_preacts, critic_act_grads = work.critic1_acts, work.critic1_preacts, work.critic1_act_grads
+    for i in range(obs_size):
+        for column in range(batch_size):
+            acts[0, i, column] = critic_acts[0, i, column]
+    forward(agent.actor, actor_params, acts, preacts)
+    for i in range(agent.action_size):
+        for column in range(batch_size):
+            critic_acts[0, obs_size + i, column] = np.tanh(acts[actor_depth, i, column])
+    forward(agent.critic1, critic_params, critic_acts, critic_preacts)
+    for column in range(batch_size):
+        critic_act_grads[critic_depth, 0, column] = np.float32(1 / batch_size)
+    backward(agent.critic1, critic_params, critic_acts, critic_preacts, critic_act_grads, work.critic_grad, False, True)
+    for i in range(agent.action_size):
+        for column in range(batch_size):
+            action = critic_acts[0, obs_size + i, column]
+            act_grads[actor_depth, i, column] = -critic_act_grads[0, obs_size + i, column] * (_ONE - action * action)
+    backward(agent.actor, actor_params, acts, preacts, act_grads, work.actor_grad, True, False)
 
 
-def improve(a, w, m, t):
-    """Make the updates after step t, once the member may learn (`TwinCriticAgent.learn`)."""
-    replay_size = min(a.replay_size + (t + 1) * a.explore.shape[2], a.capacity)
-    if not _is_learning(a, m, replay_size):
+def improve(agent, work, m, t):
+    """Make the updates of member ``m`` after step ``t``, if it may learn yet (`TwinCriticAgent.learn`). Write the
+    critics' weights and Adam's state in ``agent.critic_learner`` and, after every ``policy_delay`` updates, the actor's
+    in ``agent.actor_learner`` and both target networks. Write the critics' loss to ``agent.loss[m]``."""
+    replay_size = min(agent.replay_size + (t + 1) * agent.action_noise.shape[2], agent.capacity)
+    if not _is_learning(agent, m, replay_size):
         return
-    for u in range(a.replay.shape[2]):
-        for j in range(len(w.batch)):
-            w.batch[j] = row_of(a.replay[m, t, u, j], a.replay[m, t, u, j - 1], replay_size)
-        _goals(a, w, m, t, u)
-        critics = a.critics.flat_parameters[m]
-        loss = _descend(a.first, critics, w.first, w.first_kept, w.first_back, w.critic_grad, w.td_target)
-        if a.twin:
-            loss += _descend(a.second, critics, w.second, w.second_kept, w.second_back, w.critic_grad, w.td_target)
-        a.loss[m] = loss
-        adam(a.critics, m, w.critic_grad)
-        if a.critics.counts[m] % a.policy_delay == 0:
-            _climb(a, w, m)
-            adam(a.actor_learner, m, w.grad)
-            follow(a.actor_learner, m, a.tau)
-            follow(a.critics, m, a.tau)
+    for update in range(agent.replay_uniform.shape[2]):
+        uniforms = agent.replay_uniform[m, t, update]
+        for column in range(len(work.minibatch)):
+            work.minibatch[column] = row_of(uniforms[column], uniforms[column - 1], replay_size)  # -1: the last number
+        _write_td_targets(agent, work, m, t, update)
+        params, grad, td_target = agent.critic_learner.flat_parameters[m], work.critic_grad, work.td_target
+        acts, preacts, act_grads = work.critic1_acts, work.critic1_preacts, work.critic1_act_grads
+        loss = _critic_gradient(agent.critic1, params, acts, preacts, act_grads, grad, td_target)
+        if agent.twin:
+            acts, preacts, act_grads = work.critic2_acts, work.critic2_preacts, work.critic2_act_grads
+            loss += _critic_gradient(agent.critic2, params, acts, preacts, act_grads, grad, td_target)
+        agent.loss[m] = loss
+        adam(agent.critic_learner, m, work.critic_grad)
+        if agent.critic_learner.counts[m] % agent.policy_delay == 0:
+            _write_actor_gradient(agent, work, m)
+            adam(agent.actor_learner, m, work.actor_grad)
+            follow(agent.actor_learner, m, agent.tau)
+            follow(agent.critic_learner, m, agent.tau)
 
 
-def decide(p, m, obs, state, rows, vector):
-    """Write the greedy action of member m to ``vector`` (`ActorPolicy.act`). Return 0."""
-    at = _outputs(p, p.flat_parameters[m], obs, rows)
-    for k in range(p.vector):
-        vector[k] = _executed(p, _finite(np.tanh(rows[at, k])), k)
+def decide(player, m, obs, state, scratch, continuous_action):
+    """Write the greedy action of member ``m`` of a `Player` for ``obs [O]`` to ``continuous_action [A]``, in the
+    environment's units (`ActorPolicy.act`). Return 0. Overwrites ``scratch [2, widest]``."""
+    row = _actor_outputs(player, player.flat_parameters[m], obs, scratch)
+    for i in range(player.action_size):
+        continuous_action[i] = _environment_action(player, _nan_to_zero(np.tanh(scratch[row, i])), i)
     return 0
