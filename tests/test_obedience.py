@@ -77,7 +77,7 @@ def test_a_sweep_reaches_a_quarter_beyond_what_was_seen() -> None:
 
 
 def test_what_is_obtained_is_discounted_as_commands_are() -> None:
-    policy = obedience._Counting(experienced_agent("UDRL").begin(1, Streams([0]), sample=True), 0.5)
+    policy = obedience._ReturnCounter(experienced_agent("UDRL").begin(1, Streams([0]), sample=True), 0.5)
     for reward in (4.0, 2.0, 8.0):
         policy.advance(policy.returns.new_full((1, 1), reward))
     assert policy.returns.tolist() == [[4 + 1 + 2]]

@@ -114,11 +114,11 @@ def _outlived() -> Iterator[None]:
     line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
     heir = subprocess.Popen([sys.executable, "-SEc", say, line], stdin=subprocess.PIPE, start_new_session=True)
     dismiss = functools.partial(heir.communicate, b"1")
-    ending.last_acts.append(dismiss)
+    ending.exit_callbacks.append(dismiss)
     try:
         yield
     finally:
-        ending.last_acts.remove(dismiss)
+        ending.exit_callbacks.remove(dismiss)
         dismiss()
 
 
@@ -154,7 +154,7 @@ def _watched(temporary: str) -> Iterator[None]:
                     sys.stdout.flush()
                     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Ray's threads have more to say
                     node.kill_all_processes(check_alive=False)
-                ending.act_last()
+                ending.run_exit_callbacks()
                 shutil.rmtree(temporary, ignore_errors=True)
                 os._exit(ProcessDied.status)
 

@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import painted
+from control.cli.colour import paint
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
@@ -89,16 +89,18 @@ class Progress(Callback):
             self._between.begin()
             self._line(module, parts)
         elif self.bar is None:
-            self._between.say("  ".join([_counted(module, module.epoch), module.headline(), self._time_left(module)]))
+            self._between.print_if_due(
+                "  ".join([_counted(module, module.epoch), module.headline(), self._time_left(module)])
+            )
         if reason := module.stop_reason():
-            tqdm.write(painted(reason, "green", sys.stdout))
+            tqdm.write(paint(reason, "green", sys.stdout))
 
     def _line(self, module: RunModule, parts: list[str]) -> None:
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate, self._steps, self._time = (steps - self._steps) / (now - self._time), steps, now
         speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
         count, rest = _counted(module, module.epoch), f"{speed}  {self._time_left(module)}"
-        tqdm.write("  ".join([painted(count, "cyan", sys.stdout), *parts, painted(rest, "dim", sys.stdout)]))
+        tqdm.write("  ".join([paint(count, "cyan", sys.stdout), *parts, paint(rest, "dim", sys.stdout)]))
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule) -> str:
