@@ -81,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         ending.status = run(config.parse(argv))
     except KeyboardInterrupt:
-        ending.say()
+        ending.print_interrupted()
     except Exception as error:
         lines = errors.lines(error)
         if ending.stop_requested:  # an interrupted import may raise any error
-            ending.say()
+            ending.print_interrupted()
         elif lines is None:
             raise
         else:

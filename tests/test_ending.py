@@ -58,7 +58,7 @@ def test_output_that_cannot_be_written_changes_nothing(line: str, status: int) -
 def test_a_stream_outlives_its_reader_and_prints_what_its_encoding_lacks() -> None:
     reader, writer = os.pipe()
     old_stream = io.TextIOWrapper(io.FileIO(writer, "w", closefd=False), "ascii", line_buffering=True)
-    stream = module._lasting(writer, old_stream)
+    stream = module._robust_stream(writer, old_stream)
     print("日", file=stream)
     assert os.read(reader, 99) == b"\\u65e5\n"
     os.close(reader)
@@ -123,7 +123,7 @@ def test_files_half_written_are_removed_when_nothing_is_put_in_order(
         temporary.write_text("half")
         ending(signal.SIGTERM, None)
     assert listings == [["film.mp4"]] and (tmp_path / "film.mp4").read_text() == "an old one"
-    assert ending.last_acts == []
+    assert ending.exit_callbacks == []
 
 
 def test_the_first_signal_puts_things_in_order_and_the_next_ends_at_once(

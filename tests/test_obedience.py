@@ -61,7 +61,7 @@ def test_grid_extends_beyond_seen_returns() -> None:
 
 
 def test_returns_are_discounted() -> None:
-    policy = obedience._Counting(experienced_agent("UDRL").begin(1, Streams([0]), sample=True), 0.5)
+    policy = obedience._ReturnCounter(experienced_agent("UDRL").begin(1, Streams([0]), sample=True), 0.5)
     for reward in (4.0, 2.0, 8.0):
         policy.advance(policy.returns.new_full((1, 1), reward))
     assert policy.returns.tolist() == [[4 + 1 + 2]]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from control.cli import progress as module
-from control.cli.colour import painted, warning
+from control.cli.colour import paint, warning
 from control.cli.progress import part, progress
 from control.commands.choose_proxy import _returns
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -62,8 +62,8 @@ def test_colours_are_for_terminals_that_show_them(
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
-    assert painted("run", "cyan", stream) == ("\033[36mrun\033[0m" if coloured else "run")
-    assert painted("", "cyan", stream) == ""
+    assert paint("run", "cyan", stream) == ("\033[36mrun\033[0m" if coloured else "run")
+    assert paint("", "cyan", stream) == ""
     monkeypatch.setattr(sys, "stdout", stream)
     warning("no run")
     assert stream.getvalue() == ("\033[33mwarning: no run\033[0m\n" if coloured else "warning: no run\n")

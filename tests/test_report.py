@@ -219,7 +219,7 @@ def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> No
 
 def test_of_many_films_the_first_are_shown(compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_film(next(compared.glob("*/*/UDRL/seed_25/version_0")) / "videos" / "final.mp4")
-    monkeypatch.setattr(pages, "MOST_FILMS", 1)
+    monkeypatch.setattr(pages, "MAX_FILMS", 1)
     page = make_page(compared, out=tmp_path / "page.html")
     check_page(page)
     assert len(page.all("video")) == 1 and "And 1 films more, in the folders of the runs." in page.text

@@ -16,34 +16,38 @@ INTERRUPTED = 130
 
 class Ending:
     """Signal handler of the command. The first signal raises KeyboardInterrupt if the running code has to clean up
-    (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``."""
+    (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``. ``exit_callbacks`` are
+    functions to call if the process exits without cleaning up. ``stop_requested`` is whether a signal has arrived."""
 
     def __init__(self) -> None:
-        self.last_acts: list[Callable[[], Any]] = []  # called also if the process exits without cleaning up
+        self.exit_callbacks: list[Callable[[], Any]] = []
         self.reset()
 
     def reset(self) -> None:
+        """Prepare for a new command in this process. Its exit status is `INTERRUPTED` until it has finished."""
         self.status = INTERRUPTED
         self.orderly = False
         self.stop_requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        orderly, self.orderly, self.stop_requested = self.orderly, False, True
-        if orderly:
+        """Handle the signal ``number``: raise KeyboardInterrupt, or end the process."""
+        self.stop_requested = True
+        if self.orderly:
+            self.orderly = False  # a second signal ends the process
             raise KeyboardInterrupt
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        self.say()
-        self.act_last()
+        self.print_interrupted()
+        self.run_exit_callbacks()
         os._exit(self.status)
 
-    def act_last(self) -> None:
-        """Call the ``last_acts``, before the process exits without cleaning up. Their exceptions are ignored."""
-        for act in list(self.last_acts):
+    def run_exit_callbacks(self) -> None:
+        """Call the ``exit_callbacks``, before the process exits without cleaning up. Their exceptions are ignored."""
+        for callback in list(self.exit_callbacks):  # a callback may remove itself
             with contextlib.suppress(Exception):
-                act()
+                callback()
 
-    def say(self) -> None:
+    def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""
         if self.status == INTERRUPTED:
             say("interrupted")
@@ -71,15 +75,16 @@ def begin() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # else the next opened file would get this descriptor and all output
+        except OSError:  # closed: the next opened file would get this descriptor, and all output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    sys.stdout, sys.stderr = _lasting(1, sys.stdout), _lasting(2, sys.stderr)
+    sys.stdout, sys.stderr = _robust_stream(1, sys.stdout), _robust_stream(2, sys.stderr)
 
 
-class _Lasting(io.FileIO):
-    """An output stream that ignores write errors: a closed pipe, a lost terminal, a full disk."""
+class _RobustFile(io.FileIO):
+    """An output file that ignores write errors: a closed pipe, a lost terminal, a full disk."""
 
     def write(self, data: Any, /) -> int:
+        """Write ``data``. After an error, this output and all later output of the descriptor are discarded."""
         try:
             return super().write(data)
         except OSError:
@@ -87,17 +92,18 @@ class _Lasting(io.FileIO):
             return memoryview(data).nbytes
 
 
-def _lasting(number: int, stream: Any) -> io.TextIOWrapper:
-    """Return a robust stream for descriptor ``number``, like ``stream`` (None if closed). Characters that its encoding
-    lacks are written as escapes such as ``\\u65e5``."""
+def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
+    """Return a stream for ``descriptor`` that ignores write errors, with the encoding and buffering of ``stream`` (None
+    if it is closed). Characters that its encoding lacks are written as escapes such as ``\\u65e5``."""
     line_buffering = stream is None or stream.line_buffering or stream.write_through
-    file = io.BufferedWriter(_Lasting(number, "w", closefd=False))
-    return io.TextIOWrapper(file, stream and stream.encoding, "backslashreplace", line_buffering=line_buffering)
+    file = io.BufferedWriter(_RobustFile(descriptor, "w", closefd=False))
+    encoding = None if stream is None else stream.encoding
+    return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=line_buffering)
 
 
-def _unraisable(problem: Any) -> None:
-    """End the command if a signal arrives in a finalizer, whose exceptions Python would only print."""
-    if problem.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(problem)
-    else:
+def _unraisable(exception: Any) -> None:
+    """Hook for exceptions in finalizers, which Python only prints. End the command if a signal raised it."""
+    if exception.exc_type is KeyboardInterrupt:
         ending(signal.SIGINT, None)
+    else:
+        sys.__unraisablehook__(exception)

@@ -5,7 +5,7 @@ import errno
 import os
 import sys
 
-from control.cli.colour import painted
+from control.cli.colour import paint
 from models.settings import SettingErrors, UserError, shorten
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
@@ -22,31 +22,32 @@ EXTRAS = {
     "wandb": "loggers",
     "mlflow": "loggers",
 }
-MOST = 20  # error lines per command
+MAX_LINES = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
 ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def lines(error: BaseException) -> list[str] | None:
-    """Return the error messages for the user, at most `MOST` lines; None for a bug."""
+    """Return the error messages for the user, at most `MAX_LINES` lines; None for a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
-    messages = [line for item in errors[:MOST] if (line := one_line(item)) is not None]
-    if len(errors) > MOST:
-        messages[-1] += f" (and {len(errors) - MOST} settings more)"
+    messages = [line for item in errors[:MAX_LINES] if (line := one_line(item)) is not None]
+    if len(errors) > MAX_LINES:
+        messages[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
     return messages or None
 
 
 def one_line(error: BaseException) -> str | None:
     """Return the error message for the user, as one line; None for a bug."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
-    if isinstance(error, UserError) or understudy is not None and isinstance(error, understudy.ProxyError):
-        return _plain(str(error))
+    if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
+        return _printable(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
-        where = f" at {str(error.filename)!r}" if error.filename is not None else ""
-        return _plain(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{where}; make room")
+        place = f" at {str(error.filename)!r}" if error.filename is not None else ""
+        return _printable(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{place}; make room")
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
-        return _plain(f"cannot use {str(error.filename2 or error.filename)!r}: {error.strerror}")
-    if isinstance(error, MemoryError) or isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return _printable(f"cannot use {str(error.filename2 or error.filename)!r}: {error.strerror}")
+    is_torch_allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    if isinstance(error, MemoryError) or is_torch_allocation:
         return (
             "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
             "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
@@ -58,15 +59,16 @@ def one_line(error: BaseException) -> str | None:
     return None
 
 
-def _plain(line: str) -> str:
-    """Return ``line`` as one printable line of at most 1500 characters. It may contain user input, which may be long
-    and have escape sequences of terminals."""
+def _printable(line: str) -> str:
+    """Return ``line`` as one line of at most 1500 characters, with other than printable characters as escapes. It may
+    contain user input, which may be long and have escape sequences of terminals."""
     line = shorten(" ".join(shorten(word, 300) for word in line.split()), 1500)
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
+    quote = slice(1, -1)  # `repr` puts a character between quotes
+    return "".join(character if character.isprintable() else repr(character)[quote] for character in line)
 
 
 def absent(path: str | os.PathLike[str]) -> str:
-    """Return the message for a path that does not exist or cannot be accessed."""
+    """Return the reason why ``path`` cannot be used: a link to nothing, no permission, or no such file."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:
@@ -79,4 +81,4 @@ def absent(path: str | os.PathLike[str]) -> str:
 
 def show(line: str) -> None:
     """Print ``error: line`` on stderr, red on a terminal."""
-    print(painted(f"error: {line}", "red", sys.stderr), file=sys.stderr)
+    print(paint(f"error: {line}", "red", sys.stderr), file=sys.stderr)

@@ -1,6 +1,7 @@
 """Read files from users: regular files of limited size, and settings in YAML or JSON, which are small mappings of names
 to text. Any other content raises an error of one line."""
 
+import contextlib
 import errno
 import json
 import os
@@ -14,7 +15,7 @@ from control.cli.errors import absent
 from control.cli.originals import from_original, is_original
 from control.cli.settings import RETURN_COMMANDS
 from control.cli.words import NULL, Pair, readable, word
-from models.settings import SettingError, format_value
+from models.settings import SettingError, SettingErrors, format_value, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
 DEEPEST = 5  # levels of nesting; name: {choice: [[64, 64], ...]} of a search space has four
@@ -23,11 +24,14 @@ DEEPEST = 5  # levels of nesting; name: {choice: [[64, 64], ...]} of a search sp
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
     """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
     bytes. Folders pass. Opens nothing, because opening a pipe may block."""
-    about = os.stat(path)
-    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if about.st_size > max_bytes:
-        raise OSError(errno.EINVAL, f"too large; allowed: at most {max_bytes // 1000:,} kB", str(path))
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        problem = "not a regular file"
+    elif status.st_size > max_bytes:
+        problem = f"too large; allowed: at most {max_bytes // 1000:,} kB"
+    else:
+        return
+    raise OSError(errno.EINVAL, problem, str(path))
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
@@ -47,58 +51,38 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
         raise ValueError("nested too deep") from error
 
 
+@contextlib.contextmanager
+def errors_in(path: str) -> Iterator[None]:
+    """Put ``path: `` before the message of each SettingError that is raised within this context."""
+    try:
+        yield
+    except SettingError as error:
+        errors = error.errors if isinstance(error, SettingErrors) else (error,)
+        raise_all([SettingError(f"{path}: {part}") for part in errors])
+
+
 def read_config(path: str) -> list[Pair]:
     """Read the settings in a YAML or JSON file as pairs. ``command: {return: 250}`` becomes ``command.return``. Files
     of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
     content = read_mapping("config", path, "name: value", empty=True)
-    try:
+    with errors_in(path):
         content = from_original(content) if is_original(content) else content
-    except SettingError as error:
-        raise SettingError(f"{path}: {error}") from error
-    return readable(list(_flatten(content, path)), f"{path}: ")
+        pairs = list(_flatten(content))
+    return readable(pairs, f"{path}: ")
 
 
 def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
     """Read a mapping from a YAML file or a ``.json`` file. Numbers are not parsed but returned as text. If ``empty``,
-    the file may be empty.
-
-    Raises SettingError for any other content. Its message names ``setting``, the flag with the path, and shows ``line``
-    as an example of a correct line.
-    """
-
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        unique_names: set[str] = set()
-        for name, _ in pairs:
-            if name in unique_names:
-                raise SettingError(f"{path}: {name} is given twice")
-            unique_names.add(name)
-        return dict(pairs)
-
-    class Loader(yaml.BaseLoader):
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise SettingError(f"{path}: *{self.peek_event().anchor} is an alias; write the value itself")
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            node_values = super().construct_mapping(node, deep)
-            return (
-                node_values
-                if len(node_values) == len(node.value)
-                else mapping([(key.value, None) for key, _ in node.value])
-            )
-
+    the file may be empty. Raises SettingError for any other content. Its message names ``setting``, the flag with the
+    path, and shows ``line`` as an example of a correct line."""
+    nested = f"nested more than {DEEPEST} deep"
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
-        content: Any
-        if path.lower().endswith(".json"):
-            content = json.loads(text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str)
-        else:
-            content = yaml.load(text, Loader)
-        if _depth(content) > DEEPEST:
-            raise RecursionError
+        with errors_in(path):
+            content = _read_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
+        depth = _depth(content)
     except RecursionError:
-        problem = f"nested more than {DEEPEST} deep"
+        problem = nested
     except FileNotFoundError:
         problem = absent(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -107,30 +91,69 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
         problem = f"not valid JSON, line {error.lineno}: {error.msg}"
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where, reason = f", line {mark.line + 1}" if mark else "", getattr(error, "problem", None) or "unreadable"
-        problem = f"not valid YAML{where}: {reason}"
+        place = f", line {mark.line + 1}" if mark else ""
+        problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
     else:
-        if isinstance(content, dict) or (empty and content is None):
+        is_mapping = isinstance(content, dict) or (empty and content is None)
+        if is_mapping and depth <= DEEPEST:
             return content or {}
-        problem = f"allowed: a mapping, one '{line}' a line"
+        problem = nested if depth > DEEPEST else f"allowed: a mapping, one '{line}' a line"
     raise SettingError(f"{setting} is {path!r}: {problem}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return ``pairs`` of name and value as a mapping. Raises SettingError for a name that is given twice."""
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in mapping:
+            raise SettingError(f"{name} is given twice")
+        mapping[name] = value
+    return mapping
+
+
+def _read_json(text: str) -> Any:
+    """Parse JSON with numbers as text. Raises SettingError for a repeated name."""
+    return json.loads(text, object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
+
+
+class _TextLoader(yaml.BaseLoader):
+    """Loader of YAML that returns all values as text. Aliases and repeated names raise SettingError."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node, except an alias, which could make a small file large."""
+        if self.check_event(yaml.AliasEvent):
+            raise SettingError(f"*{self.peek_event().anchor} is an alias; write the value itself")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Construct a mapping without repeated names."""
+        node_values = super().construct_mapping(node, deep)
+        if len(node_values) < len(node.value):
+            _unique([(key.value, None) for key, _ in node.value])  # raises for the repeated name
+        return node_values
 
 
 def _depth(content: Any) -> int:
     """Return how deep mappings and lists are nested; 0 for a plain value."""
-    inner = content.values() if isinstance(content, dict) else content
-    return 1 + max(map(_depth, inner), default=0) if isinstance(content, dict | list) else 0
+    if not isinstance(content, dict | list):
+        return 0
+    items = content.values() if isinstance(content, dict) else content
+    return 1 + max(map(_depth, items), default=0)
 
 
-def _flatten(mapping: Mapping[str, Any], path: str) -> Iterator[Pair]:
+def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
+    """Yield each setting of a file and its words. Items of ``command`` become ``command.return`` and so on. Raises
+    SettingError for any other nested mapping."""
     for name, value in mapping.items():
         if name == "command" and isinstance(value, dict):
-            yield from _flatten({f"command.{key}": item for key, item in value.items()}, path)
-        elif name == "command" and value not in (None, *NULL):
-            raise SettingError(
-                f"{path}: command is {format_value(word(value))}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
-            )
+            yield from _flatten({f"command.{key}": item for key, item in value.items()})
+        elif name == "command":
+            if value not in (None, *NULL):
+                given = format_value(word(value))
+                raise SettingError(f"command is {given}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
         elif isinstance(value, dict):
-            raise SettingError(f"{path}: {name} is a mapping; settings are flat, one 'name: value' a line")
-        elif name != "command":
-            yield name, [word(item) for item in value] or ["[]"] if isinstance(value, list) else [word(value)]
+            raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
+        elif isinstance(value, list):
+            yield name, [word(item) for item in value] or ["[]"]
+        else:
+            yield name, [word(value)]

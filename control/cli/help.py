@@ -64,54 +64,68 @@ OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar 
 def help_text(
     valid_flags: Mapping[str, Flag], choices: Mapping[str, str], words: Sequence[str], command: str | None = None
 ) -> str:
-    """Return the help page.
-
-    ``valid_flags`` are the settings of a run; ``choices`` are its implementation, game, preset, and so on. ``words``
-    are the words after ``--help``. ``command`` is a command other than training, such as ``plot``. Raises SettingError
-    if no setting contains the words.
-    """
-    implementation, game = choices["implementation"], choices["gamename"]
+    """Return the help page. ``valid_flags`` are the settings of a run; ``choices`` are its implementation, game,
+    preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other than training, such as
+    ``plot``. Raises SettingError if no setting contains the words."""
+    implementation = choices["implementation"]
     width = max(40, min(WIDEST, _columns()))
     families = families_of(implementation, valid_flags["agent"].default)
-    if command and words in ([], ["all"]):
+    shows_page = words in ([], ["all"])
+    if command and shows_page:
         value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
         usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
         return "\n".join([f"{usage}\n", *_entries(_of_command(valid_flags, command), {}, families, width)])
     idle = _idle(valid_flags, choices)
-    if words not in ([], ["all"]):
+    if not shows_page:
         matches = _matching(valid_flags, " ".join(words).lower(), families)
-        return "\n".join(
-            [f"settings of {implementation} with {' '.join(words)!r}:", *_entries(matches, idle, families, width)]
-        )
-    from envs.names import GAMES, declared_games
-
-    def wrap(text: str, indent: str = "  ") -> str:
-        return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
-
-    games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared_games()]
-    names = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
-    parts = [HEAD.format(implementation=implementation, **{name: wrap(text) for name, text in names.items()})]
-    parts += [wrap(WORDS, ""), "", "options:", *(_entry(term, text, width) for term, text in OPTIONS), ""]
-    listed = [flag for flag in valid_flags.values() if words or _acts(flag, idle)]
-    groups: dict[str, list[Flag]] = {}
-    for flag in listed:
-        groups.setdefault(flag.section, []).append(flag)
-    # Tags such as [C] are explained once, above the hyperparameters.
-    sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
-    for section in sorted(groups, key=_place):
-        parts.append(f"{section}:")
-        if section.startswith("hyperparameters") and sources:
-            parts += [wrap(f"Defaults are those with --gamename {game}. {sources[1]}"), ""]
-            sources = None
-        parts += [*_entries(groups[section], idle, families, width), ""]
+        heading = f"settings of {implementation} with {' '.join(words)!r}:"
+        return "\n".join([heading, *_entries(matches, idle, families, width)])
+    listed = [flag for flag in valid_flags.values() if words == ["all"] or _acts(flag, idle)]
+    parts = [*_head(implementation, width), *_groups(listed, choices, idle, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", command_class.about, width) for name, command_class in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
-        hidden_text = (
-            f"{hidden} more settings belong to these commands, to the environment, or have no effect with this choice"
-        )
-        parts += ["", wrap(f"{hidden_text}; --help all lists them, and --help WORD finds them.", "")]
+        line = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this "
+        line += "choice; --help all lists them, and --help WORD finds them."
+        parts += ["", _wrap(line, width)]
     return "\n".join([*parts, "", EXAMPLES, ""])
+
+
+def _wrap(text: str, width: int, indent: str = "") -> str:
+    """Return ``text`` as lines of at most ``width`` characters."""
+    return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
+
+
+def _head(implementation: str, width: int) -> list[str]:
+    """Return the parts of the page before the settings: usage, implementations, environments and options."""
+    from envs.names import GAMES, declared_games
+
+    games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared_games()]
+    lists = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
+    wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
+    options = [_entry(term, text, width) for term, text in OPTIONS]
+    head = HEAD.format(implementation=implementation, **wrapped_lists)
+    return [head, _wrap(WORDS, width), "", "options:", *options, ""]
+
+
+def _groups(
+    listed: Sequence[Flag], choices: Mapping[str, str], idle: Mapping[str, str], families: Sequence[str], width: int
+) -> list[str]:
+    """Return the entries of the ``listed`` settings, below a heading for each section. The first section of
+    hyperparameters begins with their sources, which explain tags such as [C] in its entries."""
+    groups: dict[str, list[Flag]] = {}
+    for flag in listed:
+        groups.setdefault(flag.section, []).append(flag)
+    family_text = family(choices["implementation"]).sources
+    sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
+    parts = []
+    for section in sorted(groups, key=_section_order):
+        parts.append(f"{section}:")
+        if section.startswith("hyperparameters") and sources:
+            parts += [_wrap(f"Defaults are those with --gamename {choices['gamename']}. {sources[1]}", width, "  "), ""]
+            sources = None
+        parts += [*_entries(groups[section], idle, families, width), ""]
+    return parts
 
 
 def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
@@ -131,7 +145,7 @@ def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[s
 
 
 def _acts(flag: Flag, idle: Mapping[str, str]) -> bool:
-    """Whether a setting has an effect on training, with the defaults of the others."""
+    """Return whether a setting has an effect on training, with the defaults of the others (see `_idle`)."""
     return flag.meta["usual"] and not (flag.command or flag.owner is None or flag.name in idle)
 
 
@@ -146,9 +160,8 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
 
     matches = [flag for flag in valid_flags.values() if contains(flag)]
     if not matches:
-        raise SettingError(
-            f"help is {text!r}, which no setting contains{nearest(text, valid_flags)}; allowed: all, or a word"
-        )
+        hint = nearest(text, valid_flags)
+        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
@@ -161,12 +174,12 @@ def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
 
 
 def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
-    """Return help entries for ``flags``. ``idle`` is setting -> reason why it has no effect."""
-
-    def explain(flag: Flag) -> str:
-        return f"{_explain(flag, families)}{f' [{idle[flag.name]}]' if flag.name in idle else ''}"
-
-    return [_entry(f"--{flag.name} {_metavar(flag)}", explain(flag), width) for flag in flags]
+    """Return help entries for ``flags``. ``idle`` is setting -> reason why it has no effect, to put in brackets."""
+    entries = []
+    for flag in flags:
+        note = f" [{idle[flag.name]}]" if flag.name in idle else ""
+        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explain(flag, families)}{note}", width))
+    return entries
 
 
 def _columns() -> int:
@@ -176,19 +189,21 @@ def _columns() -> int:
     return WIDEST
 
 
-def _place(section: str) -> tuple[bool, bool]:
-    """Return the sort key of a section: hyperparameters last, so that they are visible in a terminal, and subsections
-    after them."""
+def _section_order(section: str) -> tuple[bool, bool]:
+    """Return the sort key of a section. Hyperparameters are last, so that they are visible in a terminal, and of these
+    the subsections (``hyperparameters of PPO: network``)."""
     return section.startswith("hyperparameters"), ": " in section
 
 
 def _entry(term: str, text: str, width: int) -> str:
+    """Return ``term`` and its explanation, which begins in column `COLUMN`: in a new line after a long term."""
     lines = textwrap.wrap(" ".join(text.split()), width - COLUMN)
-    first = [f"  {term:<{COLUMN - 2}}{lines.pop(0)}"] if len(term) < COLUMN - 3 else [f"  {term}"]
-    return "\n".join([*first, *(" " * COLUMN + line for line in lines)])
+    first_line = f"  {term:<{COLUMN - 2}}{lines.pop(0)}" if len(term) < COLUMN - 3 else f"  {term}"
+    return "\n".join([first_line, *(" " * COLUMN + line for line in lines)])
 
 
 def _metavar(flag: Flag) -> str:
+    """Return the word that stands for the value of a flag, such as ``N`` or ``N,...``."""
     if flag.meta.get("choices") and not flag.kind.is_list:
         return "NAME"
     single = METAVARS[flag.kind.item]
@@ -196,14 +211,16 @@ def _metavar(flag: Flag) -> str:
 
 
 def _explain(flag: Flag, families: Sequence[str]) -> str:
+    """Return the help text of a flag, with default, allowed values and aliases in brackets."""
     parts = [f"default: {word(flag.default, ',')}"]
-    range_ = allowed(flag.kind, flag.meta)
-    if flag.kind.is_list or not range_.startswith("text, ") and range_.split(";")[0] not in OBVIOUS:
-        parts.append(f"allowed: {range_}")
+    allowed_values = allowed(flag.kind, flag.meta)
+    is_obvious = allowed_values.startswith("text, ") or allowed_values.split(";")[0] in OBVIOUS
+    if flag.kind.is_list or not is_obvious:
+        parts.append(f"allowed: {allowed_values}")
     if flag.default is True:
         parts.append(f"off: --no_{flag.name}")
-    if also := aliases_of(flag.name, families):
-        parts.append(f"also: {', '.join(also)}")
+    if aliases := aliases_of(flag.name, families):
+        parts.append(f"also: {', '.join(aliases)}")
     return f"{flag.meta.get('help', '')} ({'; '.join(parts)})"
 
 

@@ -1,6 +1,6 @@
 """Lists of the available settings for a run, an implementation and a game; and suggestions for misspelt names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,8 +19,9 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as the command line knows it; ``section`` is its heading in the help. ``owner`` is the class of the
-    config that has it, None for a returned command."""
+    """One setting as the command line knows it. ``meta`` has its help text, bounds and facts (`models.settings`),
+    ``section`` is its heading in the help. ``owner`` is the class of the config that has it; None for a command to the
+    agent, such as ``command.return``, and for a setting of several families at once."""
 
     name: str
     kind: Kind
@@ -31,19 +32,19 @@ class Flag:
 
     @property
     def command(self) -> str:
-        """The flag of the command that this setting belongs to; "" for training."""
+        """The flag of the command (`COMMANDS`) that this setting belongs to; "" for training."""
         return self.owner.flag if self.owner is not None and issubclass(self.owner, Command) else ""
 
     @property
     def required_flags(self) -> str:
-        """The flags of which it needs one to have an effect, as text; "" if it needs none."""
+        """The flags of which it needs one to have an effect, as text such as ``--record or --film``; else ""."""
         return " or ".join(f"--{name}" for name in self.meta["needs"])
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
     this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
-    ``mode``. Raises RuntimeError if two declarations have one name."""
+    ``mode``."""
     choices = choices or {}
     inner = agents_of(implementation, game, choices)
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner)
@@ -52,32 +53,30 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
         for name, field in RETURN_COMMANDS.items()
     }
     section = f"hyperparameters of {implementation if proxy is None else inner}"
-    of_agent = _of_all(agent, section) | flags_of(agent, section)
+    agent_flags = _shared_flags(agent, section) | flags_of(agent, section)
     all_flags = flags_of(RunConfig(agent=inner)) | commands
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
-    for flag_group in (parameters(game), flags_of(proxy), of_agent):
-        if duplicates := all_flags.keys() & flag_group.keys() - names_with(RunConfig, "family_default"):
-            raise RuntimeError(
-                f"{', '.join(sorted(duplicates))} of {implementation}: every run has a setting of that name"
-            )
+    for flag_group in (parameters(game), flags_of(proxy), agent_flags):
+        duplicates = all_flags.keys() & flag_group.keys() - names_with(RunConfig, "family_default")
+        assert not duplicates, f"{duplicates} of {implementation}: every run has a setting of that name"
         all_flags |= flag_group
     return all_flags
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """`flags` with the defaults that depend on some of ``values``, such as the preset. Settings that choose defaults
-    keep their usual default."""
-    plain = flags(implementation, game)
-    choosing = {name: flag for name, flag in plain.items() if flag.meta["chooses"]}
+    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting with
+    the fact ``chooses``, such as the preset itself, keeps its usual default."""
+    choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing
     agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
     return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
 
 
-def _of_all(agents: Any, section: str) -> dict[str, Flag]:
-    """Settings that apply to several families at once, with their common default, if there is one."""
+def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
+    """Return the settings that apply to several families of ``agents`` at once (`models.mixture.shared`). Their default
+    is the common default of the families, None if these differ."""
     agent_flags, shared_flags = flags_of(agents, section), {}
     for name, names in shared_settings(agents).items() if agents is not None else ():
         first = agent_flags[names[0]]
@@ -94,9 +93,8 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
     all_flags = {name: flag for other in GAMES for name, flag in parameters(other).items()}
     inner = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
-    all_flags |= {
-        n: flag for implementation in implementations() for n, flag in flags(implementation, game, inner).items()
-    }
+    for implementation in implementations():
+        all_flags |= flags(implementation, game, inner)
     for agent in inner_agents():
         agent_flags = flags_of(family(agent).config(), f"hyperparameters of {agent}")
         all_flags |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in agent_flags.items()}
@@ -119,8 +117,11 @@ def parameters(game: str) -> dict[str, Flag]:
 def for_fresh_agents() -> set[str]:
     """Return the hyperparameters of all agents that can train on a proxy, with and without prefix: ``lr``,
     ``PPO_lr``."""
-    kinds_by_agent = {agent: kinds(family(agent).config) for agent in inner_agents()}
-    return {called for agent, names in kinds_by_agent.items() for name in names for called in (name, f"{agent}_{name}")}
+    names = set()
+    for agent in inner_agents():
+        agent_names = kinds(family(agent).config)
+        names |= {*agent_names, *(f"{agent}_{name}" for name in agent_names)}
+    return names
 
 
 def for_evaluation() -> set[str]:
@@ -134,14 +135,15 @@ def for_evaluation() -> set[str]:
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """The flags of a config's fields (none for None), with their sections below ``section``."""
+    """Return name -> `Flag` for each field of a config, with its value as default. Empty for None. ``section`` comes
+    before the section of a field: ``hyperparameters of PPO: network``."""
     if config is None:
         return {}
     field_kinds, config_flags = kinds(type(config)), {}
     for field in fields(config):
-        where = ": ".join(filter(None, [section, field.metadata.get("section")]))
+        heading = ": ".join(filter(None, [section, field.metadata.get("section")]))
         config_flags[field.name] = Flag(
-            field.name, field_kinds[field.name], field.metadata, getattr(config, field.name), where, type(config)
+            field.name, field_kinds[field.name], field.metadata, getattr(config, field.name), heading, type(config)
         )
     return config_flags
 
@@ -157,7 +159,8 @@ def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
 
 def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
-    setting, or suggests a similar name."""
+    setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. An empty
+    ``game`` stands for all."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
@@ -170,18 +173,30 @@ def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, pre
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
-        return SettingError(
-            f"{prefix}{name} is unknown; allowed: {', '.join(f'command.{key}' for key in RETURN_COMMANDS)}"
-        )
+        commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
+        return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
     if name in _ELSEWHERE:
         return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
-    switches = [f"no_{other}" for other, flag in valid_flags.items() if flag.default is True]
-    families = families_of(implementation, valid_flags["agent"].default)
-    meanings = {other: to for other, to in (HINTS | vocabulary(families, valid_flags)).items() if to in valid_flags}
-    meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes") if "hidden_sizes" in valid_flags else {}
-    meanings |= {other: other for other in [*valid_flags, *switches, *(FLAG_ONLY if prefix == "--" else ())]}
-    owner, _, base_name = name.partition("_")
-    close = base_name if owner in implementations() and base_name in valid_flags else closest(name, meanings)
+    suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if prefix == "--" else ())
     dashes = "--" if prefix == "--" else ""
-    hint = f"; did you mean '{dashes}{meanings[close]}'?" if close else "; see --help"
+    hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")
+
+
+def _similar_setting(
+    name: str, valid_flags: Mapping[str, Flag], implementation: str, flags_only: Sequence[str]
+) -> str | None:
+    """Return the setting whose name, alias or negation is most similar to ``name``; None if none is similar.
+    ``flags_only`` are further names to suggest: flags that are no settings."""
+    families = families_of(implementation, valid_flags["agent"].default)
+    aliases = HINTS | vocabulary(families, valid_flags)
+    meanings = {alias: setting for alias, setting in aliases.items() if setting in valid_flags}
+    if "hidden_sizes" in valid_flags:
+        meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
+    switches = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
+    meanings |= {setting: setting for setting in [*valid_flags, *switches, *flags_only]}
+    prefix, _, base_name = name.partition("_")
+    if prefix in implementations() and base_name in valid_flags:  # such as PPO_lr with one agent
+        return base_name
+    similar_name = closest(name, meanings)
+    return meanings[similar_name] if similar_name else None

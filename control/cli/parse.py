@@ -19,8 +19,8 @@ from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
-_PARTS = (RunConfig, *COMMANDS.values())
-FIRST = ("implementation", "gamename")  # which settings there are depends on them
+_CONFIGS = (RunConfig, *COMMANDS.values())
+FIRST = ("implementation", "gamename")  # they decide which settings there are
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
@@ -32,7 +32,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         from control.cli.help import version
 
         print(f"understudy {version()}")
-        raise SystemExit(0)
+        sys.exit(0)
     if names.count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
     if "use_tune" in names:
@@ -45,7 +45,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         file_words = dict(read_config(file))
     modules = [word for name, words in pairs if name == "import" for word in words or [""]]
     _import(modules, ())
-    file_names, flag_names = {*file_words}, {*flag_words}  # later also by our names, for errors
+    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds names without aliases
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
@@ -57,8 +57,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 def _parse(
     pairs: list[Pair], file: str, file_words: dict[str, list[str]], file_names: set[str], flag_names: set[str]
 ) -> Settings:
-    """Settings of the flags in ``pairs`` and of the words in a file, which flags override. Adds the settings' names to
-    ``file_names`` and ``flag_names``."""
+    """Return the settings of the flags in ``pairs`` and of the words in a file, which flags override. Adds the names of
+    settings that the file or flags set to ``file_names`` and ``flag_names``."""
     flag_words, _ = translate(dict(pairs), (), FIRST, _no_value)
     flag_names |= flag_words.keys()
     if file:
@@ -69,23 +69,17 @@ def _parse(
     if ["-1"] in (file_words.get("mode"), flag_words.get("mode")):
         file_words, flag_words = _baseline(file_words, flag_words)
     choice = _choose(file_words | flag_words, flag_words)
-    for name in ("implementation", "preset"):  # settings of a file apply to these names in the file
-        file_value, other = file_words.get(name), flag_words.get(name)
-        if file_value and other and file_value != other and "eval_agent" not in flag_words:
-            raise SettingError(
-                f"{name} is {' '.join(other)!r}, but {file} holds the values of {' '.join(file_value)!r}; "
-                f"leave out --{name} or --config"
-            )
+    _check_choices_of_file(file, file_words, flag_words)
     if "help" in flag_words:
         _show_help(choice, file_words | flag_words)
     if file:
-        file_words, _ = _by_our_names(file_words, choice, {})
+        file_words, _ = _without_aliases(file_words, choice, {})
         file_names |= file_words.keys()
     flag_words = {name: words for name, words in flag_words.items() if name not in FLAG_ONLY}
-    flag_words, _ = _by_our_names(flag_words, choice, file_words)
+    flag_words, _ = _without_aliases(flag_words, choice, file_words)
     flag_names |= flag_words.keys()
     if {*dict(pairs)} - {*flag_words, *FLAG_ONLY}:
-        _tell(pairs, flag_words, choice)
+        _print_translations(pairs, flag_words, choice)
     wrong: list[SettingError] = []
     arguments = (choice.valid_flags, choice.implementation)
     from_flags = words_by_setting(flag_words.items(), *arguments, "--", choice.game, wrong)
@@ -93,36 +87,59 @@ def _parse(
     if isinstance(choice.agents, Mixture):
         from_flags, from_file = (expand_shared(choice.agents, words) for words in (from_flags, from_file))
     flag_names |= from_flags.keys()
-    words = from_file | from_flags
     if choice.evaluating:
-        game_flags = parameters(choice.game) if "gamename" in words else {}
-        words = {
-            name: words[name]
-            for name in words
-            if name in from_flags or name in game_flags or _evaluates(choice.valid_flags[name])
-        }
+        from_file = _for_evaluation(from_file, choice, "gamename" in from_file | from_flags)
+    return _settings(_read_values(from_file | from_flags, choice, wrong), choice, from_flags)
+
+
+def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_words: Mapping[str, list[str]]) -> None:
+    """Raise SettingError if a flag changes the implementation or the preset of the file, whose values are for these.
+    With ``--eval_agent`` they do not count."""
+    wrong = []
+    for name in ("implementation", "preset") if "eval_agent" not in flag_words else ():
+        of_flag, of_file = (" ".join(words.get(name, ())) for words in (flag_words, file_words))
+        if of_flag and of_file and of_flag != of_file:
+            line = f"{name} is {of_flag!r}, but {file} holds the values of {of_file!r}"
+            wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
+    raise_all(wrong)
+
+
+def _for_evaluation(file_words: dict[str, list[str]], choice: "_Choice", has_game: bool) -> dict[str, list[str]]:
+    """Return the words of a file that count with ``--eval_agent``: the checkpoint has the other settings. Parameters of
+    the environment count if ``has_game``: if a flag or the file names it."""
+    names = {*parameters(choice.game)} if has_game else set()
+    return {name: words for name, words in file_words.items() if name in names or _evaluates(choice.valid_flags[name])}
+
+
+def _read_values(words: Mapping[str, list[str]], choice: "_Choice", wrong: list[SettingError]) -> dict[str, Any]:
+    """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and the
+    errors in ``wrong``, in the order of ``words``."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         try:
             values[name] = read_value(choice.valid_flags[name], value_words)
         except SettingError as error:
             wrong.append(error)
-    inactive = _inactive(values)
-    wrong += _out_of_range(values if wrong else {name: values[name] for name in inactive & values.keys()}, choice)
+    # `_settings` checks the ranges of the other values, but raises only its first errors.
+    checked_names = values.keys() if wrong else _inactive(values) & values.keys()
+    wrong += _out_of_range({name: values[name] for name in values if name in checked_names}, choice)
     raise_all(sorted(wrong, key=lambda error: [*words].index(error.name) if error.name in words else -1))
-    return _settings(values, choice, from_flags)
+    return values
 
 
 def _without_flags_only(file_words: dict[str, list[str]], flag_words: Container[str]) -> dict[str, Any]:
-    """The words of a file without settings that only flags may set. Raises SettingError if the file sets one, unless
-    to its default or beside a flag."""
-    by_flag = {name: getattr(part, name) for part in _PARTS for name in names_with(part, "by_flag")}
-    for name in sorted(file_words.keys() & by_flag.keys()):
-        value, default = " ".join(file_words[name]), by_flag[name]
-        if name not in flag_words and value != default and not (default is None and value.lower() in NULL):
+    """Return the words of a file without settings that only flags may set. Raises SettingError if the file sets one,
+    unless to its default or beside a flag."""
+    defaults = {name: getattr(config, name) for config in _CONFIGS for name in names_with(config, "by_flag")}
+    wrong = []
+    for name in sorted(file_words.keys() & defaults.keys()):
+        value, default = " ".join(file_words[name]), defaults[name]
+        is_default = value == default or (default is None and value.lower() in NULL)
+        if name not in flag_words and not is_default:
             line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
-            raise SettingError(f"{name} {line}", name)
-    return {name: words for name, words in file_words.items() if name not in by_flag}
+            wrong.append(SettingError(f"{name} {line}", name))
+    raise_all(wrong)
+    return {name: words for name, words in file_words.items() if name not in defaults}
 
 
 def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
@@ -134,16 +151,17 @@ def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
     choices |= {"implementation": choice.implementation, "gamename": choice.game}
     command = next((name for name in COMMANDS if name in words), None)
     print(help_text(choice.valid_flags, choices, words["help"], command))
-    raise SystemExit(0)
+    sys.exit(0)
 
 
 def _with_file(error: SettingError, file: str) -> SettingError:
-    """The error with the file's name in front, if it is not there yet."""
+    """Return the error with the file's name in front, if it is not there yet."""
     return error if str(error).startswith(f"{file}: ") else SettingError(f"{file}: {error}", error.name)
 
 
 def _out_of_range(values: Mapping[str, Any], choice: "_Choice") -> Iterator[SettingError]:
-    """Errors for values out of range. With ``--eval_agent`` the checkpoint's settings decide the others."""
+    """Yield errors for values out of range. With ``--eval_agent``, ranges of hyperparameters depend on the checkpoint
+    and are not checked."""
     for name, value in values.items():
         flag = choice.valid_flags[name]
         if not choice.evaluating or _evaluates(flag):
@@ -154,22 +172,27 @@ def _out_of_range(values: Mapping[str, Any], choice: "_Choice") -> Iterator[Sett
 
 
 def _of_search(typed: list[Pair]) -> list[Pair]:
-    """Expand ``--use_tune --resume FOLDER`` to the settings of the search in that folder. Raises SettingError for a
-    folder without a search, and for flags that would change the search."""
-    flag_values = dict(typed)
-    words = flag_values.get("resume_search") or flag_values.get("resume", [])
-    folder = " ".join(words)
-    if flag_values.get("use_tune") not in ([], ["true"]) or folder.lower() in (*NULL, "true", "false"):
+    """Expand ``--use_tune --resume FOLDER`` to ``--config FOLDER/search.yaml --resume_search FOLDER``. Other flags are
+    returned unchanged. Raises SettingError for a folder without a search, and for flags that would change the
+    search."""
+    flag_words = dict(typed)
+    folder = " ".join(flag_words.get("resume_search") or flag_words.get("resume", []))
+    if flag_words.get("use_tune") not in ([], ["true"]) or folder.lower() in (*NULL, "true", "false"):
         return typed
     file = os.path.join(folder, "search.yaml")
     if not os.path.isfile(file):
         line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
         raise SettingError(line, "resume")
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
-    for name in flag_values:
-        if name not in (*changeable, "use_tune", "resume", "resume_search"):
-            allowed = f"allowed with --resume FOLDER: {', '.join(changeable)}"
-            raise SettingError(f"--{name} is a setting that the search in {folder!r} has already; {allowed}", name)
+    wrong_names = flag_words.keys() - {*changeable, "use_tune", "resume", "resume_search"}
+    reason = f"is a setting that the search in {folder!r} has already; allowed with --resume FOLDER"
+    raise_all(
+        [
+            SettingError(f"--{name} {reason}: {', '.join(changeable)}", name)
+            for name in flag_words
+            if name in wrong_names
+        ]
+    )
     other_pairs = [pair for pair in typed if pair[0] not in ("resume", "resume_search")]
     return [("config", [file]), ("resume_search", [folder]), *other_pairs]
 
@@ -189,14 +212,14 @@ def settings_from(**values: Any) -> Settings:
     values = {name: unboxed(value) for name, value in values.items()}
     values |= {f"command.{name}": unboxed(value) for name, value in (values.pop("command", None) or {}).items()}
     values, _ = translate(values, (), FIRST, _no_value)
-    words = {name: [word(value)] for name, value in values.items() if value is not None}
-    _import((), words.get("gamename", ()))
+    if values.get("gamename") is not None:
+        _import((), [word(values["gamename"])])
     _, values = _baseline({}, values)
     choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
-    values, _ = _by_our_names(values, choice, {})
-    for name in values:
-        if name not in choice.valid_flags:
-            raise unknown(name, choice.valid_flags, choice.implementation, "", choice.game)
+    values, _ = _without_aliases(values, choice, {})
+    unknown_names = [name for name in values if name not in choice.valid_flags]
+    arguments = (choice.valid_flags, choice.implementation, "", choice.game)
+    raise_all([unknown(name, *arguments) for name in unknown_names])
     values = expand_shared(choice.agents, values) if isinstance(choice.agents, Mixture) else values
     return _settings(values, choice, frozenset(values))
 
@@ -214,7 +237,8 @@ def training_from(**values: Any) -> Settings:
 def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Translate ``--implementation RN --mode -1`` to a run of the agent alone, and print the translation. It is a
     baseline of Ferreira et al. 2022: the environment's reward plus ICM or, for tabular agents, a count-based bonus.
-    Returns the settings of the file and of the flags, unchanged if they are for another run."""
+    Return the settings of the file and of the flags (names to values, or to lists of words), unchanged if they are for
+    another run."""
     texts = {name: word(value) for name, value in (in_file | flag_values).items()}
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return in_file, flag_values
@@ -223,20 +247,17 @@ def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dic
     changes = {"implementation": agent} | {name: value for name, value in bonus.items() if name not in texts}
     line = " ".join(f"--{name} {value}" for name, value in changes.items())
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
-    in_words = any(isinstance(value, list) for value in (in_file | flag_values).values())
-    flag_values = flag_values | {name: [word(value)] if in_words else value for name, value in changes.items()}
+    are_words = any(isinstance(value, list) for value in (in_file | flag_values).values())
+    flag_values = flag_values | {name: [word(value)] if are_words else value for name, value in changes.items()}
     in_file = {name: value for name, value in in_file.items() if name not in ("implementation", "mode", "agent")}
     return in_file, {name: value for name, value in flag_values.items() if name not in ("mode", "agent")}
 
 
-def _by_our_names(
+def _without_aliases(
     values: Mapping[str, Any], choice: "_Choice", previous_words: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate aliases in ``values`` to names of settings. Returns the values, and alias -> name.
-
-    A part of a setting, such as the width of ``hidden_sizes``, changes the value in ``previous_words`` or else the
-    default.
-    """
+    """Translate aliases in ``values`` to names of settings. Return the values, and alias -> name. A part of a setting,
+    such as the width of ``hidden_sizes``, changes the value in ``previous_words`` or else the default."""
 
     def current_value(name: str) -> Any:
         flag = choice.valid_flags[name]
@@ -245,28 +266,30 @@ def _by_our_names(
     return translate(values, choice.families, choice.valid_flags, _no_value if choice.evaluating else current_value)
 
 
-def _tell(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
-    """Print the translation of flags that are aliases, one line for each setting."""
-    words = vocabulary(choice.families, {*choice.valid_flags, *FIRST})
-    parts = [name for name in (*WIDTHS, *DEPTHS) if name not in choice.valid_flags]
-    flag_texts: dict[str, list[str]] = {}
-    for name, values in dict(typed).items():
-        setting_name = words.get(name, "hidden_sizes" if name in parts else name)
-        if setting_name != name and setting_name in translated:
-            flag_texts.setdefault(setting_name, []).append(" ".join([f"--{name}", *values]))
-    for setting_name, texts in flag_texts.items():
-        print(
-            f"{' '.join(texts)} is {' '.join([f'--{setting_name}', *translated[setting_name]])} here", file=sys.stderr
-        )
+def _print_translations(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
+    """Print the translation of flags that are aliases, such as ``--env CartPole-v1 is --gamename cartpole here``, one
+    line for each setting."""
+    setting_of_alias = dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
+    setting_of_alias |= {name: name for name in choice.valid_flags}
+    setting_of_alias |= vocabulary(choice.families, {*choice.valid_flags, *FIRST})
+    alias_texts: dict[str, list[str]] = {}
+    for name, words in dict(typed).items():
+        setting = setting_of_alias.get(name, name)
+        if setting != name and setting in translated:
+            alias_texts.setdefault(setting, []).append(" ".join([f"--{name}", *words]))
+    for setting, texts in alias_texts.items():
+        translation = " ".join([f"--{setting}", *translated[setting]])
+        print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
 
 
 def _no_value(name: str) -> None:
+    """Return None, the previous value of a setting for `translate` if no value is known."""
     return None
 
 
 def _import(modules: Sequence[str], game: Sequence[str]) -> None:
-    """Import ``modules`` and the module in a name ``module:Name`` of ``game``. Both are words of flags or keywords,
-    never from a file, so a file from elsewhere cannot run code."""
+    """Import the modules in the words of ``--import`` (``a,b``), and the module in the words of ``--gamename``
+    (``module:Name``). Both are from flags or keywords, never from a file, so a file from elsewhere cannot run code."""
     from envs.names import import_module
 
     for module in ",".join(modules).split(",") if modules else ():
@@ -275,8 +298,9 @@ def _import(modules: Sequence[str], game: Sequence[str]) -> None:
 
 
 class _Choice(NamedTuple):
-    """The valid settings with their defaults, and the choices that they depend on. ``agents`` is the default config of
-    the agent or agents; None if ``evaluating``."""
+    """The valid settings with their defaults, and the choices that they depend on. ``evaluating`` is whether the
+    command is ``--eval_agent``: the settings of all implementations are then valid. ``families`` are the families
+    whose aliases count (`families_of`). ``agents`` is the default config of the agents; None if ``evaluating``."""
 
     implementation: str
     game: str
@@ -287,8 +311,8 @@ class _Choice(NamedTuple):
 
 
 def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
-    """Return the choices in ``words``; ``flag_names`` are the settings that flags set. Aliases of games are resolved. A
-    preset for one game is the default for ``gamename``. Raises SettingError if they conflict."""
+    """Return the choices in ``words``; ``flag_names`` are the settings that flags set. Aliases of games are resolved.
+    If a preset is for one game, this game is the default. Raises SettingError if preset and game conflict."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -305,22 +329,20 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
         return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
-    family_spec = family(implementation)
-    choosing = names_with(family_spec.config, "chooses") | (
-        {"agent"} if family_spec.learns_from == "evolution" else set()
-    )
+    choosing = names_with(family(implementation).config, "chooses")
+    if family(implementation).learns_from == "evolution":
+        choosing.add("agent")
     choices = {name: one_word(name, words[name]) for name in choosing if name in words}
-    agent = agents_of(implementation, game.name, choices)
-    families, agents = (
-        families_of(implementation, agent),
-        agent_and_proxy_defaults(implementation, game.name, choices, agent)[0],
-    )
-    return _Choice(implementation, game.name, evaluating, flags(implementation, game.name, choices), families, agents)
+    names = agents_of(implementation, game.name, choices)
+    agents, _ = agent_and_proxy_defaults(implementation, game.name, choices, names)
+    valid_flags = flags(implementation, game.name, choices)
+    families = families_of(implementation, names)
+    return _Choice(implementation, game.name, evaluating, valid_flags, families, agents)
 
 
 def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str]) -> Settings:
-    """Build settings from ``values`` and check them; ``flag_names`` are the settings that flags set. Raises
-    SettingError."""
+    """Build settings from ``values`` and check them; ``flag_names`` are the settings that flags set. Parameters of
+    the environment become part of ``gamename``. Removes items from ``values``. Raises SettingError."""
     game = choice.game
     if not choice.evaluating or "gamename" in values:
         parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
@@ -344,20 +366,20 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
 
 
 def _inactive(values: Mapping[str, Any]) -> set[str]:
-    """The settings of commands whose flag is not in ``values``."""
+    """Return the settings of commands whose flag is not in ``values``, or off."""
     return {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
 
 
 def _evaluates(flag: Flag) -> bool:
-    """Whether a setting in a file is for ``--eval_agent``; the checkpoint has the others."""
+    """Return whether a setting in a file counts with ``--eval_agent``; the checkpoint has the others."""
     return flag.section == "run" or flag.command == "eval_agent"
 
 
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """``game`` with the parameters in ``values``. Parameters from flags (``flag_names``) override parameters in the
-    game's name. If a flag names the game, its parameters override those of a file."""
+    """Return the name ``game`` with the parameters in ``values``. A parameter from a flag (``flag_names``) overrides
+    the one in the game's name. If a flag names the game, its parameters override those in a file."""
     from envs.names import split_name, with_parameters
 
-    plain, of_name = split_name(game)
-    last = {name: value for name, value in values.items() if name in flag_names or "gamename" not in flag_names}
-    return with_parameters(plain, {**values, **of_name, **last}).name
+    base_game, named_parameters = split_name(game)
+    overriding = {name: value for name, value in values.items() if name in flag_names or "gamename" not in flag_names}
+    return with_parameters(base_game, {**values, **named_parameters, **overriding}).name

@@ -28,9 +28,9 @@ class Lines:
         1; nothing is printed at 0 or 1."""
         if 0 < share < 1:
             remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
-            self.say(f"  {label}: {100 * share:.0f} %, {remaining} left")
+            self.print_if_due(f"  {label}: {100 * share:.0f} %, {remaining} left")
 
-    def say(self, line: str) -> None:
+    def print_if_due(self, line: str) -> None:
         """Print ``line`` if the last one is at least `LINE_SECONDS` ago."""
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
@@ -40,13 +40,13 @@ class Lines:
 
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
-    """Yield a function that shows the progress of ``label``, or None unless ``enabled``. A bar is on stderr and is
-    erased at the end."""
+    """Yield a function that shows the progress of ``label``, or None unless ``enabled``. On a terminal it draws a bar
+    on stderr, which is erased at the end; otherwise it prints lines (`Lines`)."""
     if not enabled:
         yield None
     elif sys.stderr.isatty():
-        form = "  {desc}: {percentage:3.0f} %|{bar}| {elapsed}<{remaining}"
-        with tqdm(total=1.0, desc=label, bar_format=form, leave=False, dynamic_ncols=True) as bar:
+        bar_format = "  {desc}: {percentage:3.0f} %|{bar}| {elapsed}<{remaining}"
+        with tqdm(total=1.0, desc=label, bar_format=bar_format, leave=False, dynamic_ncols=True) as bar:
             yield lambda share: bar.update(share - bar.n) and None
     else:
         lines = Lines()

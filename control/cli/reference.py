@@ -52,15 +52,12 @@ TITLES = {
 def page() -> str:
     """Return the page as Markdown."""
     words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
-    return (
-        "\n".join(
-            [HEAD.format(words=words), *_of_runs(), *_of_environments(), *_of_searches(), *_of_families()]
-        ).rstrip()
-        + "\n"
-    )
+    parts = [HEAD.format(words=words), *_of_runs(), *_of_environments(), *_of_searches(), *_of_families()]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def _of_runs() -> Iterator[str]:
+    """Yield the settings of every run and of each command."""
     yield "## Every run\n"
     yield from _sections(RunConfig())
     for command in COMMANDS.values():
@@ -71,6 +68,7 @@ def _of_runs() -> Iterator[str]:
 
 
 def _of_environments() -> Iterator[str]:
+    """Yield the parameters of each environment that has some."""
     from envs.names import GAMES, declared_games, resolve
 
     yield "## Environments with parameters\n"
@@ -84,6 +82,7 @@ def _of_environments() -> Iterator[str]:
 
 
 def _of_searches() -> Iterator[str]:
+    """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"## Searches ({', '.join(names)})\n"
     yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
@@ -92,6 +91,7 @@ def _of_searches() -> Iterator[str]:
 
 
 def _of_families() -> Iterator[str]:
+    """Yield the settings of each family."""
     families = implementations()
     for package in dict.fromkeys(families[name].package for name in families):
         names = [name for name, family in families.items() if family.package == package]
@@ -99,6 +99,8 @@ def _of_families() -> Iterator[str]:
 
 
 def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
+    """Yield the settings of a family, whose implementations have these ``names``, and other defaults: of its
+    implementations, presets and environments."""
     folder = family.package.rpartition(".")[2]
     title = TITLES.get(folder, folder)
     yield f"## {title}" + ("\n" if names == [title] else f" ({', '.join(names)})\n")
@@ -107,7 +109,8 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
     changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
-    changes |= {f"`--preset {p}` with `{n}`": v for p, by_name in family.presets.items() for n, v in by_name.items()}
+    for preset, values_by_name in family.presets.items():
+        changes |= {f"`--preset {preset}` with `{name}`": values for name, values in values_by_name.items()}
     changes |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
     if changes := {title: values for title, values in changes.items() if values}:
         yield "### other defaults\n"
@@ -116,13 +119,15 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
+    """Return names and values as Markdown."""
     return ", ".join(f"`{name}` {word(value, ',')}" for name, value in values.items())
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """The settings of a config below their headings."""
+    """Yield the settings of a config, except ``without``, below their headings. Settings without a heading are
+    first."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
-    for section in sorted({flag.section: 0 for flag in flags}, key=bool):  # those without a heading come first
+    for section in sorted(dict.fromkeys(flag.section for flag in flags), key=bool):
         if section:
             yield f"### {section}\n"
         yield from _lines([flag for flag in flags if flag.section == section], families)
@@ -131,11 +136,13 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
     """Yield a list item for every setting, then an empty line. ``families`` determine the aliases."""
     for flag in flags:
-        may = ("one of " if flag.meta.get("choices") and not flag.kind.is_list else "") + allowed(flag.kind, flag.meta)
-        plain = not flag.kind.is_list and may.split(";")[0] in OBVIOUS and flag.kind.item is not bool
-        also = aliases_of(flag.name, families)
-        alias_text = f" Also {', '.join(f'`{name}`' for name in also)}." if also else ""
-        default = f"Default `{word(flag.default, ',') or 'empty'}`{'' if plain else '; '}{'' if plain else may}."
+        allowed_values = allowed(flag.kind, flag.meta)
+        if flag.meta.get("choices") and not flag.kind.is_list:
+            allowed_values = f"one of {allowed_values}"
+        is_obvious = not flag.kind.is_list and allowed_values.split(";")[0] in OBVIOUS and flag.kind.item is not bool
+        aliases = aliases_of(flag.name, families)
+        alias_text = f" Also {', '.join(f'`{name}`' for name in aliases)}." if aliases else ""
+        default = f"Default `{word(flag.default, ',') or 'empty'}`{'' if is_obvious else f'; {allowed_values}'}."
         stop = "" if flag.meta["help"].endswith(".") else "."
         line = f"- **`{flag.name}`**: {flag.meta['help']}{stop} {default}{alias_text}"
         yield _wrap(line, "  ")
@@ -143,6 +150,7 @@ def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]
 
 
 def _wrap(text: str, indent: str = "") -> str:
+    """Return ``text`` in lines of `WIDTH` characters, with ``indent`` before all lines except the first."""
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

@@ -3,7 +3,7 @@
 
 import dataclasses
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import Family, StepSchedule, reasons_by_setting
 from models.mixture import Mixture, expand_shared, shared_settings
 from models.registry import agent_and_proxy_defaults, config_of, families_of, family, named_agents, split_by_family
-from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, setting
+from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
 
 RETURN_COMMANDS = {
@@ -49,12 +49,13 @@ class Settings:
 
     @property
     def configs(self) -> list[Any]:
-        """The configs of the run, the command, the proxy and the agent, without those that are None."""
+        """The configs of the run, the command, the proxy and the agent, in this order, without those that are None."""
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
-        """The setting of that name that counts: the proxy's, the agent's or the run's."""
-        return next(getattr(part, name) for part in self.configs[::-1] if hasattr(part, name))
+        """Return the value of a setting. If several configs have it, the last of `configs` counts: the agent's before
+        the proxy's, and the proxy's before the run's."""
+        return next(getattr(config, name) for config in reversed(self.configs) if hasattr(config, name))
 
     @property
     def total_steps(self) -> int | None:
@@ -70,7 +71,8 @@ class Settings:
         last = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
         if self.total_steps is not None and family(self.run.implementation).learns_from == "steps":
             envs = self.agent.num_envs
-            epochs_needed = -(-self.total_steps // (-(-self.schedule.steps_per_epoch // envs) * envs))
+            steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as the number of epochs
+            epochs_needed = -(-self.total_steps // (steps_per_env * envs))
             last = epochs_needed if last is None else min(last, epochs_needed)
         return last
 
@@ -83,48 +85,54 @@ class Settings:
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """A copy with fields of any config, or ``command``, changed by name. Raises SettingError. Defaults are
+        """Return a copy with fields of any config, or ``command``, changed by name. Raises SettingError. Defaults are
         not chosen anew: for another implementation or environment use `from_dict`."""
         command = changes.pop("command", self.command)
+        allowed = ", ".join(RETURN_COMMANDS)
+        unknown_names = [name for name in command if name not in RETURN_COMMANDS]
+        raise_all([SettingError(f"command.{name} is unknown; allowed: {allowed}") for name in unknown_names])
         for name, value in command.items():
-            if name not in RETURN_COMMANDS:
-                raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
             check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
         command = {name: float(value) for name, value in command.items() if value is not None}
         changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
-        changes = _aimed(self.run, changes) if self.proxy is not None else changes
-        by_part: dict[str, dict[str, Any]] = {}
+        changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
+        changes_by_config: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
-            by_part.setdefault(self._owner(name), {})[name] = value
-        parts = {part: build(getattr(self, part), values) for part, values in by_part.items()}
-        return dataclasses.replace(self, command=command, **parts)
+            changes_by_config.setdefault(self._owner(name), {})[name] = value
+        configs = {name: build(getattr(self, name), values) for name, values in changes_by_config.items()}
+        return dataclasses.replace(self, command=command, **configs)
 
     def _owner(self, name: str) -> str:
-        """The attribute whose config has the setting ``name``; "agent" for an unknown name."""
-        having = [part for part in ("proxy", "agent", "run", "subcommand") if name in kinds(type(getattr(self, part)))]
-        return having[0] if having else "agent"
+        """Return the attribute whose config has the setting ``name``; "agent" for an unknown name."""
+        attributes = ("proxy", "agent", "run", "subcommand")
+        return next((owner for owner in attributes if name in kinds(type(getattr(self, owner)))), "agent")
 
 
-def _aimed(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return ``changes`` of a search in which ``target_return`` becomes ``solved_reward``. It also ends the search once
-    solved, unless ``changes`` set ``quit_when_solved``. Raises SettingError if the two rewards differ."""
+def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return ``changes`` of a search, with ``solved_reward`` equal to ``target_return`` if they set the latter. This
+    also ends the search once solved, unless ``changes`` set ``quit_when_solved``. Raises SettingError if the two
+    rewards differ."""
     if changes.get("target_return") is None:
         return changes
-    target, solved = build(run, {"target_return": changes["target_return"]}).target_return, changes.get("solved_reward")
-    if solved not in (None, target):
-        raise SettingError(f"target_return is {target}, but solved_reward is {solved}; give one")
-    return {"quit_when_solved": True} | changes | {"solved_reward": target}
+    target_return = build(run, {"target_return": changes["target_return"]}).target_return  # as a valid number
+    solved_reward = changes.get("solved_reward")
+    if solved_reward not in (None, target_return):
+        raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
+    return {"quit_when_solved": True} | changes | {"solved_reward": target_return}
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """The written form: flat, plain types only (tuples as lists), ``command`` a mapping."""
-    values = {field.name: getattr(part, field.name) for part in settings.configs for field in dataclasses.fields(part)}
+    """Return the written form: flat, plain types only (tuples as lists), ``command`` a mapping. If several configs have
+    a setting, the last of `Settings.configs` counts."""
+    values: dict[str, Any] = {}
+    for config in settings.configs:
+        values |= {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return plain | {"command": dict(settings.command)}
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """The written form of the defaults of these agents in this environment, for the chosen preset and proxy."""
+    """Return the written form of the defaults of these agents in this environment, for the chosen preset and proxy."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
@@ -133,7 +141,7 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Settings from the written form, with defaults for missing ones; the flag of a command adds its settings.
+    """Return the settings of the written form, with defaults for missing ones. The flag of a command adds its settings.
     Alternative names are allowed. Raises SettingError."""
     values, _ = translate(values, (), _FIRST, lambda name: None)
     defaults = _defaults(values)
@@ -142,24 +150,25 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     ).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return _completed(defaults, values)
+    return _with_values(defaults, values)
 
 
 def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """`from_dict` for settings that have our names. Raises SettingError."""
-    return _completed(_defaults(values), values)
+    """Return `from_dict` of values without alternative names. Raises SettingError."""
+    return _with_values(_defaults(values), values)
 
 
 def _defaults(values: Mapping[str, Any]) -> Settings:
-    """The default settings for the implementation, game, agents, preset and command in ``values``."""
+    """Return the default settings for the implementation, game, agents, preset and command in ``values``."""
     run = build(RunConfig(), {name: values[name] for name in _FIRST if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
 
 
-def _completed(defaults: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return ``defaults`` with ``values``, by our names. Raises SettingError if the values conflict."""
+def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return ``defaults`` changed to ``values``, which have no alternative names. Raises SettingError if the values
+    conflict, or nothing ends the training."""
     end = end_of(defaults.run.implementation)
     values = {**values, "command": values.get("command") or {}}
     if values.get("total_steps") is not None and end != "total_steps":
@@ -176,11 +185,17 @@ def _completed(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def check_exclusive(flag_names: Sequence[str]) -> None:
+    """Raise SettingError if these are several flags. It names the first two."""
+    if len(flag_names) > 1:
+        raise SettingError(f"--{flag_names[0]} and --{flag_names[1]} exclude each other")
+
+
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """The default settings of the command whose flag is in ``values``. Raises SettingError for two commands."""
+    """Return the default settings of the command whose flag is in ``values``; None for training. Raises SettingError
+    for two commands."""
     names = [name for name in COMMANDS if values.get(name)]
-    if len(names) > 1:
-        raise SettingError(f"--{names[0]} and --{names[1]} exclude each other")
+    check_exclusive(names)
     return COMMANDS[names[0]]() if names else None
 
 
@@ -211,17 +226,17 @@ def build(config: Any, values: Mapping[str, Any]) -> Any:
     """Return a copy of ``config`` with ``values``. Lists, paths and integers are converted to tuples, text and floats
     if the fields have these types. Raises SettingError for an unknown name or a value out of range."""
     field_kinds = kinds(type(config))
-    for name in values:
-        if name not in field_kinds:
-            raise SettingError(f"{name} is unknown{nearest(name, field_kinds)}")
-    config = dataclasses.replace(
-        config, **{name: _typed(field_kinds[name].item, value) for name, value in values.items()}
-    )
+    unknown_names = [name for name in values if name not in field_kinds]
+    raise_all([SettingError(f"{name} is unknown{nearest(name, field_kinds)}") for name in unknown_names])
+    typed_values = {name: _typed(field_kinds[name].item, value) for name, value in values.items()}
+    config = dataclasses.replace(config, **typed_values)
     check(config)
     return config
 
 
 def _typed(item: type, value: Any) -> Any:
+    """Return a value for a field with items of type ``item``: lists as tuples, paths as text, integers as floats. Other
+    values are returned unchanged."""
     if isinstance(value, list | tuple):
         return tuple(_typed(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
@@ -232,54 +247,58 @@ def _typed(item: type, value: Any) -> Any:
 
 def replaced_in(implementation: str) -> dict[str, str]:
     """Return setting of a run that this implementation does not use -> its replacement, or ""."""
-    family_spec = family(implementation)
-    replacements = {field.name: field.metadata["replaced"] for field in dataclasses.fields(RunConfig)}
-    by_kind = {name: of[family_spec.learns_from] for name, of in replacements.items() if family_spec.learns_from in of}
-    return {**by_kind, **family_spec.replaced}
+    family_spec, replacements = family(implementation), {}
+    for field in dataclasses.fields(RunConfig):
+        by_kind_of_learning = field.metadata["replaced"]
+        if family_spec.learns_from in by_kind_of_learning:
+            replacements[field.name] = by_kind_of_learning[family_spec.learns_from]
+    return replacements | dict(family_spec.replaced)
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
     """Return name -> reason, for settings of the family and the inner agents that have no effect in combination with
-    the others."""
+    the others. A setting of several inner agents of one family must have no effect for any of them."""
     run, family_spec = settings.run, family(settings.run.implementation)
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
     # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
     agents, sample_all = named_agents(run.agent), settings.proxy.retest_drawn
-    for first, called, _ in split_by_family(settings.agent, agents):
-        kin = [config_of(settings.agent, name, agents) for name in agents if family(name) is family(first)]
-        agent_reasons = [_ineffective(family(first), config, settings.lacks, sample_all) for config in kin]
-        reasons |= {
-            called[field]: reason
-            for field, reason in agent_reasons[0].items()
-            if all(field in other for other in agent_reasons)
-        }
+    for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
+        agent_family = family(first_agent)
+        configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
+        agent_reasons = [_ineffective(agent_family, config, settings.lacks, sample_all) for config in configs]
+        for field, reason in agent_reasons[0].items():
+            if all(field in other_reasons for other_reasons in agent_reasons):
+                reasons[name_of_field[field]] = reason
     return reasons
 
 
-def _ineffective(of: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
-    parts = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
-    missing = {name: f"there are no {part}" for name, part in parts.items() if part in lacks}
-    fixed = not (sample_all or getattr(config, "vary_hp", True))
-    return dict(of.ineffective(config)) | missing | reasons_by_setting((fixed, ("vary",), "vary_hp is off"))
+def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
+    """Return field -> reason, for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
+    the environment does not have. With ``sample_all``, hyperparameters vary even without ``vary_hp``."""
+    properties = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
+    missing = {name: f"there are no {part}" for name, part in properties.items() if part in lacks}
+    is_fixed = not (sample_all or getattr(config, "vary_hp", True))
+    return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
 
 
 def acting(settings: Settings) -> dict[str, Any]:
-    """The written form of a training run: without settings that only flags may set, without those of other commands,
-    and without settings that have no effect. `from_dict` restores the same run."""
-    run, names = settings.run, {"resume", *replaced_in(settings.run.implementation), *ineffective(settings)}
-    names |= names_with(run, "by_flag") | set(kinds(type(settings.subcommand)) if settings.subcommand else ())
+    """Return the written form of a training run: without settings that only flags may set, without settings of other
+    commands, and without settings that have no effect. `from_dict` restores the same run."""
+    run, values = settings.run, as_dict(settings)
+    omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
+    omitted |= kinds(type(settings.subcommand)).keys()
     if run.no_checkpoint:
-        names.add("checkpoint_every")
+        omitted.add("checkpoint_every")
     if not run.record:
-        names.add("record_episodes")
+        omitted.add("record_episodes")
     if run.recording_epoch_interval <= 0:
-        names |= {"recording_epoch_interval", "record_n_rollouts_per_epoch"}
-    values = as_dict(settings)
-    names |= {name for name in (end_of(run.implementation), "total_steps") if values[name] is None}
-    names |= {"command"} if not settings.command else set()
-    return {name: value for name, value in values.items() if name not in names}
+        omitted |= {"recording_epoch_interval", "record_n_rollouts_per_epoch"}
+    if not settings.command:
+        omitted.add("command")
+    omitted |= {name for name in (end_of(run.implementation), "total_steps") if values[name] is None}
+    return {name: value for name, value in values.items() if name not in omitted}
 
 
 def to_yaml(settings: Settings) -> str:

@@ -39,10 +39,10 @@ _ROUND = 8  # agents of the re-evaluation after which means are left out
 
 
 def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
-    """Draw the figure, re-evaluate the means, evaluate the winner, and write it as ``proxy.safetensors``. Yields lines
-    for the summary, and prints each step before it starts if ``verbose``. An interrupted search gets a figure only. A
+    """Draw the figure, re-evaluate the means, evaluate the winner, and write it as ``proxy.safetensors``. Yield lines
+    for the summary, and print each step before it starts if ``verbose``. An interrupted search gets a figure only. A
     supervised fit has one mean, which is its winner. Raises UserError if all agents diverged."""
-    config, run = module.config, module.settings.run
+    run = module.settings.run
     fit: dict[str, Any] = {}
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
@@ -53,20 +53,17 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     if not module.is_over():
         return
     generation, winner, rows = (0, module.mean.detach()[0], []) if fit else _reevaluate(module, verbose)
-    count = config.report_agents
-    doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    outcome = _outcome(module, winner[None], "report", count, doing)
-    kind_means = by_kind(module.agents, module.seeds_of("report", count), outcome.scores) if module.kinds > 1 else {}
-    summary = describe(outcome, config) | ({"each": kind_means} if kind_means else {})
-    if summary["failed"] == count or rows and not math.isfinite(max(row["again"] for row in rows)):
+    summary = _evaluate_winner(module, winner, verbose)
+    all_diverged = summary["failed"] == summary["agents"]
+    if all_diverged or (rows and not math.isfinite(max(row["again"] for row in rows))):
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores = (
-        {"fit": fit, "report": summary}
-        if fit
-        else {
+    scores: dict[str, Any] = {"fit": fit, "report": summary}
+    origin = f"fitted to {fit['transitions']:,} transitions" if fit else f"mean before generation {generation}"
+    if not fit:
+        scores = {
             "generation": generation,
             "generations": module.epoch,
             "report": summary,
@@ -74,23 +71,9 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
-    )
-    path, proxy = folder / IN_RUN, module.settings.proxy
-    output = {name for part in module.settings.configs for name in names_with(part, "outcome", False)}
-    settings = {name: value for name, value in acting(module.settings).items() if name not in output}
-    description = {"command": command_line(module.settings, output), "settings": settings, "scores": scores}
-    files.save(path, winner, config=proxy, spaces=module.stages.spaces, game=run.gamename, description=description)
-    run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
-    origin = f"fitted to {fit['transitions']:,} transitions" if fit else f"mean before generation {generation}"
+    path = _write(module, winner, scores, folder)
     yield "proxy", f"{path} ({origin})"
-    score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
-    lost = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
-    where = "in machine code" if proxy.compiled else "in torch"
-    yield "its score", f"{score} of {count} fresh agents, trained {where}{lost}"
-    if kind_means:
-        yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in kind_means.items())
-    if "stays" in summary:
-        yield "solved", speed_text(summary)
+    yield from _score_lines(module, summary)
     if run.record:
         say_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
@@ -99,6 +82,46 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     say_if(verbose, "drawing what the winner shows agents")
     pictures = importlib.import_module(f"control.reports.{family(run.implementation).package.rpartition('.')[2]}")
     yield "picture", pictures.picture(files.load(path), folder, module.settings)
+
+
+def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> dict[str, Any]:
+    """Return the results (`describe`) of ``report_agents`` fresh agents on the winner ``[D]``. With several kinds of
+    agents, ``each`` has the mean return of each kind."""
+    count = module.config.report_agents
+    doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
+    outcome = _outcome(module, winner[None], "report", count, doing)
+    summary = describe(outcome, module.config)
+    if module.kinds > 1:
+        summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
+    return summary
+
+
+def _write(module: ProxyModule, winner: Tensor, scores: dict[str, Any], folder: Path) -> Path:
+    """Write the winner ``[D]`` as ``proxy.safetensors``, with settings and ``scores``, and the scores as
+    ``scores.json``. Return the path of the proxy."""
+    settings, path = module.settings, folder / IN_RUN
+    of_output = {name for config in settings.configs for name in names_with(config, "outcome", False)}
+    description = {
+        "command": command_line(settings, of_output),
+        "settings": {name: value for name, value in acting(settings).items() if name not in of_output},
+        "scores": scores,
+    }
+    spaces, game = module.stages.spaces, settings.run.gamename
+    files.save(path, winner, config=settings.proxy, spaces=spaces, game=game, description=description)
+    run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
+    return path
+
+
+def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield lines for the summary of a search about the evaluation of its winner."""
+    score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
+    diverged = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
+    place = "in machine code" if module.settings.proxy.compiled else "in torch"
+    yield "its score", f"{score} of {summary['agents']} fresh agents, trained {place}{diverged}"
+    if "each" in summary:
+        yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in summary["each"].items())
+    if "stays" in summary:
+        yield "solved", speed_text(summary)
 
 
 def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
@@ -119,9 +142,9 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
 
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Re-evaluate the means in the archive with new agents. Returns generation and parameters ``[D]`` of the best mean,
-    and a row of results for each mean. The last mean is also a candidate, unless the search ended by solving the
-    task."""
+    """Re-evaluate the means in the archive with new agents. Return generation and parameters ``[D]`` of the best mean,
+    and a row of results for each mean. Only means that were evaluated by all agents can be the best. The last mean is
+    also a candidate, unless the search ended by solving the task."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
     if not module.has_solved():
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1
@@ -129,29 +152,27 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
     means = torch.stack([mean for *_, mean in entries])
-    if module.config.choose_by == "stays":  # ties are broken by the curve's height, with less weight than an agent
+    if module.config.choose_by == "stays":
         assert module.config.solved_reward is not None
         outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
         share = stays_solved(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
         height = average(outcome, module.config).view(len(entries), count).nan_to_num(-torch.inf).mean(1)
-        scores, tested = share + height.argsort().argsort() / (len(entries) * count), [count] * len(entries)
+        # Ties are broken by the rank of the curve's height, which weighs less than one agent.
+        scores, agent_counts = share + height.argsort().argsort() / (len(entries) * count), [count] * len(entries)
     else:
-        scores, tested = _returns(module, means, count, doing)
-    rows = [
-        {"generation": generation, "in_search": fitness, "again": float(score), "agents": agents}
-        for (fitness, generation, _), score, agents in zip(entries, scores, tested, strict=True)
-    ]
-    eligible_scores = [
-        score if agents == count else -torch.inf for score, agents in zip(scores.tolist(), tested, strict=True)
-    ]
+        scores, agent_counts = _returns(module, means, count, doing)
+    rows, eligible_scores = [], []
+    for (fitness, generation, _), score, agents in zip(entries, scores.tolist(), agent_counts, strict=True):
+        rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": agents})
+        eligible_scores.append(score if agents == count else -torch.inf)
     _, generation, winner = entries[eligible_scores.index(max(eligible_scores))]
     return generation, winner, rows
 
 
 def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tuple[Tensor, list[int]]:
     """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. It
-    is ``count``, or fewer if the mean cannot exceed the first mean any more: no return exceeds the environment's
-    ``max_return``."""
+    is ``count``, or fewer if the mean cannot exceed the first mean any more, because no return exceeds the
+    environment's ``max_return``. Diverged agents have the return ``-inf``."""
     run, sample_all = module.settings.run, module.config.retest_drawn
     max_return = spaces_of(run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
@@ -160,7 +181,7 @@ def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tupl
     outcome = _outcome(module, means[:1], "second test", count, doing, sample_all)
     scores = torch.full((len(means), count), torch.nan)
     scores[0] = outcome.scores.nan_to_num(-torch.inf)
-    candidates, tested = list(range(1, len(means))), [count] * len(means)
+    candidates, agent_counts = list(range(1, len(means))), [count] * len(means)
     for first in range(0, count, _ROUND):
         last = min(first + _ROUND, count)
         if candidates:
@@ -169,12 +190,11 @@ def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tupl
             outcome = _outcome(module, means[candidates], "second test", count, also, sample_all, (first, last))
             scores[candidates, first:last] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
-            tested[index] = last
+            agent_counts[index] = last
         highest = scores[:, :last].sum(1) + (count - last) * max_return
         candidates = [index for index in candidates if highest[index] > scores[0].sum()]
-    return torch.stack(
-        [agent_scores[:agents].mean() for agent_scores, agents in zip(scores, tested, strict=True)]
-    ), tested
+    mean_returns = [row[:agents].mean() for row, agents in zip(scores, agent_counts, strict=True)]
+    return torch.stack(mean_returns), agent_counts
 
 
 def _outcome(

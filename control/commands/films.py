@@ -11,6 +11,7 @@ from typing import Any
 
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
+from control.cli.together import check_effects
 from control.cli.words import WORDS
 from control.commands.evaluate import agents_on, proxy_or_checkpoint
 from control.commands.process import prepare
@@ -38,16 +39,15 @@ def film_beside(settings: Settings) -> int:
     run, film_out = settings.run, settings.subcommand.film_out
     prepare(run)
     sources = _sources(settings.subcommand.film)
-    (first, leading), game = sources[0], _game(sources[0][1])
+    first_word, first_source = sources[0]
+    game = _game(first_source)
     for word, source in sources:
         if _game(source) != game:
-            mismatch = f"{first!r} is of {game}, {word!r} of {_game(source)}"
+            mismatch = f"{first_word!r} is of {game}, {word!r} of {_game(source)}"
             raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
     if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source in sources):
-        raise SettingError("--agent has no effect with --film of runs: only on a proxy an agent is trained", "agent")
-    limit = run.time_limit
-    if limit is None:
-        limit = leading.config.test_limit if isinstance(leading, Proxy) else leading.settings.run.time_limit
+        check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
+    limit = _time_limit(first_source) if run.time_limit is None else run.time_limit
     check_film(game, limit, "film")
     path = _path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
@@ -63,33 +63,41 @@ def film_beside(settings: Settings) -> int:
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
     """Return each word with its source: the file that it names. `untrained` and `real` have the source of the last file
-    before them, or else of the first file. Raises SettingError."""
-    sources_by_word = {word: proxy_or_checkpoint(word) for word in words if not _is_word(word)}
+    before them, or else of the first file. Raises SettingError if no word names a file, or if `real` has no proxy."""
+    sources_by_word = {word: proxy_or_checkpoint(word) for word in words if not _is_untrained_or_real(word)}
     if not sources_by_word:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
         raise SettingError(line, "film")
     for word, source in sources_by_word.items():
         note_version(word, source.path, "film")
-    latest, sources = next(iter(sources_by_word.values())), []
+    latest_source, sources = next(iter(sources_by_word.values())), []
     for word in words:
-        latest = sources_by_word.get(word, latest)
-        if word not in sources_by_word and word == REAL and not isinstance(latest, Proxy):
-            line = f"film: {word!r} goes with a proxy, and {str(latest.path)!r} is a run"
+        latest_source = sources_by_word.get(word, latest_source)
+        if word not in sources_by_word and word == REAL and not isinstance(latest_source, Proxy):
+            line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
-        sources.append((word, latest))
+        sources.append((word, latest_source))
     return sources
 
 
-def _is_word(word: str) -> bool:
+def _is_untrained_or_real(word: str) -> bool:
+    """Return whether a word is `untrained` or `real`, and not a file of this name."""
     return word in WORDS and not Path(word).exists()
 
 
 def _game(source: Source) -> str:
+    """Return the name of the environment of a proxy or of a checkpoint."""
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
 
 
+def _time_limit(source: Source) -> int | None:
+    """Return the steps that truncate an episode of a proxy's tests or of a checkpoint's run; None for no limit."""
+    return source.config.test_limit if isinstance(source, Proxy) else source.settings.run.time_limit
+
+
 def _path(film_out: str | None, logdir: str, game: str) -> Path:
-    """The mp4 to write: the one asked for, or the first that is not there yet."""
+    """Return the mp4 to write: ``film_out``, or the first ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
+    Raises SettingError if it cannot be written."""
     if film_out:
         path = Path(film_out)
         if path.suffix.lower() != ".mp4" or path.is_dir():
@@ -111,37 +119,39 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     stack.callback(loop.close)
     trained = checkpoint_settings.run
     title = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed})"
-    if not _is_word(word):
-        return _playing(loop, run.seed, f"{title}, {int(source.run_state['env_steps'][0]):,} steps")
-    commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}  # the trained one's
-    new = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command))
-    stack.callback(new.close)
-    return _playing(new, run.seed, f"{checkpoint_settings.run.implementation}, untrained")
+    if not _is_untrained_or_real(word):
+        return _actor_of_loop(loop, run.seed, f"{title}, {int(source.run_state['env_steps'][0]):,} steps")
+    # The untrained agent follows the commands of the trained one.
+    commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
+    untrained_loop = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command))
+    stack.callback(untrained_loop.close)
+    return _actor_of_loop(untrained_loop, run.seed, f"{trained.implementation}, untrained")
 
 
-def _playing(loop: Loop, seed: int, caption: str) -> Actor:
+def _actor_of_loop(loop: Loop, seed: int, caption: str) -> Actor:
+    """Return the actor with the greedy policy of a loop, which begins anew for each film."""
     streams = Streams.from_name([seed] * len(loop.seeds), "film, actions")
     return Actor(lambda: loop.policy(streams.fork()), caption)
 
 
 def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -> Actor:
-    """Train an agent on the proxy, on the real environment, or not at all, as ``word`` says. Seeds equal the first
-    agent's in `--eval_agent`. Returns its actor."""
-    word = word if _is_word(word) else ""
+    """Train an agent on the proxy, or on the real environment for the ``word`` `real`, or not at all for `untrained`.
+    Return its actor. Seeds equal the first agent's in `--eval_agent`, and ``names`` are the names of the agents."""
+    is_untrained, is_real = (_is_untrained_or_real(word) and word == special for special in WORDS)
     name, steps = named_agents(names)[0], proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)
-    parameters = None if word == REAL else proxy.parameters[None]
+    parameters = None if is_real else proxy.parameters[None]
     training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", 1, len(named_agents(names))))
     with contextlib.closing(training.environment):
-        if word == UNTRAINED:
+        if is_untrained:
             assert isinstance(training.agent, InnerAgent)
-            new = training.agent.with_weights(training.agent.flat_parameters.detach().clone())
-            return Actor(lambda: new, f"{name}, untrained")
-        where = f"the real {proxy.game}" if word == REAL else f"{proxy.path.stem}, which was learned"
-        print(f"training {name} on {where}, for {steps:,} steps at most", flush=True)
+            untrained_agent = training.agent.with_weights(training.agent.flat_parameters.detach().clone())
+            return Actor(lambda: untrained_agent, f"{name}, untrained")
+        stage = f"the real {proxy.game}" if is_real else f"{proxy.path.stem}, which was learned"
+        print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
             trained = loop.finish(training, watch=watch)
-    num_steps = int(trained.steps[0])
-    return Actor(lambda: trained.policy, f"{name}, {num_steps:,} steps on {where.partition(',')[0]}")
+    short_stage, _, _ = stage.partition(",")
+    return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {short_stage}")

@@ -22,6 +22,7 @@ def import_proxy(settings: Settings) -> int:
     for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
+    # Without a game in the file, its name or, for a file called checkpoint, its folder's name is the game.
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     try:
         game_name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's
@@ -43,8 +44,9 @@ def import_proxy(settings: Settings) -> int:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
     shapes, expected = ({key: list(value.shape) for key, value in group.items()} for group in (tensors, views))
     for key in sorted(shapes.keys() | expected.keys()):
-        if (shape := shapes.get(key)) != expected.get(key):
-            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected.get(key)} with {game}")
+        shape, expected_shape = shapes.get(key), expected.get(key)
+        if shape != expected_shape:
+            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))
     proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)

@@ -26,5 +26,6 @@ def prepare(run: RunConfig) -> None:
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
     """Print the exception of a thread, except disk errors of TensorBoard's thread. The next write to TensorBoard raises
     them again in the main thread."""
-    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK):
+    is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
+    if not is_disk_error:
         threading.__excepthook__(failed)

@@ -23,7 +23,7 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
 from envs.names import resolve
 from models.contract import Policy
-from models.settings import SettingError, UserError, nearest
+from models.settings import INTEGER, SettingError, UserError, check_value, nearest, raise_all
 from models.streams import Streams
 from models.vocabulary import translate
 
@@ -59,14 +59,13 @@ class Player:
         """Return the action for ``obs [*O]``: an int, or an array ``[A]``. Raises SettingError for other shapes."""
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
-            raise SettingError(
-                f"obs has shape {list(observation.shape)}; allowed: {list(self._obs_shape)}, one observation"
-            )
+            allowed = f"{list(self._obs_shape)}, one observation"
+            raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
         action = first_member_actions(self._policy, observation[None])[0]
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
-        """Pass the reward of the last action to the agent. Only agents with commands use it."""
+        """Pass the reward of the last action to the agent. Only agents that follow commands use it."""
         self._policy.advance(torch.full((self._policy.members, 1), float(reward)))
 
 
@@ -78,6 +77,7 @@ class Film:
     returns: tuple[float, ...]
 
     def _repr_html_(self) -> str:
+        """Return a video player with the film as a data URL."""
         film = base64.b64encode(self.path.read_bytes()).decode()
         return f'<video controls autoplay loop muted width="480" src="data:video/mp4;base64,{film}"></video>'
 
@@ -97,6 +97,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
+        """The run folder, also if ``path`` is a checkpoint."""
         if self.path.is_dir() and (self.path / "metrics.csv").exists():
             return self.path
         return home(self._checkpoint.path)
@@ -121,20 +122,16 @@ class Run:
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **aliases: Any
     ) -> Evaluation:
         """Play ``episodes`` for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
-
         ``gamename`` is another environment with the same spaces; ``aliases`` are other names of this argument, such as
         ``env``. ``seed`` determines the episodes. Results equal ``--eval_agent`` with the same ``--evaluation``. Raises
-        SettingError.
-        """
-        parameter_names = ("episodes", "sample", "seed", "gamename")
-        for name in (aliases := translate(aliases, (), parameter_names, lambda name: None)[0]):
-            if name != "gamename" or gamename is not None:
-                raise SettingError(
-                    f"{name} is unknown{nearest(name, parameter_names)}; allowed: {', '.join(parameter_names)}", name
-                )
-        gamename = aliases.get("gamename", gamename)
-        if type(episodes) is not int or episodes < 1:
-            raise SettingError(f"episodes is {episodes!r}; allowed: integer, at least 1", "episodes")
+        SettingError."""
+        names = ("episodes", "sample", "seed", "gamename")
+        translated, _ = translate(aliases, (), names, lambda name: None)
+        unknown_names = [name for name in translated if name != "gamename" or gamename is not None]
+        allowed = ", ".join(names)
+        raise_all([SettingError(f"{n} is unknown{nearest(n, names)}; allowed: {allowed}", n) for n in unknown_names])
+        gamename = translated.get("gamename", gamename)
+        check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = to_play(self.settings.replace(num_workers=1), episodes)
         prepare(settings.run)
         settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
@@ -182,9 +179,10 @@ def elsewhere(settings: Settings, game: str) -> Settings:
     trained_on = settings.run.gamename
     trained_spaces, game_spaces = spaces_of(trained_on), spaces_of(game)
     for name in ("obs_shape", "obs_dtype", "actions"):
-        if (trained_value := getattr(trained_spaces, name)) != (game_value := getattr(game_spaces, name)):
-            wrong = f"gamename is {game!r}, whose {name} is {game_value}"
-            raise SettingError(f"{wrong}; allowed with a checkpoint of {trained_on}: {trained_value}", "gamename")
+        trained_value, game_value = getattr(trained_spaces, name), getattr(game_spaces, name)
+        if trained_value != game_value:
+            line = f"gamename is {game!r}, whose {name} is {game_value}"
+            raise SettingError(f"{line}; allowed with a checkpoint of {trained_on}: {trained_value}", "gamename")
     return settings.replace(gamename=game)
 
 

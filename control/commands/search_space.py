@@ -2,29 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from control.cli.files import read_mapping
+from control.cli.files import errors_in, read_mapping
 from control.cli.options import Flag, flags
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import read_value, word, words_by_setting
 from envs.names import games_with
 from models.registry import families_of, family
-from models.settings import (
-    INTEGER,
-    LONGEST,
-    SettingError,
-    allowed_clause,
-    kinds,
-    names_with,
-    nearest,
-    raise_all,
-    setting,
-    width,
-)
+from models.settings import INTEGER, LONGEST, SettingError, allowed_clause, kinds, names_with, nearest, setting, width
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -36,7 +25,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "logspace": ("[exponent, exponent, count]: powers of ten on a grid", (float, float, int)),
     "log1m": ("[low, high] of 1 minus the value, both above 0", (float, float)),
 }
-"""What may be said of a hyperparameter: what follows in words, and the types of a range's numbers."""
+"""Kind of dimension -> the value that follows it in the file, in words, and the types of the numbers of a range."""
 
 # Published spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml; RCP-R and RCP-A may share search_rcp.yaml.
 # Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml, search_rn-td3.yaml.
@@ -76,8 +65,8 @@ class Dimension:
             return value
         first, last = map(math.log10, self.values)
         step = (last - first) / (self.count - 1)
-        index = round((math.log10(value) - first) / step)
-        return float(f"{10 ** (first + index * step):.6g}")
+        nearest_point = round((math.log10(value) - first) / step)
+        return float(f"{10 ** (first + nearest_point * step):.6g}")
 
     def clamp(self, raw: float) -> float:
         """Return the nearest value in the range, rounded to six digits or to an integer."""
@@ -108,8 +97,8 @@ class Space:
 
 
 def search_space(settings: Settings) -> Space:
-    """The space of ``--search_space``, or the published one without hyperparameters fixed by flags or ``--config``.
-    Raises SettingError, one line with file, hyperparameter, value and allowed values."""
+    """Return the space of ``--search_space``, or the published one without hyperparameters that flags or ``--config``
+    set. Raises SettingError, one line with file, hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
     path = user_path or str(_published(settings))
     proxy_choices = {name: getattr(settings.proxy, name) for name in names_with(settings.proxy, "chooses")}
@@ -119,25 +108,23 @@ def search_space(settings: Settings) -> Space:
         section = valid_flags["hidden_sizes"].section
         valid_flags |= {name: Flag(name, INTEGER, part.metadata, None, section) for name, part in SHAPE.items()}
     entries = read_mapping("search_space", path, "name: choices or range")
-    try:
-        entries = _by_our_names(entries, settings, valid_flags)
-        dimensions = {
-            name: _dimension(name, entry, settings, valid_flags)
-            for name, entry in entries.items()
-            if user_path or not {name, "hidden_sizes" if name in SHAPE else name} & settings.explicit_names
-        }
-    except SettingError as error:
-        raise SettingError(f"{path}: {error}") from None
-    if not dimensions:
-        raise SettingError(
-            f"{path}: nothing is left to search{'' if user_path else '; flags or --config set all of it'}"
-        )
+    with errors_in(path):
+        families = families_of(settings.run.implementation, settings.run.agent)
+        entries, _ = translate(entries, families, valid_flags, lambda name: None)
+        dimensions = {}
+        for name, entry in entries.items():
+            names = {name, "hidden_sizes"} if name in SHAPE else {name}
+            if user_path or not names & settings.explicit_names:
+                dimensions[name] = _dimension(name, entry, settings, valid_flags)
+        if not dimensions:
+            reason = "" if user_path else "; flags or --config set all of it"
+            raise SettingError(f"nothing is left to search{reason}")
     return Space(dimensions, path, {name: entries[name] for name in dimensions})
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings of one ordinary run with these hyperparameters, without settings of the search. Raises SettingError
-    if the values conflict."""
+    """Return the settings of one ordinary run with these hyperparameters, without settings of the search. Raises
+    SettingError if the values conflict."""
     trial = as_dict(dataclasses.replace(settings, subcommand=None))
     trial |= {} if settings.proxy is None else {"num_seeds": 1}
     return dataclasses.replace(from_dict(trial | _with_hidden_sizes(values, settings)), lacks=settings.lacks)
@@ -149,15 +136,9 @@ def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[st
     return translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))[0]
 
 
-def _by_our_names(entries: Mapping[str, Any], settings: Settings, valid_flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """Return a file's ``entries`` with aliases translated to names in ``valid_flags``."""
-    renamed_entries, _ = translate(
-        entries, families_of(settings.run.implementation, settings.run.agent), valid_flags, lambda name: None
-    )
-    return renamed_entries
-
-
 def _published(settings: Settings) -> Path:
+    """Return the file of the published space. A file for the kind of proxy or the agent is preferred to a file for the
+    implementation. Raises SettingError if there is none."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
     package = family(implementation).package.rpartition(".")[2]
     folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
@@ -169,63 +150,86 @@ def _published(settings: Settings) -> Path:
 
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Dimension:
+    """Return the dimension for an entry of a file. Raises SettingError, also if the settings of a trial would conflict
+    at one of its values."""
+    entry = {"choice": entry} if isinstance(entry, list) else entry
+    if problem := next(_problems(name, entry, settings, valid_flags), None):
+        raise SettingError(problem)
+    ((kind, arguments),) = entry.items()
+    values: Sequence[Any] = ()
+    count = 0
+    if kind == "choice":
+        words = [choice if isinstance(choice, list) else [choice] for choice in arguments]
+        values = [read_value(valid_flags[name], choice_words) for choice_words in words]
+    elif ends := _range(kind, arguments):
+        *values, count = ends
+    setting_values = [1 - value for value in values] if kind == "log1m" else values
+    trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
+    if name not in SHAPE and kind != "log1m":
+        values = [trial.value(name) for trial in trials]  # with the type of the setting
+    return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
+
+
+def _problems(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Iterator[str]:
+    """Yield a line for each error in an entry of a file. Only the first is to be used: a check requires that the checks
+    before it have found nothing."""
     implementation = settings.run.implementation
     if games := games_with(name):
-        raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
+        yield f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag"
     wrong: list[SettingError] = []
     setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, "", "", wrong)
-    raise_all(wrong)
+    yield from map(str, wrong)
     if name not in setting_words:
-        raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
+        yield f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]"
+    flag = valid_flags[name]
     of_search = name in names_with(settings.proxy, "tunable")
-    if not (of_search or valid_flags[name].section.startswith("hyperparameters") or name == "seed"):
-        raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
+    if not (of_search or flag.section.startswith("hyperparameters") or name == "seed"):
+        yield f"{name} is no hyperparameter of {implementation}; give it as a flag"
     ranges = [kind for kind in KINDS if kind != "choice"]
-    entry = {"choice": entry} if isinstance(entry, list) else entry
     if not isinstance(entry, dict) or len(entry) != 1:
-        allowed = f"a list of choices, or one of {', '.join(ranges)} with its numbers"
-        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}")
+        yield f"{name} is {entry!r}; allowed: a list of choices, or one of {', '.join(ranges)} with its numbers"
     ((kind, arguments),) = entry.items()
     if kind not in KINDS:
-        raise SettingError(f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}")
+        yield f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}"
     if not isinstance(arguments, list):
-        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
-    values, count = (
-        (_choices(valid_flags[name], arguments), 0) if kind == "choice" else _range(valid_flags[name], kind, arguments)
-    )
-    ends = [1 - value for value in values] if kind == "log1m" else values
-    trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in ends]
-    checked = dict.fromkeys(values if name in SHAPE else [trial.value(name) for trial in trials])
-    if kind == "log1m":
-        checked = dict.fromkeys(values)
-    return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(checked), count)
+        yield f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}"
+    yield from _choice_problems(flag, arguments) if kind == "choice" else _range_problems(flag, kind, arguments)
 
 
-def _choices(flag: Flag, entries: list[Any]) -> list[Any]:
-    if not entries:
-        raise SettingError(f"{flag.name} has no choices")
-    for entry in entries:
-        words = entry if isinstance(entry, list) and flag.kind.is_list else [entry]
+def _choice_problems(flag: Flag, choices: list[Any]) -> Iterator[str]:
+    """Yield a line for each error in a list of choices."""
+    if not choices:
+        yield f"{flag.name} has no choices"
+    for choice in choices:
+        words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
         if not all(isinstance(word, str) for word in words):
             expected = "list of values" if flag.kind.is_list else "single value"
-            raise SettingError(f"{flag.name}: the choice {entry!r} is not a {expected}")
-    return [read_value(flag, entry if isinstance(entry, list) else [entry]) for entry in entries]
+            yield f"{flag.name}: the choice {choice!r} is not a {expected}"
 
 
-def _range(flag: Flag, kind: str, arguments: list[Any]) -> tuple[tuple[float, float], int]:
-    """Return the ends of a range, and the number of points of a grid, 0 for other ranges. Raises SettingError."""
-    name, value_kind, (words, types) = flag.name, flag.kind, KINDS[kind]
-    if value_kind.is_list or value_kind.item not in (int, float):
-        raise SettingError(f"{name} is no number; give a list of choices instead of {kind}")
-    if value_kind.item is int and types != (int, int):
-        raise SettingError(f"{name} is a whole number; use randint or lograndint instead of {kind}")
-    problem = f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {words}, the lower first"
+def _range_problems(flag: Flag, kind: str, arguments: list[Any]) -> Iterator[str]:
+    """Yield a line for each error in a range."""
+    name, item = flag.name, flag.kind.item
+    allowed, types = KINDS[kind]
+    if flag.kind.is_list or item not in (int, float):
+        yield f"{name} is no number; give a list of choices instead of {kind}"
+    if item is int and types != (int, int):
+        yield f"{name} is a whole number; use randint or lograndint instead of {kind}"
+    if _range(kind, arguments) is None:
+        yield f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {allowed}, the lower first"
+
+
+def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:
+    """Return the ends of a range, and the number of points of a grid, 0 for other ranges. None if it is no range."""
+    _, types = KINDS[kind]
     try:
-        low, high, *count = [of_type(text) for of_type, text in zip(types, arguments, strict=True)]
+        low, high, *counts = [of_type(text) for of_type, text in zip(types, arguments, strict=True)]
         if kind == "logspace":
             low, high = 10.0**low, 10.0**high
     except (ValueError, TypeError, OverflowError):
-        raise SettingError(problem) from None
-    if not -math.inf < low < high < math.inf or kind.startswith("log") and low <= 0 or count and count[0] < 2:
-        raise SettingError(problem)
-    return (low, high), count[0] if count else 0
+        return None
+    count = counts[0] if counts else 0
+    has_order = -math.inf < low < high < math.inf
+    if not has_order or (kind.startswith("log") and low <= 0) or (counts and count < 2):
+        return None
+    return low, high, count

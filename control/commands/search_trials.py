@@ -5,6 +5,7 @@ solve the task."""
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from control.cli.settings import Settings, to_yaml
 from control.commands.train import build_module, fit
@@ -13,7 +14,7 @@ from control.lightning.callbacks import Progress
 from control.lightning.proxy_module import ProxyModule
 from control.storage import checkpoints
 from control.storage.run_dir import LAST, atomic_write_text
-from models.settings import SettingError, UserError
+from models.settings import SettingError, UserError, raise_all
 
 REPEATS = 3  # searches per trial, as published
 
@@ -27,24 +28,25 @@ def for_trials(settings: Settings) -> Settings:
             line = f"tune_objective is {objective!r}, but {run.implementation} trains agents, whose trials"
             raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
         return settings
-    defaults = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
-    changes = {name: value for name, value in defaults.items() if name not in settings.explicit_names}
-    counts = run.implementation == "SE" and proxy.solved_reward is not None and proxy.generations is not None
-    objective = objective or ("generations" if counts else "score")
-    if objective != "score":  # the search must end there, and see each generation
+    defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
+    changes: dict[str, Any] = {}
+    counts_generations = run.implementation == "SE" and None not in (proxy.solved_reward, proxy.generations)
+    objective = objective or ("generations" if counts_generations else "score")
+    if objective != "score":
         end = "generations" if objective == "generations" else "total_steps"
-        for name in ("solved_reward", end):
-            if settings.value(name) is None:
-                line = f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score"
-                raise SettingError(line, "tune_objective")
-        changes |= {"quit_when_solved": True} | ({} if "eval_every" in settings.explicit_names else {"eval_every": 1})
+        missing = [name for name in ("solved_reward", end) if settings.value(name) is None]
+        setting, line = "tune_objective", f"tune_objective is {objective!r}, but"
+        raise_all([SettingError(f"{line} {name} is null; allowed: a {name}, or score", setting) for name in missing])
+        changes["quit_when_solved"] = True
+        defaults["eval_every"] = 1  # to end with the generation that solves the task
+    changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}
     return settings.replace(**changes, tune_objective=objective)
 
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
     """Run one search after another, with ``repeats`` seeds. Each has a subfolder of ``folder``, and continues from the
     checkpoint there if there is one. After each search, ``report`` receives the means over all searches so far. Raises
-    TrialFailed."""
+    TrialFailed if a search fails."""
     outcomes: list[Mapping[str, float]] = []
     with logged(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
@@ -69,33 +71,35 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
             raise
         except UserError as error:
             print(f"this search ends unsolved: {error}")
-        aim, steps = module.config.solved_reward, int(module.env_steps.sum())
-        solved = aim is not None and module.mean_return >= aim
+        solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
+        is_solved = solved_reward is not None and module.mean_return >= solved_reward
         if objective == "score":
             score = held_out(module)
         else:
             spent, budget = module.epoch, module.config.generations
             if objective == "steps":
                 spent, budget = steps, settings.total_steps
-            assert budget is not None and aim is not None  # ensured by `for_trials`
-            score = -until_solved(spent, budget, module.mean_return, aim)
-        return {METRIC: score, REACHED: float(solved), "epoch": module.epoch, "env_steps": steps}
+            assert budget is not None and solved_reward is not None  # ensured by `for_trials`
+            score = -until_solved(spent, budget, module.mean_return, solved_reward)
+        return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 
 
-def until_solved(spent: int, budget: int, reached: float, aim: float) -> float:
-    """Compute the cost of a search in generations or steps. If its mean has ``reached`` the return ``aim``, the cost is
-    the number ``spent``. Otherwise it is ``budget * (1 + d / (1 + d))`` with ``d = (aim - reached) / max(1,
-    abs(aim))``: between one and two times the budget, and lower the closer ``reached`` is to ``aim``."""
-    missing = (aim - reached) / max(1.0, abs(aim))
-    return spent if reached >= aim else budget * (2 - 1 / (1 + missing))
+def until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
+    """Return the cost of a search in generations or steps. If its ``mean_return`` is at least ``solved_reward``, the
+    cost is the number ``spent``. Otherwise it is ``budget * (1 + d / (1 + d))`` with ``d = (solved_reward -
+    mean_return) / max(1, abs(solved_reward))``: one to two times the budget, and lower for a higher return."""
+    shortfall = (solved_reward - mean_return) / max(1.0, abs(solved_reward))
+    return spent if mean_return >= solved_reward else budget * (2 - 1 / (1 + shortfall))
 
 
 def held_out(module: ProxyModule) -> float:
-    """Compute the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
+    """Return the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
     the mean over all tests during training, else over the tests at its end. Diverged agents count as the worst finite
     one. Raises TrialFailed if all diverged."""
     config, count = module.config, module.config.report_agents
-    mean = module.archive.entries[0][2] if module.archive.entries else module.mean.detach()[0]
+    mean = module.mean.detach()[0]
+    if module.archive.entries:
+        _, _, mean = module.archive.entries[0]  # the best
     seeds = module.seeds_of("report", count)
     outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
     scores = outcome.curve.mean(1) if config.test_every else outcome.scores

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from control.cli.colour import painted
+from control.cli.colour import paint
 from control.cli.settings import Settings
 
 Command = Sequence[object]  # the words after the interpreter
@@ -22,16 +22,16 @@ def command(settings: Settings, *words: object) -> Command:
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
     """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
-    begins with ``tensorboard``, or is the words after ``python``."""
+    begins with ``tensorboard``, or is the words after ``python``. Paths in this folder are printed relative to it."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
-    summary_lines = (f"  {painted(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
-    print(*summary_lines, painted("next:", "bold", sys.stdout), sep="\n")
+    summary_lines = (f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
+    print(*summary_lines, paint("next:", "bold", sys.stdout), sep="\n")
     working_dir = Path.cwd()
-    for line in commands:
-        name, *words = line if line[0] == "tensorboard" else ("python", *line)
+    for words in commands:
+        program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
         command_words = [
             word.relative_to(working_dir) if isinstance(word, Path) and word.is_relative_to(working_dir) else word
-            for word in (_program(str(name)), *words)
+            for word in (_program(str(program)), *arguments)
         ]
         print(f"  {shlex.join(map(str, command_words))}", flush=True)
 

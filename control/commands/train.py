@@ -12,7 +12,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
-from control.cli.colour import note, painted, warning
+from control.cli.colour import note, paint, warning
 from control.cli.ending import ending
 from control.cli.errors import one_line
 from control.cli.progress import progress
@@ -37,7 +37,7 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
 from models.registry import family
-from models.settings import SettingError, StopNow, UserError, names_with
+from models.settings import SettingError, StopNow, UserError, names_with, raise_all
 from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
@@ -46,28 +46,30 @@ _FOREIGN = ("wandb", "mlflow")  # loggers of Lightning that need other packages
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
-    """Train with ``settings``. Returns the run folder, and whether the run finished (False after Ctrl-C). Unless
-    ``verbose``, only warnings are printed. Raises SettingError."""
-    prepare(settings.run)
-    check_outputs(settings.run)
-    older = run_dir.versions(run_dir.parent(settings.run)) if settings.run.resume else []
-    for folder in older[-1:]:  # only the newest is resumed
+    """Train with ``settings``, or resume the newest run with them if ``resume``. Return the run folder, and whether the
+    run finished (False after Ctrl-C). Unless ``verbose``, only warnings are printed. Raises SettingError."""
+    run = settings.run
+    prepare(run)
+    check_outputs(run)
+    older = run_dir.versions(run_dir.parent(run)) if run.resume else []
+    if older:
+        folder = older[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (last := folder / run_dir.LAST).exists():
                 module = _resumed(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
-        having = [run.name for run in older if (run / run_dir.LAST).exists()]
-        other_run_note = f"; {having[-1]}, which has one, is another run and stays as it is" if having else ""
-        warning(f"{folder.name} ended before its first checkpoint, so this starts anew{other_run_note}")
-    weights = checkpoints.load(settings.run.reload) if settings.run.reload else None
-    if settings.run.reload and weights:
-        note_version(settings.run.reload, weights.path, "reload")
+        with_checkpoint = [version.name for version in older if (version / run_dir.LAST).exists()]
+        hint = f"; {with_checkpoint[-1]}, which has one, is another run and stays as it is" if with_checkpoint else ""
+        warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
+    weights = checkpoints.load(run.reload) if run.reload else None
+    if run.reload and weights:
+        note_version(run.reload, weights.path, "reload")
     module = build_module(settings.replace(resume=False))
     if weights and isinstance(module, AgentModule):
         module.load_weights(weights)
-    if settings.run.resume and not older:
-        warning(f"there is no run to resume in {run_dir.parent(settings.run)}, so a new one begins")
-    folder = run_dir.create(settings.run)
+    if run.resume and not older:
+        warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
+    folder = run_dir.create(run)
     with run_dir.locked(folder, new=True):
         try:
             return folder, _train_in(folder, module, callbacks, verbose)
@@ -78,7 +80,8 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 
 
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
-    """Train ``module`` in ``folder`` and print the summary. Returns whether the run finished."""
+    """Train ``module`` in ``folder`` and print the summary. Return whether the run finished. Raises KeyboardInterrupt
+    at the second signal to stop."""
     run, done = module.settings.run, module.epoch
     if not module.is_over():  # else config.yaml keeps the settings that made the run
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
@@ -86,10 +89,9 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     if verbose:
         first, last = module.seeds[0], module.seeds[-1]
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
-        resuming = f" (resuming after epoch {done})" if done else ""
-        if done and module.is_over():
-            resuming = f" (nothing is left to train after epoch {done})"
-        print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{resuming}")
+        state = "nothing is left to train" if module.is_over() else "resuming"
+        hint = f" ({state} after epoch {done})" if done else ""
+        print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{hint}")
     started, stop = time.monotonic(), StopOnSignal()
     progress_callbacks: Callbacks = [Progress()] if verbose else []
     module.log_all = bool(callbacks)  # our callbacks read ``module.row`` instead of logged metrics
@@ -177,48 +179,43 @@ def _resumed(settings: Settings, last: Path) -> RunModule:
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
-    previous_values, now = as_dict(checkpoint.settings), as_dict(settings)
-    family_spec = family(checkpoint.settings.run.implementation)
-    configs = checkpoint.settings.configs
+    previous, new_values, explicit_names = checkpoint.settings, as_dict(settings), settings.explicit_names
+    previous_values, family_spec = as_dict(previous), family(previous.run.implementation)
     by_flag = names_with(settings.run, "by_flag")
     # A new target_return ends the search, unless quit_when_solved says not to.
-    changeable = {"quit_when_solved", *family_spec.changeable(checkpoint.settings.agent), *by_flag}
-    changeable |= {
-        name for part in configs for name in names_with(part, "changeable") | names_with(part, "outcome", False)
-    }
-    for name in sorted(settings.explicit_names - changeable):
-        if name in previous_values and previous_values[name] != now[name]:
-            raise SettingError(
-                f"{name} is {now[name]!r}, but the run to resume has {previous_values[name]!r}; leave it out, or start "
-                "a new run without --resume"
+    changeable = {"quit_when_solved", *family_spec.changeable(previous.agent), *by_flag}
+    for config in previous.configs:
+        changeable |= names_with(config, "changeable") | names_with(config, "outcome", False)
+    advice = "leave it out, or start a new run without --resume"
+    raise_all(
+        [
+            SettingError(
+                f"{name} is {new_values[name]!r}, but the run to resume has {previous_values[name]!r}; {advice}"
             )
-    changes = {name: now[name] for name in changeable if name in settings.explicit_names | by_flag}
-    end = end_of(checkpoint.settings.run.implementation)
-    if now["total_steps"] is not None and "total_steps" in settings.explicit_names and end != "total_steps":
-        changes[end] = now[end]  # null by default, as total_steps ends the run
-    return dataclasses.replace(checkpoint.settings.replace(**changes | {"resume": False}), imports=settings.imports)
+            for name in sorted(explicit_names & previous_values.keys() - changeable)
+            if previous_values[name] != new_values[name]
+        ]
+    )
+    changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
+    end = end_of(previous.run.implementation)
+    if new_values["total_steps"] is not None and "total_steps" in explicit_names and end != "total_steps":
+        changes[end] = new_values[end]  # null by default, as total_steps ends the run
+    return dataclasses.replace(previous.replace(**changes | {"resume": False}), imports=settings.imports)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
     """Make the results of a run after its last epoch, and print the summary: results, time since ``started``, paths,
-    and commands to type next. Returns False if Ctrl-C interrupted it."""
+    and commands to type next. Return False if Ctrl-C interrupted it."""
     lines: list[tuple[str, object]] = [("run", folder)]
     finished = True
     try:
         for line in _results(module, folder, verbose) if module.epoch else ():
-            lines.append(line)
+            lines.append(line)  # one by one, so that an interruption loses only the last
     except KeyboardInterrupt:
         finished = False
     if not verbose:
         return finished
-    seconds = time.monotonic() - started
-    spent = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
-    count = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
-    steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
-    if len(module.seeds) > 1:
-        mean = "a mean of " if len(set(module.env_steps.tolist())) > 1 else ""
-        steps = f"{mean}{steps} of each of {len(module.seeds)} seeds ({int(module.env_steps.sum()):,} in all)"
-    print(painted(f"\n{count}, {steps} in {spent}", "bold", sys.stdout))
+    print(paint(f"\n{_spent(module, time.monotonic() - started)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
             lines.append(("best", f"{module.loop.score_name} {module.best:.1f}"))
@@ -226,22 +223,10 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
             note("no gradient step was made: an agent that learns by them is as it was drawn")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
             note(f"nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
-    commands: list[Command] = []
-    if module.settings.run.logger == "tensorboard":
-        commands.append(("tensorboard", "--logdir", module.settings.run.logdir))
-    proxy = folder / IN_RUN
-    if checkpoint_path := checkpoints.find_checkpoint(folder / "checkpoints"):
+    checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")
+    if checkpoint_path:
         lines.append(("checkpoint", checkpoint_path))
-    if isinstance(module, AgentModule) and checkpoint_path:
-        commands += [
-            command(module.settings, "--eval_agent", checkpoint_path),
-            command(module.settings, "--report", folder),
-        ]
-    elif proxy.exists():
-        words = ("--eval_agent", proxy, "--agent", module.settings.run.agent, "--num_agents", 10)
-        evaluation = command(module.settings, *words)
-        commands += [evaluation, (*evaluation, "--vary_hp")]
-    show_next(lines, commands)
+    show_next(lines, _next_commands(module, folder, checkpoint_path))
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
@@ -249,30 +234,58 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
+def _spent(module: RunModule, seconds: float) -> str:
+    """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2.1
+    minutes``."""
+    time_text = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
+    epochs = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
+    steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
+    if len(module.seeds) > 1:
+        is_mean = len(set(module.env_steps.tolist())) > 1
+        total = int(module.env_steps.sum())
+        steps = f"{'a mean of ' * is_mean}{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
+    return f"{epochs}, {steps} in {time_text}"
+
+
+def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
+    """Return commands to type after a run: to look at it, and to evaluate its agent or its proxy."""
+    settings, proxy = module.settings, folder / IN_RUN
+    commands: list[Command] = []
+    if settings.run.logger == "tensorboard":
+        commands.append(("tensorboard", "--logdir", settings.run.logdir))
+    if isinstance(module, AgentModule) and checkpoint_path:
+        commands += [command(settings, "--eval_agent", checkpoint_path), command(settings, "--report", folder)]
+    elif proxy.exists():
+        evaluation = command(settings, "--eval_agent", proxy, "--agent", settings.run.agent, "--num_agents", 10)
+        commands += [evaluation, (*evaluation, "--vary_hp")]
+    return commands
+
+
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
-    """Make figures, the final video and, for a search, its winner. Yields names and values of lines for the summary."""
+    """Make figures, the final video and, for a search, its winner. Yield names and values of lines for the summary."""
     if isinstance(module, ProxyModule):
         yield from conclude(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)
+    run = module.settings.run
     if (folder / "metrics.csv").exists():
         say_if(verbose, "drawing the learning curve")
-        yield "figure", learning_curve(folder, look_of(module.settings.run))
+        yield "figure", learning_curve(folder, look_of(run))
     if module.is_over():  # before the best weights replace the last ones
         for line in write_outputs(module.settings, module.agents, folder):
             yield "output", line
-    if module.settings.run.record:
-        video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
-        if best.exists():
-            module.load_weights(checkpoints.load(best))
-        try:
-            run = module.settings.run
-            seed = filmed_seed(module.seeds)
-            filmed_agent = f"{seed} of the best agents" if seed else "the best agent"
-            say_if(verbose, f"filming {filmed_agent}")
-            with progress("filming", verbose) as watch:
-                returns = film(module.loop, run, video, "final video", False, run.record_episodes, True, watch)
-            show_film(module, folder, video)
-            yield "video", f"{video}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
-        except UserError as error:
-            warning(f"no video: {error}")
+    if not run.record:
+        return
+    video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
+    if best.exists():
+        module.load_weights(checkpoints.load(best))
+    seed = filmed_seed(module.seeds)
+    filmed_agent = f"{seed} of the best agents" if seed else "the best agent"
+    try:
+        say_if(verbose, f"filming {filmed_agent}")
+        with progress("filming", verbose) as watch:
+            returns = film(module.loop, run, video, "final video", False, run.record_episodes, True, watch)
+        show_film(module, folder, video)
+        yield "video", f"{video}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
+    except UserError as error:
+        warning(f"no video: {error}")

@@ -9,7 +9,7 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from control.cli import errors
 from control.cli.settings import RunConfig, Settings, to_yaml
 from control.commands.process import prepare
 from control.commands.search_space import Space, trial_settings
-from control.commands.summary import command, show_next
+from control.commands.summary import Command, command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
@@ -83,18 +83,21 @@ class Search:
 
     def begin(self) -> None:
         """Write the files from which a search can be resumed, or read the trials of the resumed search."""
-        if not self.settings.subcommand.resume_search:
-            run, search_config = self.settings.run, dataclasses.asdict(self.settings.subcommand)
-            tuning = {
-                name: value for name, value in search_config.items() if name not in ("search_space", "resume_search")
-            }
-            plain = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
-            atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
-            atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
-            self.write()
+        if self.settings.subcommand.resume_search:
+            self._read_trials()
             return
-        _, saved = read_trials(self.folder, "resume", self._dimensions, self._can_resume)
-        for record in saved:
+        run, search_config = self.settings.run, dataclasses.asdict(self.settings.subcommand)
+        tuning = {name: value for name, value in search_config.items() if name not in ("search_space", "resume_search")}
+        plain = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
+        atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
+        atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
+        self.write()
+
+    def _read_trials(self) -> None:
+        """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError for
+        a damaged file."""
+        _, records = read_trials(self.folder, "resume", self._dimensions, self._can_resume)
+        for record in records:
             raw = {name: record["raw"][name] for name in self.space.dimensions}
             status = record["status"] if record["status"] in ENDED else "interrupted"
             results = {name: record[name] for name in ("number", "last", "best", "course")}
@@ -105,6 +108,7 @@ class Search:
 
     @property
     def _dimensions(self) -> dict[str, Any]:
+        """The space as in ``trials.json``: name -> kind and values."""
         return {
             name: {"kind": dimension.kind, "values": dimension.labels}
             for name, dimension in self.space.dimensions.items()
@@ -130,7 +134,9 @@ class Search:
     def ranked(self) -> list[Trial]:
         """Trials by their best score, best first. If trials are searches for a proxy, the number of completed searches
         is compared first."""
-        return sorted(self.trials.values(), key=lambda t: (-t.best.get(SEARCHES, 0), -t.score, t.number))
+        return sorted(
+            self.trials.values(), key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number)
+        )
 
     @property
     def interrupted(self) -> list[Trial]:
@@ -143,7 +149,8 @@ class Search:
         return [trial for trial in self.ranked if trial.best]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
-        """Record that a trial starts, or continues after a pause. Returns the trial."""
+        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters in the
+        form of the search algorithm."""
         if number not in self.trials:
             self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), dict(raw))
             self.write()
@@ -153,37 +160,39 @@ class Search:
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Record an evaluation of a trial, and its current hyperparameters ``raw``. For trials that are searches, the
         latest evaluation always counts as the best."""
-        trial, previous_scored = self.start(number, raw), self.scored
+        trial, is_first = self.start(number, raw), not self.scored
         trial.last = dict(metrics)
-        trial.course.append([metrics[course_of(self.settings)[0]], metrics[METRIC]])
-        if not metrics[METRIC] > trial.score and SEARCHES not in metrics:
+        measure, _ = course_of(self.settings)
+        trial.course.append([metrics[measure], metrics[METRIC]])
+        is_better = metrics[METRIC] > trial.score  # False for NaN
+        if not is_better and SEARCHES not in metrics:
             return
         trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
-        if not previous_scored or self.scored[0] is trial:
+        if is_first or self.scored[0] is trial:
             message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
-            self._say(f"trial {number}: {message}  ({self._text(trial)})")
+            self._print(f"trial {number}: {message}  ({self._text(trial)})")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """Record that a trial ended, by itself or because the scheduler stopped it. With a ``problem``, it gets
-        ``status``."""
+        """Record that a trial ended, by itself or because the scheduler stopped it. If a ``problem`` ended it, its
+        status becomes ``status``."""
         trial = self.trials[number]
         if problem:
             trial.status, text = status, f"{status}: {problem}"
             self.problems.append(problem)
         else:
-            last, eval_every = (
-                trial_settings(self.settings, trial.values).epochs or 0,
-                self.settings.schedule.eval_every,
-            )
-            is_over = trial.last.get("epoch", 0) + eval_every > last
-            if self.settings.proxy is not None:
-                is_over = trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-            trial.status = "finished" if is_over else "stopped early"
+            trial.status = "finished" if self._is_complete(trial) else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
         num_ended = sum(entry.status in ENDED for entry in self.trials.values())
-        self._say(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
+        self._print(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
         self.write()
+
+    def _is_complete(self, trial: Trial) -> bool:
+        """Return whether a trial has had its last evaluation, or its last search."""
+        if self.settings.proxy is not None:
+            return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
+        epochs = trial_settings(self.settings, trial.values).epochs or 0
+        return trial.last.get("epoch", 0) + self.settings.schedule.eval_every > epochs
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
@@ -191,14 +200,13 @@ class Search:
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
         text, names = io.StringIO(), list(self.space.dimensions)
-        rows = csv.writer(text, lineterminator="\n")
-        columns = (METRIC, *self.evaluated, "epoch")
-        rows.writerow(["trial", "status", "epoch", "env_steps", *columns[:-1], "best_epoch", *names, "checkpoint"])
+        writer, scores = csv.writer(text, lineterminator="\n"), (METRIC, *self.evaluated)
+        writer.writerow(["trial", "status", "epoch", "env_steps", *scores, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
-            best_values = [trial.best.get(name, math.nan) if trial.best else "" for name in columns]
             last_values = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
+            best_values = [trial.best.get(name, math.nan) if trial.best else "" for name in (*scores, "epoch")]
             values = [_word(trial.values[name]) for name in names]
-            rows.writerow([trial.number, trial.status, *last_values, *best_values, *values, trial.checkpoint or ""])
+            writer.writerow([trial.number, trial.status, *last_values, *best_values, *values, trial.checkpoint or ""])
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             best = self.scored[0]
@@ -212,17 +220,42 @@ class Search:
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
-        run, search_config, best = self.settings.run, self.settings.subcommand, self.scored[:_SHOWN]
+        best = self.scored[:_SHOWN]
         if not best and not interrupted:
             count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
             first = f"; the first: {self.problems[0]}" if self.problems else ""
             logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
             raise UserError(f"{count}{first}{logs}")
+        self._print_counts("interrupted: " if interrupted else "")
+        self._print_best(best)
+        run, search_config = self.settings.run, self.settings.subcommand
+        lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
+        if len(self.scored) >= FEWEST and not interrupted:
+            lines.append(("figure", plot_search(self.folder, look_of(run))))
+        commands: list[Command] = []
+        if best:
+            path = self.folder / "best.yaml"
+            logdir = ("--logdir", run.logdir) if "logdir" in self.settings.explicit_names else ()
+            lines.append(("settings", path))
+            commands.append(command(self.settings, "--config", path, *logdir))
+        if best and best[0].checkpoint:
+            lines.append(("checkpoint", best[0].checkpoint))
+            commands.append(command(self.settings, "--eval_agent", best[0].checkpoint))
+        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
+        is_unfinished = len(self.trials) < search_config.num_samples or self.interrupted
+        if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
+            print(f"  --use_tune --resume {self.folder} goes on with the search")
+        return 130 if interrupted else 0
+
+    def _print_counts(self, prefix: str) -> None:
+        """Print the number of trials with each status, and the minutes of the search."""
         statuses = [trial.status for trial in self.trials.values()]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        minutes, prefix = (time.monotonic() - self.started) / 60, "interrupted: " if interrupted else ""
         trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({counts})")
+        print(f"\n{prefix}{trials} in {(time.monotonic() - self.started) / 60:.1f} minutes ({counts})")
+
+    def _print_best(self, best: Sequence[Trial]) -> None:
+        """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
         short = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
         rows = [["  best", METRIC, *short, "epoch" if self.settings.proxy is None else "generations"]]
         for trial in best:
@@ -230,27 +263,14 @@ class Search:
             rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
         for line, values in zip(Table(rows).lines(), ["", *map(self._text, best)], strict=True):
             print(f"{line}  {values}".rstrip())
-        elsewhere = ("--logdir", run.logdir) if "logdir" in self.settings.explicit_names else ()
-        outputs = {"settings": ("--config", self.folder / "best.yaml", *elsewhere)} if best else {}
-        if best and best[0].checkpoint:
-            outputs["checkpoint"] = ("--eval_agent", best[0].checkpoint)
-        lines = [("search", self.folder), ("table", self.folder / "results.csv")]
-        if len(self.scored) >= FEWEST and not interrupted:
-            lines.append(("figure", plot_search(self.folder, look_of(run))))
-        lines += [(name, path) for name, (_, path, *_) in outputs.items()]
-        commands = [command(self.settings, *words) for words in outputs.values()]
-        show_next(lines, [*commands, ("tensorboard", "--logdir", self.folder)])
-        if search_config.tune_algorithm not in DEPENDENT and (
-            len(self.trials) < search_config.num_samples or self.interrupted
-        ):
-            print(f"  --use_tune --resume {self.folder} goes on with the search")
-        return 130 if interrupted else 0
 
     def _text(self, trial: Trial) -> str:
+        """Return the hyperparameters of a trial that vary, as text."""
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
         return ", ".join(f"{name} {_word(trial.values[name])}" for name in varied)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
+        """Print a line with the time since the start of the search."""
         minutes, seconds = divmod(round(time.monotonic() - self.started), 60)
         print(f"{minutes:3d}:{seconds:02d}  {line}", flush=True)
 
@@ -266,12 +286,14 @@ def course_of(settings: Settings) -> tuple[str, int]:
 
 
 def _progress_text(metrics: Mapping[str, float]) -> str:
+    """Return how far a trial was at an evaluation: ``at epoch 20``, or ``after 2 searches``."""
     if SEARCHES in metrics:
         return f"after {metrics[SEARCHES]} search{'es' * (metrics[SEARCHES] > 1)}"
     return f"at epoch {metrics.get('epoch', 0)}"
 
 
 def _word(value: Any) -> str:
+    """Return a hyperparameter as it is written in YAML."""
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return "null" if value is None else str(value)
@@ -289,6 +311,7 @@ class Report(CheckpointCallback):
         self.report = report
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Report the score and the mean returns over seeds, after an epoch with an evaluation."""
         assert isinstance(module, RunModule)
         score = module.score()
         if score is None or not module.is_evaluated():

@@ -9,7 +9,7 @@ import random
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,27 +17,28 @@ from typing import Any
 from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.search_trials import for_trials, run_searches
-from control.commands.trials import DEPENDENT, METRIC, SPACE, Search, TrialFailed, course_of, run_trial
+from control.commands.trials import DEPENDENT, METRIC, SPACE, Search, Trial, TrialFailed, course_of, run_trial
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import checked_in_spaces, spaces_of
 from control.storage import run_dir
 from envs.names import import_module
-from models.settings import SettingError, names_with
+from models.settings import SettingError, names_with, raise_all
 
 REDUCTION = 4  # reduction factor of ASHA: one of so many trials continues after each rung; as published
 _NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
 
 
 def tune(settings: Settings) -> int:
-    """Search as ``settings`` say. Returns 0, or 130 where Ctrl-C ended it. Raises UserError, one line, where the search
-    space or the cluster is wrong or every trial failed."""
+    """Run or resume the search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError, one line, if the
+    search space or the cluster is wrong, or if every trial failed."""
     resumed = settings.subcommand.resume_search
     if resumed:
         settings = settings.replace(search_space=str(Path(resumed, SPACE)))
     settings = for_trials(settings)
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
-    _check(settings, space)
+    check_recording(run)
+    raise_all([*_problems(settings, space)])
     settings = checked_in_spaces(settings, spaces_of(run.gamename))
     for module in ("ray", *_NEEDS.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
@@ -49,14 +50,15 @@ def tune(settings: Settings) -> int:
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
-            where = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-            course, end = course_of(settings)
-            length = f"{end:,} {dict(env_steps='steps', epoch='epochs').get(course, course)}"
-            trials = f"{search_config.num_samples} trials of {length} with {search_config.tune_algorithm}, {where}"
+            place = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
+            measure, end = course_of(settings)
+            length = f"{end:,} {dict(env_steps='steps', epoch='epochs').get(measure, measure)}"
+            trials = f"{search_config.num_samples} trials of {length} with {search_config.tune_algorithm}, {place}"
+            num_kept = len(search.trials) - len(search.interrupted)
             if search.trials:
-                trials = f"{trials}; {len(search.trials) - len(search.interrupted)} are kept"
+                trials = f"{trials}; {num_kept} are kept"
             print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
-            if len(search.trials) - len(search.interrupted) < search_config.num_samples:
+            if num_kept < search_config.num_samples:
                 _search(search)
     except KeyboardInterrupt:
         if search is None:
@@ -66,26 +68,23 @@ def tune(settings: Settings) -> int:
     return search.finish(interrupted)
 
 
-def _check(settings: Settings, space: Space) -> None:
-    """Raise SettingError for settings that only a search refuses."""
-    run, search_config = settings.run, settings.subcommand
-    check_recording(run)
-    if search_config.resume_search and search_config.tune_algorithm in DEPENDENT:
-        search_text = f"resume is {search_config.resume_search!r}, a search with {search_config.tune_algorithm}"
-        line = f"{search_text}, whose trials depend on each other"
-        raise SettingError(f"{line}; allowed: a search with asha, optuna or optuna_asha", "resume")
-    if settings.proxy is not None and search_config.tune_algorithm == "pbt":
-        line = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches"
-        raise SettingError(f"{line}; allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
-    if search_config.tune_algorithm in DEPENDENT and run.no_checkpoint:
-        raise SettingError(
-            f"--no_checkpoint and --tune_algorithm {search_config.tune_algorithm} exclude each other: it pauses trials"
-        )
-    perturbed = names_with(settings.agent, "perturbed")
-    if search_config.tune_algorithm == "pbt" and not perturbed & space.dimensions.keys():
-        raise SettingError(
-            f"{space.source}: pbt perturbs {', '.join(sorted(perturbed))}; at least one of them must be in the space"
-        )
+def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
+    """Yield errors for settings that only a search refuses."""
+    run, resumed, algorithm = settings.run, settings.subcommand.resume_search, settings.subcommand.tune_algorithm
+    if resumed and algorithm in DEPENDENT:
+        line = f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
+        yield SettingError(f"{line}allowed: a search with asha, optuna or optuna_asha", "resume")
+    if settings.proxy is not None and algorithm == "pbt":
+        line = f"tune_algorithm is 'pbt', but trials of {run.implementation} are whole searches; "
+        yield SettingError(f"{line}allowed: asha, optuna, optuna_asha, bohb", "tune_algorithm")
+    elif algorithm == "pbt":
+        perturbed = names_with(settings.agent, "perturbed")
+        if not perturbed & space.dimensions.keys():
+            line = f"pbt perturbs {', '.join(sorted(perturbed))}; at least one of them must be in the space"
+            yield SettingError(f"{space.source}: {line}")
+    if algorithm in DEPENDENT and run.no_checkpoint:
+        line = f"--no_checkpoint and --tune_algorithm {algorithm} exclude each other: it pauses trials"
+        yield SettingError(line)
 
 
 def _search(search: Search) -> None:
@@ -97,8 +96,8 @@ def _search(search: Search) -> None:
     interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
 
-    # A function, because Ray deep-copies other objects for every trial.
     def name(trial: Any) -> str:
+        """Return the name of a trial. It is a function, because Ray deep-copies other objects for every trial."""
         if trial.trial_id not in trial_numbers:
             trial_numbers[trial.trial_id] = next(numbers)
         return f"trial_{trial_numbers[trial.trial_id]}"
@@ -133,16 +132,16 @@ def _search(search: Search) -> None:
 
 def _perturbed_every(settings: Settings) -> int:
     """Return the epochs or steps between PBT's perturbations: about a tenth of a run."""
-    course, end = course_of(settings)
-    eval_every = settings.schedule.eval_every if course == "epoch" else 1
+    measure, end = course_of(settings)
+    eval_every = settings.schedule.eval_every if measure == "epoch" else 1
     return eval_every * max(1, round(end / 10 / eval_every))
 
 
 def _num_to_keep(settings: Settings) -> int | None:
     """Return how many checkpoints a trial must keep. None, for all, if a trial's length is in steps: the number of its
     evaluations is then unknown."""
-    course, _ = course_of(settings)
-    return _perturbed_every(settings) // settings.schedule.eval_every + 3 if course == "epoch" else None
+    measure, _ = course_of(settings)
+    return _perturbed_every(settings) // settings.schedule.eval_every + 3 if measure == "epoch" else None
 
 
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
@@ -165,26 +164,30 @@ def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder:
         settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 
     def report(metrics: dict[str, float]) -> None:
+        """Pass an evaluation to Ray, with the newest checkpoint if the algorithm continues trials from them."""
         if not from_checkpoints:
             ray_tune.report(metrics)
             return
-        with tempfile.TemporaryDirectory(
-            prefix=".", dir=trial_folder
-        ) as alone:  # for Ray, a checkpoint is a whole folder
+        # For Ray, a checkpoint is a whole folder.
+        with tempfile.TemporaryDirectory(prefix=".", dir=trial_folder) as checkpoint_folder:
             newest = max(trial_folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
-            os.link(newest, Path(alone, "last.ckpt"))
-            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(alone))
+            os.link(newest, Path(checkpoint_folder, "last.ckpt"))
+            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(checkpoint_folder))
 
     if settings.proxy is not None:
         run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
-    start = ray_tune.get_checkpoint()
-    interrupted = trial_folder / run_dir.LAST if (trial_folder / run_dir.LAST).exists() else None
-    with start.as_directory() if start else contextlib.nullcontext() as where:
-        run_trial(settings, trial_folder, Path(where, "last.ckpt") if where else interrupted, report)
+    # Ray's checkpoint, which may be another trial's, is preferred to the trial's last one before an interruption.
+    ray_checkpoint, last = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST
+    with ray_checkpoint.as_directory() if ray_checkpoint else contextlib.nullcontext() as checkpoint_folder:
+        start_from = last if last.exists() else None
+        if checkpoint_folder:
+            start_from = Path(checkpoint_folder, "last.ckpt")
+        run_trial(settings, trial_folder, start_from, report)
 
 
 def _domain(dimension: Dimension) -> Any:
+    """Return Ray's distribution of a hyperparameter."""
     from ray import tune as ray_tune
 
     if dimension.kind == "choice":
@@ -196,22 +199,28 @@ def _domain(dimension: Dimension) -> Any:
 
 
 def _domains(space: Space) -> dict[str, Any]:
+    """Return name -> Ray's distribution for each hyperparameter."""
     return {name: _domain(dimension) for name, dimension in space.dimensions.items()}
 
 
 def _algorithm(search: Search) -> tuple[Any, Any]:
     """Return Ray's search algorithm and scheduler. They know the results of a resumed search, and its interrupted
     trials are the first suggestions."""
-    from ray.tune import schedulers
+    return _searcher(search), _scheduler(search)
+
+
+def _finished(search: Search) -> list[Trial]:
+    """Return the trials of a resumed search that ended before, the best first."""
+    return [trial for trial in search.scored if trial not in search.interrupted]
+
+
+def _searcher(search: Search) -> Any:
+    """Return Ray's search algorithm, which suggests the hyperparameters of trials."""
     from ray.tune.search import BasicVariantGenerator
 
-    settings, space = search.settings, search.space
-    run, search_config, (course, end) = settings.run, settings.subcommand, course_of(settings)
-    points = [dict(trial.raw) for trial in search.interrupted]
-    finished = [trial for trial in search.scored if trial not in search.interrupted]
+    space, run, search_config = search.space, search.settings.run, search.settings.subcommand
+    points, finished = [dict(trial.raw) for trial in search.interrupted], _finished(search)
     seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
-    metric = (course, METRIC, "max")
-    controller: Any = None
     searcher: Any
     if "optuna" in search_config.tune_algorithm:
         import optuna
@@ -230,27 +239,38 @@ def _algorithm(search: Search) -> tuple[Any, Any]:
         random.seed(run.seed)  # PBT draws from Python's own generator
         at_once = search_config.max_concurrent_trials or 0
         searcher = BasicVariantGenerator(points_to_evaluate=points, random_state=seed, max_concurrent=at_once)
+    return searcher
+
+
+def _scheduler(search: Search) -> Any:
+    """Return Ray's scheduler, which stops, pauses or perturbs trials."""
+    from ray.tune import schedulers
+
+    settings, space, search_config = search.settings, search.space, search.settings.subcommand
+    measure, end = course_of(settings)
+    metric = (measure, METRIC, "max")
     if search_config.tune_algorithm == "optuna":
-        return searcher, schedulers.FIFOScheduler()
+        return schedulers.FIFOScheduler()
     # As published, a third of the trials that are searches continues after the first search.
-    halving = REDUCTION if settings.proxy is None else 3
+    reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
-        return searcher, schedulers.HyperBandForBOHB(*metric, max_t=end, reduction_factor=halving)
+        return schedulers.HyperBandForBOHB(*metric, max_t=end, reduction_factor=reduction)
     if "asha" in search_config.tune_algorithm:
-        first = max(end // 8, min(end, settings.schedule.eval_every) if course == "epoch" else 1)
+        shortest = min(end, settings.schedule.eval_every) if measure == "epoch" else 1
         # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
-            *metric, max_t=end + 1, grace_period=first, reduction_factor=halving
+            *metric, max_t=end + 1, grace_period=max(end // 8, shortest), reduction_factor=reduction
         )
-        for trial in finished:
-            stand_in: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
-            scheduler.on_trial_add(controller, stand_in)
+        controller: Any = None
+        for trial in _finished(search):
+            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
+            scheduler.on_trial_add(controller, kept_trial)
             for length, score in trial.course:
-                scheduler.on_trial_result(controller, stand_in, {course: length, METRIC: score})
-        return searcher, scheduler
+                scheduler.on_trial_result(controller, kept_trial, {measure: length, METRIC: score})
+        return scheduler
     perturbed_names = names_with(settings.agent, "perturbed")
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
-    return searcher, schedulers.PopulationBasedTraining(
+    return schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbed_every(settings),
         custom_explore_fn=space.clamp,
@@ -284,12 +304,15 @@ def _listener(search: Search) -> Any:
             text = Path(trial.error_file).read_text(encoding="utf-8")  # with the traceback
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             _, separator, problem = lines[-1].partition("TrialFailed: ")
-            # A trial whose process was killed may succeed when the search is resumed.
-            died = ": ".join(["its process ended", *lines[1:2]])
-            search.end(_number(trial), *((problem,) if separator else (died, "interrupted")))
+            if separator:
+                search.end(_number(trial), problem)
+            else:  # its process was killed; it may succeed when the search is resumed
+                reason = ": ".join(["its process ended", *lines[1:2]])
+                search.end(_number(trial), reason, "interrupted")
 
     return Listener()
 
 
 def _number(trial: Any) -> int:
+    """Return the number in the name of Ray's trial, ``trial_N``."""
     return int(str(trial.custom_trial_name).removeprefix("trial_"))

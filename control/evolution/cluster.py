@@ -117,11 +117,11 @@ def _error_if_killed() -> Iterator[None]:
     line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
     process = subprocess.Popen([sys.executable, "-SEc", code, line], stdin=subprocess.PIPE, start_new_session=True)
     end_silently = functools.partial(process.communicate, b"1")
-    ending.last_acts.append(end_silently)
+    ending.exit_callbacks.append(end_silently)
     try:
         yield
     finally:
-        ending.last_acts.remove(end_silently)
+        ending.exit_callbacks.remove(end_silently)
         end_silently()
 
 
@@ -157,7 +157,7 @@ def _watching_servers(temporary: str) -> Iterator[None]:
                     sys.stdout.flush()
                     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discards further messages of Ray's threads
                     node.kill_all_processes(check_alive=False)
-                ending.act_last()
+                ending.run_exit_callbacks()
                 shutil.rmtree(temporary, ignore_errors=True)
                 os._exit(ProcessDied.status)
 

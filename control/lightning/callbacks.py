@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import painted
+from control.cli.colour import paint
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines
 from control.films.recording import film
@@ -93,9 +93,9 @@ class Progress(Callback):
             self._print_line(module, parts)
         elif self.bar is None:
             texts = [_epoch_text(module, module.epoch), module.headline(), self._time_left(module)]
-            self._run_lines.say("  ".join(texts))
+            self._run_lines.print_if_due("  ".join(texts))
         if reason := module.stop_reason():
-            tqdm.write(painted(reason, "green", sys.stdout))
+            tqdm.write(paint(reason, "green", sys.stdout))
 
     def _print_line(self, module: RunModule, parts: list[str]) -> None:
         """Print the epoch, the ``parts`` of its report, the speed since the last line, and the time left."""
@@ -104,7 +104,7 @@ class Progress(Callback):
         self._line_steps, self._line_time = steps, now
         speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
         epoch, times = _epoch_text(module, module.epoch), f"{speed}  {self._time_left(module)}"
-        tqdm.write("  ".join([painted(epoch, "cyan", sys.stdout), *parts, painted(times, "dim", sys.stdout)]))
+        tqdm.write("  ".join([paint(epoch, "cyan", sys.stdout), *parts, paint(times, "dim", sys.stdout)]))
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule) -> str:

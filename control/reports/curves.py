@@ -56,7 +56,7 @@ def quantity(tag: str, package: str = "") -> tuple[str, str]:
     entry = TAGS[tag]
     if entry.kind == "loss":
         title, unit = LOSSES.get((tag, package), (entry.title, ""))
-        if "aseline" in entry.title:
+        if "baseline" in entry.title.lower():  # a mean return, drawn among the losses
             return title, RETURN_LABEL
         return title, f"loss ({unit})" if unit else "loss"
     if tag == REWARD_RATE:
@@ -85,10 +85,8 @@ def game_text(game: str) -> str:
 
 @dataclass(frozen=True)
 class Level:
-    """A reference return, drawn as a line, with its ``name`` in the legend and its ``source`` in the note.
-
-    A level of one ``implementation`` has the colour of that implementation.
-    """
+    """A reference return, drawn as a line, with its ``name`` in the legend and its ``source`` in the note. A level of
+    one ``implementation`` has the colour of that implementation."""
 
     value: float
     name: str
@@ -133,19 +131,19 @@ def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
 
 def sources(reference_levels: Sequence[Level]) -> str:
     """Return the sources for a note: ``solved: reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019``."""
-    by_source: dict[str, dict[str, None]] = {}
+    names_by_source: dict[str, dict[str, None]] = {}  # ordered sets of names
     for level in reference_levels:
-        by_source.setdefault(level.source, {})[level.name] = None
+        names_by_source.setdefault(level.source, {})[level.name] = None
     texts = []
-    for source, names in by_source.items():
-        last = list(names)[-1]
-        other_names = [name.partition(",")[0] for name in names if name != last]
-        texts.append(f"{' and '.join([*other_names, last])}: {source}")
+    for source, names in names_by_source.items():
+        *other_names, last_name = names
+        short_names = [name.partition(",")[0] for name in other_names]
+        texts.append(f"{' and '.join([*short_names, last_name])}: {source}")
     return "; ".join(texts)
 
 
-_STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))
-_FAR = 2.0  # heights of a panel
+_STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))  # dashes of matplotlib
+_MAX_DISTANCE = 2.0  # of a level from the panel, in heights of the panel
 
 
 def draw_levels(
@@ -156,19 +154,18 @@ def draw_levels(
     axis_name: str = "y",
     game: str = "",
 ) -> None:
-    """Draw a line for each level, and extend the axis to it.
-
-    Lines are grey, or in the colour that ``colours`` has for their implementation. ``labels`` selects the text in the
-    legend: True for name and value, False for the name only, with the value of grey lines beside the axis, and None
-    for no text. A level beyond two heights of the panel is only listed in the legend, with ``game`` as its environment.
-    """
+    """Draw a line for each level, and extend the axis to it. Lines are grey, or in the colour that ``colours`` has for
+    their implementation. ``labels`` selects the text in the legend: True for name and value, False for the name only,
+    with the value of grey lines beside the axis, and None for no text. A level beyond two heights of the panel is only
+    listed in the legend, with ``game`` as its environment."""
     styles = iter(_STYLES)
     for level in reference_levels:
         value = level.value
         low, high = getattr(axis, f"get_{axis_name}lim")()
+        max_distance = _MAX_DISTANCE * (high - low)
         colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
-        name = None if labels is None else level.label if labels else level.name
-        if axis_name == "y" and not low - _FAR * (high - low) <= value <= high + _FAR * (high - low):
+        name = {None: None, True: level.label, False: level.name}[labels]
+        if axis_name == "y" and not low - max_distance <= value <= high + max_distance:
             place = f" in {game}" if game else ""
             axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{place} (beyond the axis)")
             continue
@@ -191,11 +188,9 @@ SMOOTHED = "curves are centred moving averages over 2 % of their points"
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
-    """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``.
-
-    N is the number of runs that have logged the tag. The grid ends with the shortest run, and values are interpolated
-    linearly. Both arrays are empty if N is 0.
-    """
+    """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``. N is the number of runs that
+    have logged the tag. The grid ends with the shortest run, and values are interpolated linearly. Both arrays are
+    empty if N is 0."""
     curves = [curve for curve in (run.points(tag, x) for run in runs) if len(curve[0])]
     if not curves:
         return np.empty(0), np.empty((0, 0))
@@ -209,8 +204,8 @@ def smooth(values: Array) -> Array:
     half = round(len(values) * SMOOTH / 2)
     if half == 0:
         return values
-    places = np.arange(len(values))
-    counts = np.minimum(places, half) + np.minimum(places[::-1], half) + 1
+    indices = np.arange(len(values))
+    counts = np.minimum(indices, half) + np.minimum(indices[::-1], half) + 1  # points in the window
     return np.convolve(values, np.ones(2 * half + 1), "same") / counts
 
 
@@ -224,28 +219,26 @@ def draw_curves(
     with_band: bool = True,
     with_iqm: bool = True,
 ) -> None:
-    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line.
-
-    Fewer than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds.
-    """
+    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. Fewer
+    than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds."""
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
-    point: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}
+    marker: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}
     if with_band and len(curves) < LEAST:
-        for i, curve in enumerate(curves):
-            axis.plot(x, curve, color=colour, linewidth=1.2, label=None if i else label, **point)
+        for seed, curve in enumerate(curves):
+            axis.plot(x, curve, color=colour, linewidth=1.2, label=None if seed else label, **marker)
         return
-    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **point)
+    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **marker)
     if with_seeds:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     if not with_band or len(x) == 1:
         return
     # A bootstrap at each of many thousand points would need gigabytes.
-    places = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
-    bounds = interval(curves[:, places], mean)
+    points = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
+    bounds = interval(curves[:, points], mean)
     assert bounds
-    axis.fill_between(x[places], *bounds, color=colour, alpha=0.2, linewidth=0)
+    axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
     if with_iqm and len(curves) > LEAST:  # of three runs the IQM is the mean
         axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
 
@@ -260,15 +253,13 @@ def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
 
 # -- panels ------------------------------------------------------------------------------------------------------------
 
-_RARE = 0.02  # largest share of a panel's values that may be below the axis
-_FEW = 10  # number of values below which the axis includes all
+_MAX_HIDDEN = 0.02  # largest share of a panel's values that may be below the axis
+_MIN_VALUES = 10  # an axis of fewer values includes all
 
 
 def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | None = None) -> None:
-    """Set the labels of a panel of curves, format its steps, and limit its y axis to most of the ``values``.
-
-    With ``log`` the y axis is logarithmic if all values are positive and spread over a factor of 30.
-    """
+    """Set the labels of a panel of curves, format its steps, and limit its y axis to most of the ``values``. With
+    ``log`` the y axis is logarithmic if all values are positive and spread over a factor of 30."""
     axis.set(xlabel=steps_label(tag), ylabel=ylabel)
     scale(axis, log)
     if values is not None:
@@ -287,14 +278,12 @@ def scale(axis: Any, log: bool = False) -> None:
 
 
 def clip_below(axis: Any, values: Array) -> None:
-    """End the y axis above the 2 % lowest ``values`` if they would take two thirds of it.
-
-    So one collapsed evaluation in a hundred does not hide the others. `note_hidden` mentions it.
-    """
+    """End the y axis above the 2 % lowest ``values`` if they would take two thirds of it. So one collapsed evaluation
+    in a hundred does not hide the others. `note_hidden` mentions it."""
     values = np.sort(values[np.isfinite(values)])
-    if len(values) < _FEW or axis.get_yscale() == "log":
+    if len(values) < _MIN_VALUES or axis.get_yscale() == "log":
         return
-    low, high = values[max(1, int(_RARE * len(values)))], values[-1]
+    low, high = values[max(1, int(_MAX_HIDDEN * len(values)))], values[-1]
     visible = values[values >= low - (high - low)]
     if high == low or len(visible) == len(values) or low - values[0] <= 2 * (high - low):
         return
@@ -332,16 +321,14 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
 
 
 def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
-    """Draw the returns, losses and commands of a run folder as `curve.png` in it, and return the path.
-
-    Other formats of ``look`` give `curve.pdf` and so on. Seeds trained together are thin lines with their mean. Raises
-    SettingError if there is nothing to draw.
-    """
+    """Draw the returns, losses and commands of a run folder as `curve.png` in it, and return the path. Other formats of
+    ``look`` give `curve.pdf` and so on. Seeds trained together are thin lines with their mean. Raises SettingError if
+    there is nothing to draw."""
     run_dir = Path(run_dir)
     runs = read_runs(run_dir / "metrics.csv")
     if not runs:
         raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
-    parts = run_dir.resolve().parts
+    parts = run_dir.resolve().parts  # .../GAME/EXPERIMENT/IMPLEMENTATION/seed_S/version_V, or a copied folder
     names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
     returns, losses = return_tags(runs), logged(runs, tags("loss"))

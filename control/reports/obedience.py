@@ -37,31 +37,28 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 
 def grid(low: ArrayLike, high: ArrayLike) -> Array:
-    """Return the commands ``[C]``, from a quarter of the range below its lower end to a quarter above its upper end."""
-    least, highest = float(np.min(low)), float(np.max(high))
-    margin = BEYOND * (highest - least or max(1.0, abs(highest)))
-    return np.linspace(least - margin, highest + margin, COMMANDS)
+    """Return the commands ``[C]``, from a quarter of the range below its lower end to a quarter above its upper end.
+    ``low`` and ``high [M]`` are the ranges of the seeds. A range of one return counts as large as this return."""
+    lowest, highest = float(np.min(low)), float(np.max(high))
+    size = highest - lowest or max(1.0, abs(highest))
+    return np.linspace(lowest - BEYOND * size, highest + BEYOND * size, COMMANDS)
 
 
 def slope(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """Return the slope of a least-squares line through pairs ``[N]``.
-
-    It is 1 if obtained returns follow commands, and 0 if commands have no effect.
-    """
-    x = np.asarray(commanded, dtype=np.float64)
-    x = x - x.mean()
-    return float(x @ np.asarray(returns, dtype=np.float64) / (x @ x))
+    """Return the slope of a least-squares line through pairs ``[N]``. It is 1 if obtained returns follow commands, and
+    0 if commands have no effect."""
+    commands = np.asarray(commanded, dtype=np.float64)
+    centred = commands - commands.mean()
+    return float(centred @ np.asarray(returns, dtype=np.float64) / (centred @ centred))
 
 
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """Return Spearman's rank correlation of pairs ``[N]``.
-
-    Equal numbers get the mean of their ranks. The correlation is 0 if one side is constant.
-    """
+    """Return Spearman's rank correlation of pairs ``[N]``. Equal numbers get the mean of their ranks. The correlation
+    is 0 if one side is constant."""
     pair = (torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (commanded, returns))
-    x, y = (centred_ranks(values).numpy() for values in pair)
-    scale = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / scale if scale else 0.0
+    command_ranks, return_ranks = (centred_ranks(values).numpy() for values in pair)
+    scale = float(np.sqrt((command_ranks @ command_ranks) * (return_ranks @ return_ranks)))
+    return float(command_ranks @ return_ranks) / scale if scale else 0.0
 
 
 def absolute_error(commanded: ArrayLike, returns: ArrayLike) -> float:
@@ -77,14 +74,11 @@ _STATISTICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """Return statistics of ``returns [M, C, E]`` under commands ``[C]``, as data for JSON.
-
-    ``low`` and ``high [M]`` are the range of returns in the training of each seed. ``regions`` has the numbers of
-    commands and episodes in each of `REGIONS`, and each statistic of `NAMES` with its interval. Episode e starts
-    equally under all commands, so it gives one statistic over the C commands; the result is the mean over episodes and
-    seeds. It is None if a seed has fewer than two commands in the region. The bootstrap is over seeds, or over
-    episodes with fewer than three seeds.
-    """
+    """Return statistics of ``returns [M, C, E]`` under commands ``[C]``, as data for JSON. ``low`` and ``high [M]`` are
+    the range of returns in the training of each seed. ``regions`` has the numbers of commands and episodes in each of
+    `REGIONS`, and each statistic of `NAMES` with its interval. Episode e starts equally under all commands, so it gives
+    one statistic over the C commands; the result is the mean over episodes and seeds. It is None if a seed has fewer
+    than two commands in the region. The bootstrap is over seeds, or over episodes with fewer than three seeds."""
     commands, got = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
@@ -106,22 +100,19 @@ def _points(got: Array) -> list[list[float]] | None:
 
 
 def _region(commands: Array, got: Array, mask: Any) -> dict[str, Any]:
-    """Return the statistics of the commands that are True in ``mask [M, C]``."""
+    """Return the statistics of returns ``got [M, C, E]`` under the commands that are True in ``mask [M, C]``."""
     region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * got.shape[2]}
     if mask.sum(1).min() < 2:
         return region | dict.fromkeys(NAMES)
     for name, statistic in _STATISTICS.items():
-        of_episodes = np.array(
-            [
-                [statistic(commands[seed_mask], value) for value in seed_returns[seed_mask].T]
-                for seed_returns, seed_mask in zip(got, mask, strict=True)
-            ]
-        )
-        bounds = interval(of_episodes.mean(1)) if len(got) >= LEAST else interval(of_episodes.mean(0))
-        region[name] = {
-            "value": float(of_episodes.mean()),
-            "interval": [float(value) for value in bounds] if bounds else None,
-        }
+        rows = []
+        for seed_returns, seed_mask in zip(got, mask, strict=True):
+            episodes = seed_returns[seed_mask].T
+            rows.append([statistic(commands[seed_mask], episode) for episode in episodes])
+        estimates = np.array(rows)  # [M, E]
+        bounds = interval(estimates.mean(1)) if len(got) >= LEAST else interval(estimates.mean(0))
+        interval_values = [float(bound) for bound in bounds] if bounds else None
+        region[name] = {"value": float(estimates.mean()), "interval": interval_values}
     return region
 
 
@@ -132,7 +123,7 @@ def table(numbers: dict[str, Any]) -> str:
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
         for name, region in results["regions"].items():
             estimates = [region[statistic] for statistic in NAMES]
-            cells = (with_interval(e["value"], e["interval"], 2) if e else "-" for e in estimates)
+            cells = (with_interval(value["value"], value["interval"], 2) if value else "-" for value in estimates)
             rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
         blocks.append(str(Table(rows)))
     return "\n\n".join(blocks)
@@ -166,17 +157,19 @@ def _panel(axis: Any, results: dict[str, Any]) -> None:
 # -- the sweep --------------------------------------------------------------------------------------------------------
 
 
-class _Counting(Policy):
-    """A policy that sums the rewards of its episodes with a ``discount``."""
+class _ReturnCounter(Policy):
+    """A wrapper of ``policy`` that sums the rewards of its episodes with a ``discount``, as ``returns [M, E]``."""
 
     def __init__(self, policy: Policy, discount: float):
         self.policy, self.members, self.discount = policy, policy.members, discount
         self.weight, self.returns = 1.0, torch.zeros(())
 
     def act(self, obs: Tensor) -> Tensor:
+        """Return the actions of the wrapped policy."""
         return self.policy.act(obs)
 
     def advance(self, reward: Tensor) -> None:
+        """Add the discounted rewards ``[M, E]`` of a step."""
         self.returns = self.returns + self.weight * reward
         self.weight *= self.discount
         self.policy.advance(reward)
@@ -185,9 +178,8 @@ class _Counting(Policy):
 def check(loop: Loop, kind: str) -> EpisodeLoop:
     """Return the loop of an agent that follows commanded returns. Raises SettingError for any other agent."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.commands_now():
-        raise SettingError(
-            f"--obedience has no effect with {kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
-        )
+        reason = f"{kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
+        raise SettingError(f"--obedience has no effect with {reason}")
     return loop
 
 
@@ -199,10 +191,8 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play episodes under each of the ``commands`` and return their returns ``[M, C, E]``.
-
-    ``seed`` selects the episodes, which are equal for all commands. ``fixed_command`` has the other parts of commands.
-    """
+    """Play episodes under each of the ``commands`` and return their returns ``[M, C, E]``. ``seed`` selects the
+    episodes, which are equal for all commands. ``fixed_command`` has the other parts of commands."""
     returns, config = [], loop.agent.config
     discount = config.discount if config.desire_rtg else 1.0
     with progress("commands") as watch:
@@ -212,9 +202,9 @@ def sweep(
             for count in rounds(episodes, loop.eval_envs):
                 full_command = {**fixed_command, "return": float(command)}
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
-                counting = _Counting(policy, discount)
-                rollout(counting, loop.evaluation, streams.episode_seeds(count), keep=False)
-                parts.append(counting.returns)
+                counter = _ReturnCounter(policy, discount)
+                rollout(counter, loop.evaluation, streams.episode_seeds(count), keep=False)
+                parts.append(counter.returns)
             returns.append(torch.cat(parts, 1))
             if watch:
                 watch((number + 1) / len(commands))
@@ -222,22 +212,22 @@ def sweep(
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest training return of each seed up to the checkpoint.
-
-    Raises SettingError if the run's metrics.csv is missing or lacks them.
-    """
-    written = read_metrics(home(checkpoint.path) / "metrics.csv")
-    metrics = {tag: np.array(column) for tag, column in written.items()}
-    pairs = [(SMALLEST_SEEN, LARGEST_SEEN)] + [("rollout/return_min", "rollout/return_max")] * (discount == 1)
-    columns = next((pair for pair in pairs if metrics.keys() >= {*pair}), None)
-    if columns is None:
-        path = str(checkpoint.path)
-        raise SettingError(f"checkpoint {path!r} has no metrics.csv that says which returns its training has seen")
-    past = metrics["epoch"] <= checkpoint.run_state["epoch"]
-    low, high = ([metrics[tag][past & (metrics["seed"] == seed)] for seed in seeds] for tag in columns)
-    if not all(np.isfinite(values).any() for values in low):
-        raise SettingError(f"checkpoint {str(checkpoint.path)!r} is of a run that had not played yet")
-    return [float(np.nanmin(values)) for values in low], [float(np.nanmax(values)) for values in high]
+    """Return the smallest and largest training return of each seed up to the checkpoint. Raises SettingError if the
+    run's metrics.csv is missing or lacks them."""
+    columns = read_metrics(home(checkpoint.path) / "metrics.csv")
+    metrics = {tag: np.array(column) for tag, column in columns.items()}
+    tag_pairs = [(SMALLEST_SEEN, LARGEST_SEEN)]
+    if discount == 1:  # then commands are sums of rewards too
+        tag_pairs.append(("rollout/return_min", "rollout/return_max"))
+    tag_pair = next((pair for pair in tag_pairs if metrics.keys() >= {*pair}), None)
+    problem = "has no metrics.csv that says which returns its training has seen"
+    if tag_pair is not None:
+        is_past = metrics["epoch"] <= checkpoint.run_state["epoch"]
+        low, high = ([metrics[tag][is_past & (metrics["seed"] == seed)] for seed in seeds] for tag in tag_pair)
+        if all(np.isfinite(values).any() for values in low):
+            return [float(np.nanmin(values)) for values in low], [float(np.nanmax(values)) for values in high]
+        problem = "is of a run that had not played yet"
+    raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")
 
 
 def report(

@@ -34,16 +34,21 @@ _NETWORKS = {
 
 def paths(run: RunConfig) -> list[Path]:
     """Return the files that a run with ``output`` writes."""
-    suffixes = () if run.output is None else (".out",) if run.no_checkpoint else (".out", ".params")
+    if run.output is None:
+        return []
+    suffixes = [".out"] if run.no_checkpoint else [".out", ".params"]
     return [Path(f"{run.output}{suffix}") for suffix in suffixes]
 
 
 def check_outputs(run: RunConfig) -> None:
     """Raise SettingError if an output file exists in a run that is not resumed, or its folder cannot be written."""
     for path in paths(run):
-        problem = f"{str(path)!r} exists" if path.exists() and not run.resume else ""
-        if problem or not os.access(path.parent, os.W_OK):
-            problem = problem or f"{str(path.parent)!r} is no folder that can be written"
+        problem = ""
+        if path.exists() and not run.resume:
+            problem = f"{str(path)!r} exists"
+        elif not os.access(path.parent, os.W_OK):
+            problem = f"{str(path.parent)!r} is no folder that can be written"
+        if problem:
             raise SettingError(f"output is {run.output!r}: {problem}; allowed: a new name in a folder", "output")
 
 
@@ -60,23 +65,22 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the content of ``NAME.out``."""
-    table = read_metrics(folder / "metrics.csv")
-    score, steps = table[REWARD_RATE if REWARD_RATE in table else GREEDY], {0: 0}
-    rates: dict[int, list[float]] = {}
-    for epoch, count, value in zip(table["epoch"], table["env_steps"], score, strict=True):
-        steps[int(epoch)] = int(count)
-        if not math.isnan(value):
-            rates.setdefault(int(epoch), []).append(value)
-    metrics = {"reward_rates": list(rates.values()), "eval_times": [steps.get(epoch - 1, 0) for epoch in rates]}
+    """Return the content of ``NAME.out``. Agents without a reward rate have their greedy returns instead."""
+    columns = read_metrics(folder / "metrics.csv")
+    scores = columns[REWARD_RATE if REWARD_RATE in columns else GREEDY]
+    steps_of_epoch, scores_of_epoch = {0: 0}, dict[int, list[float]]()
+    for epoch, steps, score in zip(columns["epoch"], columns["env_steps"], scores, strict=True):
+        steps_of_epoch[int(epoch)] = int(steps)
+        if not math.isnan(score):
+            scores_of_epoch.setdefault(int(epoch), []).append(score)
+    eval_times = [steps_of_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
+    metrics = {"reward_rates": list(scores_of_epoch.values()), "eval_times": eval_times}
     return {"config": acting(settings), "metrics": metrics}
 
 
 def _weights(agents: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of ``NAME.params``.
-
-    Layers have ``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias [M, out]``.
-    """
+    """Return the tensors of ``NAME.params``. Layers have ``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias
+    [M, out]``."""
     state = agents.state_dict(prefix="agents.")
     weights = {name: value.clone() for name, value in state.items() if "target" not in name}
     for name, network in agents.named_modules(prefix="agents"):

@@ -37,8 +37,8 @@ from control.storage.run_dir import atomic_write_text, safe_name
 from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
 
-MOST_FILMS = 12  # on a page
-_MOST_COMMANDS = 12  # of a group
+MAX_FILMS = 12  # on a page
+_MAX_COMMANDS = 12  # of a group
 _SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # references in help texts, which only their module explains
 _FIGURES = {
     "": "Curves over steps",
@@ -61,7 +61,8 @@ _HELD_OUT = {
     "steps": "training steps",
 }
 _MEDIA = {".mp4": "video/mp4", ".png": "image/png"}
-# Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme.
+# Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
+# are places in the cycle of colours, such as C6.
 _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
     CYCLES["light"][int(INK[1:])].lower(): "currentColor",
     CYCLES["light"][int(GREY[1:])].lower(): "var(--faint)",
@@ -79,7 +80,8 @@ class Folder:
     left_out: dict[Path, None] = field(default_factory=dict)
 
     def file(self, *names: str) -> Path | None:
-        """Return a file in the folder, None if it is missing or no regular file inside it."""
+        """Return a file in the folder, None if it is missing or no regular file inside it. The latter is added to
+        ``left_out``."""
         path = self.path.joinpath(*names)
         if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
@@ -91,8 +93,10 @@ class Folder:
     def settings(self) -> Settings | None:
         """Settings in config.yaml, None if it is missing or of another program or version."""
         file = self.file("config.yaml")
+        if not file:
+            return None
         with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            return parse(["--config", str(file)]) if file else None
+            return parse(["--config", str(file)])
         return None
 
     @cached_property
@@ -129,14 +133,15 @@ class Folder:
     @property
     def scores(self) -> dict[str, Any]:
         """Held-out evaluation of a search, empty if there is none."""
+        path = self.file("scores.json")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = read_json(path) if (path := self.file("scores.json")) else {}
-            return content["report"] if isinstance(content["report"], dict) else {}
+            results = read_json(path)["report"] if path else {}
+            return results if isinstance(results, dict) else {}
         return {}
 
     @property
     def name(self) -> str:
-        """Seed of the run as text."""
+        """Seed of the run as text, such as ``seed 25``."""
         return self.path.parent.name.replace("_", " ")
 
 
@@ -160,8 +165,8 @@ class Subject:
 
     @property
     def tag(self) -> str:
-        """Return by which the runs are judged, empty if none was logged."""
-        names = list(self.summary["over_seeds"])
+        """Tag of the return by which the runs are judged, empty if none was logged."""
+        names = self.summary["over_seeds"]
         return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *names) if tag in names), "")
 
     def setting(self, name: str) -> str:
@@ -173,11 +178,9 @@ class Subject:
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
-    """Write the page of runs in ``run_dirs``, which are run folders or folders above them.
-
-    ``out`` is a file (.html) or a folder, by default the common folder of the runs. Returns the exit code 0. Raises
-    SettingError if there are no runs or the page cannot be written.
-    """
+    """Write the page of runs in ``run_dirs``, which are run folders or folders above them. ``out`` is a file (.html) or
+    a folder, by default the common folder of the runs. Returns the exit code 0. Raises SettingError if there are no
+    runs or the page cannot be written."""
     groups = find_groups(run_dirs, "report")
     note_group_versions(groups, run_dirs, "report")
     labels, _ = distinct_labels([group.names for group in groups])
@@ -195,7 +198,8 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
 
 
 def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
-    """Return the file to write."""
+    """Return the file to write: ``out``, or a file in this folder (by default the common folder of ``made_from``) with
+    a name from environments and implementations. Raises SettingError for another suffix than .html."""
     if out is not None and not out.is_dir() and (out.suffix or out.is_file()):
         if out.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
@@ -203,8 +207,8 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
     folder, words = out or Path(os.path.commonpath(made_from)), ["report"]
     if len(made_from) > 1:
         games = dict.fromkeys(subject.group.names[0] for subject in subjects)
-        kinds = dict.fromkeys(subject.group.names[-1] for subject in subjects)
-        words += [*games, *kinds] if len(games) + len(kinds) <= 6 else [f"{len(subjects)}_groups"]
+        last_names = dict.fromkeys(subject.group.names[-1] for subject in subjects)
+        words += [*games, *last_names] if len(games) + len(last_names) <= 6 else [f"{len(subjects)}_groups"]
     return folder / f"{safe_name('_'.join(words))[:80]}.html"
 
 
@@ -230,14 +234,14 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         return_tags={tag for tag in _judging_tags(subjects) if tag},
         results=_results(subjects),
         figures=_figures(subjects, run_dirs),
-        films=films[:MOST_FILMS],
-        more_films=max(0, len(films) - MOST_FILMS),
+        films=films[:MAX_FILMS],
+        more_films=max(0, len(films) - MAX_FILMS),
         learned=list(_learned(subjects)),
         seed_tables=[seed_table(subject.summary, caption=f"Seeds of {subject.label}") for subject in subjects],
         settings=_settings(subjects),
         versions=_versions(subjects),
         runs=[(subject.label, commands) for subject in subjects if (commands := _commands(subject))],
-        most_commands=_MOST_COMMANDS,
+        most_commands=_MAX_COMMANDS,
         page_commands=[f"python trainer.py {words}" for words in (f"--report {folders}{out}", f"--plot {folders}")],
         date=time.strftime("%Y-%m-%d"),
         version=versions()["understudy"],
@@ -246,32 +250,30 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
 
 def _title(subjects: Sequence[Subject]) -> str:
     """Return a title such as ``UDRL, RCP-R and RCP-A on lunarlander``."""
-    names = [subject.group.names for subject in subjects]
-    if any(len(parts) < 3 for parts in names):
-        return _enumeration(list(dict.fromkeys("/".join(parts) for parts in names)))
-    games, kinds = (list(dict.fromkeys(parts[place] for parts in names)) for place in (0, 2))
-    alike = len(subjects) > 1 and len(games) == len(kinds) == 1
-    labels = f": {_enumeration([subject.label for subject in subjects])}" if alike else ""
+    all_names = [subject.group.names for subject in subjects]
+    if any(len(names) < 3 for names in all_names):  # copied folders
+        return _enumeration(list(dict.fromkeys("/".join(names) for names in all_names)))
+    games = list(dict.fromkeys(game for game, *_ in all_names))
+    kinds = list(dict.fromkeys(implementation for _, _, implementation, *_ in all_names))
+    differ_otherwise = len(subjects) > 1 and len(games) == len(kinds) == 1
+    labels = f": {_enumeration([subject.label for subject in subjects])}" if differ_otherwise else ""
     return f"{_enumeration(kinds)} on {_enumeration(games)}{labels}"
 
 
 def _steps(subjects: Sequence[Subject]) -> str:
     """Return the largest number of steps of a seed, separately for agents and searches."""
+    units = {False: "environment steps of a seed", True: "steps of all agents of a search together, on proxies"}
     texts = []
-    for search, unit in (
-        (False, "environment steps of a seed"),
-        (True, "steps of all agents of a search together, on proxies"),
-    ):
-        seeds = [seed for subject in subjects if subject.search == search for seed in subject.summary["seeds"].values()]
-        texts += [f"up to {max(seed['env_steps'] for seed in seeds):,} {unit}"] if seeds else []
+    for is_search, unit in units.items():
+        summaries = [subject.summary["seeds"] for subject in subjects if subject.search == is_search]
+        steps = [seed["env_steps"] for seeds in summaries for seed in seeds.values()]
+        texts += [f"up to {max(steps):,} {unit}"] if steps else []
     return " and ".join(texts)
 
 
 def _judging_tags(subjects: Sequence[Subject]) -> list[str]:
-    """Return the return to report for each group.
-
-    If agents are judged by different returns, it is the greedy return, provided that all of them have it.
-    """
+    """Return the tag of the return to report for each group, empty for a group without one. If agents are judged by
+    different returns, it is the greedy return, provided that all of them have it."""
     agents = [subject for subject in subjects if not subject.search]
     greedy_counts = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
     if len({agent.tag for agent in agents}) > 1 and greedy_counts == [len(agent.group.runs) for agent in agents]:
@@ -286,9 +288,9 @@ def _results(subjects: Sequence[Subject]) -> Table:
     for subject, tag in zip(subjects, _judging_tags(subjects), strict=True):
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
-        span = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
-        span += " of all agents" if subject.search else ""
-        row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", span]
+        steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
+        steps_text += " of all agents" if subject.search else ""
+        row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", steps_text]
         if tag:
             texts = aggregates(subject.summary["over_seeds"][tag])
             best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
@@ -306,17 +308,19 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
         except SettingError:
             return []
         drawings = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.svg"))}
-        among = json.loads(Path(folder, "plot.json").read_text(encoding="utf-8")).get("compared", {}).get("groups", [])
+        numbers = json.loads(Path(folder, "plot.json").read_text(encoding="utf-8"))
+    compared_groups = numbers.get("compared", {}).get("groups", [])
     figures = []
     for number, (stem, svg) in enumerate(drawings.items()):
         kind = stem.removeprefix("plot").strip("_0123456789")
-        caption = f"{_FIGURES[kind]}: {_enumeration(among) if kind == 'scores' else _title(subjects)}."
+        caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
         figures.append((_svg(svg, number, f"{caption} The tables below have the numbers."), caption))
     return figures
 
 
 def _svg(svg: str, number: int, alt: str) -> Markup:
-    """Return a figure of matplotlib in the colours of the page. ``number`` makes its ids unique."""
+    """Return a figure of matplotlib as part of the page: in its colours, with ids that ``number`` makes unique, without
+    metadata, and with coordinates of two decimals. ``alt`` is its description."""
     inner = svg[svg.index("<svg") :]
     inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
     inner = re.sub(r"<!--.*?-->\s*", "", inner, flags=re.DOTALL)
@@ -347,11 +351,8 @@ def _learned(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, l
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return tables of all settings and of ``changes``, None without a config.yaml.
-
-    Changes are settings that differ between groups, or from the defaults for a single group. ``known`` is False if the
-    defaults are unknown.
-    """
+    """Return tables of all settings and of ``changes``, None without a config.yaml. Changes are settings that differ
+    between groups, or from the defaults for a single group. ``known`` is False if the defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
@@ -362,7 +363,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     head = ["setting", *(subject.label for subject in subjects), "meaning"]
     all_rows = [[name, *values[name], meaning.get(name, "")] for name in names]
     if len(subjects) > 1:
-        rows = [row for row in all_rows if len(set(row[1:-1])) > 1 and row[0] != "seed"]
+        rows = [row for row in all_rows if len(set(values[row[0]])) > 1 and row[0] != "seed"]
         changes = Table([head, *rows], "Settings that differ between the runs", numeric=False)
     else:
         defaults = {name: _setting_text(flag.default) for name, flag in flags.items()}

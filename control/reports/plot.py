@@ -46,17 +46,14 @@ from models.registry import implementations
 from models.settings import SettingError
 
 PAGE_ROWS = 4  # rows of panels on a page
-_LARGEST = 20_000_000  # bytes of the JSON of a figure
+_MAX_BYTES = 20_000_000  # of the JSON of a figure
 
 
 @dataclass
 class Arm:
-    """Curves and scores of the seeds of a group.
-
-    ``curves`` maps a tag to steps ``[G]`` and values ``[N, G]``; ``scores`` maps a return to the means ``[N]`` of the
-    seeds over the last tenth of the epochs. ``label`` is the name in the legend, and ``game`` the environment in
-    figures of several.
-    """
+    """Curves and scores of the seeds of a group. ``curves`` maps a tag to steps ``[G]`` and values ``[N, G]``;
+    ``scores`` maps a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name
+    in the legend, and ``game`` the environment in figures of several."""
 
     label: str
     names: tuple[str, ...]
@@ -121,14 +118,13 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         line = f"plot_out is '{target}', whose numbers would replace {numbers_path.name}, a file of something else"
         raise SettingError(f"{line}; allowed: another name", "plot_out")
     check_writable("plot_out", *([target] if redrawn else [target, numbers_path]))
-    if not any(arm.curves or arm.scores for arm in arms):
-        raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
     tag, tasks = _tasks(arms)
     if not tasks and not any(arm.curves for arm in arms):
-        shortage = "no curves and fewer than two groups of three seeds"
-        raise SettingError(
-            f"plot is '{redrawn}', which holds {shortage}: there is nothing to draw; allowed: run folders too"
-        )
+        problem = f"{title or 'these runs'}: neither returns nor losses were logged yet"
+        if any(arm.scores for arm in arms):  # only in a JSON without curves
+            problem = f"plot is '{redrawn}', which holds no curves and fewer than two groups of three seeds"
+            problem += ": there is nothing to draw; allowed: run folders too"
+        raise SettingError(problem)
     text = summary_text(title, summary)
     numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
     if tasks:
@@ -158,18 +154,17 @@ def _arm(group: Group, label: str) -> Arm:
 
 def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
     """Read title, summary and arms from a JSON of `plot`. Raises SettingError for any other file."""
+    problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
     try:
-        content = read_json(path, _LARGEST)
+        content = read_json(path, _MAX_BYTES)
         title, arms = str(content["runs"]), []
         summary_text(title, content["groups"])  # raises for values that the loop below does not check
         for label, group in content["groups"].items():
-            by_tag = {
-                tag: (
-                    np.array(curve["env_steps"], float).reshape(len(curve["env_steps"])),
-                    np.array(curve["seeds"], float).reshape(len(curve["seeds"]), len(curve["env_steps"])),
-                )
-                for tag, curve in group.get("curves", {}).items()
-            }
+            curves_by_tag = {}
+            for tag, curve in group.get("curves", {}).items():
+                steps, seeds = curve["env_steps"], curve["seeds"]
+                values = np.array(seeds, float).reshape(len(seeds), len(steps))
+                curves_by_tag[tag] = (np.array(steps, float).reshape(len(steps)), values)
             finals: dict[str, list[float]] = {}
             for numbers in group["seeds"].values():
                 for tag, number in numbers.items():
@@ -178,20 +173,19 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
             # Published files without names have them in title and label.
             names = tuple(map(str, group.get("names") or [*title.split(", "), *label.split("/")]))
             arm_scores = {tag: np.array(finals[tag], float) for tag in TAGS if tag in finals}
-            arms.append(Arm(label, names, len(group["seeds"]), by_tag, arm_scores))
+            arms.append(Arm(label, names, len(group["seeds"]), curves_by_tag, arm_scores))
         return title, content["groups"], arms
     except OSError as error:
-        raise SettingError(f"plot is '{path}', which cannot be read: {error.strerror}") from None
+        problem = f"which cannot be read: {error.strerror}"
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        raise SettingError(
-            f"plot is '{path}', which --plot did not write; allowed: run folders, or a JSON file that it wrote"
-        ) from None
+        pass
+    raise SettingError(f"plot is '{path}', {problem}")
 
 
 def _is_plot_json(path: Path) -> bool:
     """Return whether a file is a JSON of `plot`."""
     try:
-        return {"runs", "groups"} <= read_json(path, _LARGEST).keys()
+        return {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys()
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -212,29 +206,28 @@ def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     """Return labels of groups by the parts in which their ``names`` differ, and the text of the common parts."""
     if len({len(parts) for parts in names}) > 1:
         return ["/".join(parts) for parts in names], ""
-    differs = [len(set(level)) > 1 for level in zip(*names, strict=True)]
+    differs = [len(set(level)) > 1 for level in zip(*names, strict=True)]  # for each part of the names
     shared = ", ".join(name for name, differ in zip(names[0], differs, strict=True) if not differ)
     return ["/".join(compress(parts, differs)) or parts[-1] for parts in names], shared
 
 
 def _shorten_labels(arms: Sequence[Arm]) -> str:
-    """Set environments and short labels of arms, and return the common prefix of the labels.
-
-    Arms of several environments have returns of different scales. Their environment is not part of the label. A prefix
-    of all labels up to a - or _ is removed.
-    """
+    """Set environments and short labels of arms, and return the common prefix of the labels. The environment of arms of
+    several environments becomes ``game`` and is not part of the label, because their returns have different scales. A
+    prefix of all labels up to a - or _ is removed."""
     environments = {arm.names[0] for arm in arms}
     if len(environments) > 1 and all(len(arm.names) >= 3 for arm in arms):
         short, _ = distinct_labels([arm.names[1:] for arm in arms])
         for arm, label in zip(arms, short, strict=True):
             arm.label, arm.game = label, arm.names[0]
     distinct = {arm.label for arm in arms}
-    prefix = re.match(r".*[-_]", os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else "")
-    if not prefix or not all(re.search("[a-zA-Z]", label[prefix.end() :]) for label in distinct):
+    common_start = os.path.commonprefix(sorted(distinct)) if len(distinct) > 1 else ""
+    prefix = common_start[: max(common_start.rfind("-"), common_start.rfind("_")) + 1]
+    if not prefix or not all(re.search("[a-zA-Z]", label.removeprefix(prefix)) for label in distinct):
         return ""
     for arm in arms:
-        arm.label = arm.label[prefix.end() :]
-    return prefix[0].strip("-_")
+        arm.label = arm.label.removeprefix(prefix)
+    return prefix.strip("-_")
 
 
 def _default_file(folder: Path, arms: Sequence[Arm], look: Look) -> Path:
@@ -248,10 +241,8 @@ def _default_file(folder: Path, arms: Sequence[Arm], look: Look) -> Path:
 
 
 def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
-    """Return the return by which algorithms are compared, and their scores by environment.
-
-    It is the greedy return if all arms have it. Algorithms need three seeds. Searches are omitted beside agents.
-    """
+    """Return the return by which algorithms are compared, and their scores by environment. It is the greedy return if
+    all arms have it. Algorithms need three seeds. Searches are omitted beside agents."""
     arms = [arm for arm in arms if not arm.search] or arms
     shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
     if not shared:
@@ -286,10 +277,10 @@ def _draw(book: Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[
 def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     """Return a colour for each label. Labels of one environment differ in colour as long as there are enough."""
     colours: dict[str, str] = {}
-    for label, colour in zip(labels, cycle(COLOURS), strict=False):
+    for label, preferred in zip(labels, cycle(COLOURS), strict=False):
         games = {arm.game for arm in arms if arm.label == label}
         used = {colours.get(arm.label) for arm in arms if arm.game in games}
-        colours[label] = colour if colour not in used else next((free for free in COLOURS if free not in used), colour)
+        colours[label] = next((colour for colour in (preferred, *COLOURS) if colour not in used), preferred)
     return colours
 
 
@@ -328,18 +319,16 @@ def _pages(panels: Sequence[Panel]) -> list[list[list[Panel]]]:
 
 
 def _levels(arms: Sequence[Arm]) -> list[Level]:
-    """Return the reference levels of the arms of one environment.
-
-    A level of one algorithm needs the colour of one arm, so it is omitted if several arms have that algorithm.
-    """
+    """Return the reference levels of the arms of one environment. A level of one algorithm needs the colour of one arm,
+    so it is omitted if several arms have that algorithm."""
     names = {name for arm in arms for name in arm.names if name in implementations()}
     folder = arms[0].names[0]
     game = folder.replace("_", ",", 1) if "=" in folder else folder
-    by_name = {name: [arm.label for arm in arms if name in arm.names] for name in names}
+    labels = {name: [arm.label for arm in arms if name in arm.names] for name in names} | {"": [""]}
     return [
-        Level(level.value, level.name, level.source, (by_name.get(level.implementation) or [""])[0])
+        Level(level.value, level.name, level.source, labels[level.implementation][0])
         for level in levels(game, names)
-        if len(by_name.get(level.implementation, "1")) == 1
+        if len(labels[level.implementation]) == 1
     ]
 
 
@@ -365,21 +354,22 @@ def _draw_page(
     notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
     notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
     if any(TAGS[panel.tag].kind == "return" for panel in panels):
-        notes += filter(None, [sources([level for game in _games(panels) for level in reference_levels[game]])])
+        notes.append(sources([level for game in _games(panels) for level in reference_levels[game]]))
+    note = "; ".join(filter(None, notes))
     several = any(arm.game for arm in arms)
     size = (WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
     cells = rows(*map(len, page))
-    with book.sheet(cells, size, name=name, title=_heading(arms, title), note="; ".join(notes)) as axes:
+    with book.sheet(cells, size, name=name, title=_heading(arms, title), note=note) as axes:
         for label in sorted({arm.label for arm in arms}):  # sets the order of the legend
             axes[0].plot([], [], color=colours[label], label=label)
         remaining_axes = iter(axes)
-        values: dict[Any, Array] = {}
+        values: dict[Any, Array] = {}  # axis -> all values of a panel of returns
         for row in page:
             for column, panel in enumerate(row):
                 axis, is_return = next(remaining_axes), TAGS[panel.tag].kind == "return"
-                alone = len(panel.arms) == 1
+                with_seeds = len(panel.arms) == 1
                 for arm in panel.arms:
-                    curves.draw_curves(axis, *arm.curves[panel.tag], colours[arm.label], arm.label, alone)
+                    curves.draw_curves(axis, *arm.curves[panel.tag], colours[arm.label], arm.label, with_seeds)
                 set_title(axis, f"{game_text(panel.game)}: {panel.title}" if several else panel.title, 6.2 / len(row))
                 same_label = column > 0 and panel.label == row[column - 1].label
                 log = book.look.log if is_return or panel.label == RETURN_LABEL else True
@@ -387,15 +377,16 @@ def _draw_page(
                     values[axis] = np.concatenate([arm.curves[panel.tag][1].ravel() for arm in panel.arms])
                 curves.finish_panel(axis, panel.tag, "" if same_label else panel.label, log, values.get(axis))
         for game in _games(panels):
-            pairs = zip(panels, axes, strict=True)
-            alike = [(axis, panel.tag) for panel, axis in pairs if panel.game == game and episode_returns([panel.tag])]
-            alike_axes = [axis for axis, _ in alike]
-            share_limits(alike_axes)
-            for label in {steps_label(tag) for _, tag in alike}:
-                share_limits([axis for axis, tag in alike if steps_label(tag) == label], "x")
-            for axis in alike_axes:
+            return_axes: dict[Any, str] = {}  # axis -> label of its steps
+            for panel, axis in zip(panels, axes, strict=True):
+                if panel.game == game and episode_returns([panel.tag]):
+                    return_axes[axis] = steps_label(panel.tag)
+            share_limits([*return_axes])
+            for label in dict.fromkeys(return_axes.values()):
+                share_limits([axis for axis in return_axes if return_axes[axis] == label], "x")
+            for axis in return_axes:
                 draw_levels(axis, reference_levels[game], dict(colours), labels=not several, game=game_text(game))
-            share_limits(alike_axes)
+            share_limits([*return_axes])  # which levels may have extended
         for axis, panel_values in values.items():
             curves.note_hidden(axis, panel_values)
 
@@ -414,7 +405,8 @@ def _draw_scores(
     tag: str,
     tasks: Mapping[str, Mapping[str, Array]],
 ) -> None:
-    """Draw the sheet that compares algorithms by their scores. A single environment also shows two other returns."""
+    """Draw the sheet that compares algorithms by the scores of ``tag``. A sheet of a single environment also shows up
+    to two other returns."""
     all_levels = [level for game in tasks for level in reference_levels[game]]
     note = "; ".join(filter(None, (scores.note(tasks), sources(all_levels))))
     arms = {game: [arm for arm in games[game] if arm.label in task] for game, task in tasks.items()}
@@ -423,7 +415,8 @@ def _draw_scores(
         (game_arms,) = arms.values()
         names = [name for name in episode_returns(TAGS) if all(name in arm.scores for arm in game_arms)]
         noisy = {name for common in names for name in TAGS[common].replaces}
-        for name in [name for name in names if name not in noisy | {tag}][:2]:
+        other_names = [name for name in names if name not in noisy | {tag}]
+        for name in other_names[:2]:
             other_scores[_score_label(name)] = {arm.label: arm.scores[name] for arm in game_arms}
     heading = _heading([arm for game_arms in arms.values() for arm in game_arms], title)
     scores.draw(book, tasks, colours, reference_levels, _score_label(tag), heading, note, other_scores)

@@ -1,6 +1,7 @@
 """Figures of learned rewards, and a test whether they have the best policy of the real reward."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,9 @@ _POINTS = 81  # on a side of a slice
 
 @dataclass(frozen=True)
 class Slice:
-    """A plane through the states of a game, on which two numbers vary and the others are 0.
-
-    If ``angle`` is set, the first number is an angle, observed as its cosine and sine.
-    """
+    """A plane through the states of a game, on which two numbers vary and the others are 0. ``places`` are the indices
+    of the two numbers in the state, which has ``size`` numbers. If ``angle`` is set, the first number is an angle,
+    observed as its cosine and sine."""
 
     names: tuple[str, str]
     places: tuple[int, int]
@@ -35,13 +35,14 @@ class Slice:
 
     def obs(self) -> Tensor:
         """Return observations ``[points, points, S]``. Rows are the second number, columns the first."""
-        first, second = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
-        b, a = torch.meshgrid(second, first, indexing="ij")
+        first_axis, second_axis = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
+        second, first = torch.meshgrid(second_axis, first_axis, indexing="ij")
         states = torch.zeros(_POINTS, _POINTS, self.size)
+        states[..., self.places[1]] = second
         if self.angle:
-            states[..., 0], states[..., 1], states[..., self.places[1]] = a.cos(), a.sin(), b
+            states[..., 0], states[..., 1] = first.cos(), first.sin()
         else:
-            states[..., self.places[0]], states[..., self.places[1]] = a, b
+            states[..., self.places[0]] = first
         return states
 
 
@@ -58,36 +59,20 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder``.
-
-    It has phi and the best moves for each cell of a map, phi on planes through the states for games in `SLICES`, and
-    phi during random play for other games.
-    """
+    """Draw ``reward.png`` in ``folder``. It has phi and the best moves for each cell of a map, phi on planes through
+    the states for games in `SLICES`, and phi during random play for other games."""
     networks: Any = proxy.networks
-    look = look_of(settings.run)
-    path, game = look.path(folder, "reward"), proxy.game
+    game, look = proxy.game, look_of(settings.run)
+    path = look.path(folder, "reward")
     phi = networks.program(proxy.parameters[None])
-    dynamics, base = make_dynamics(game), game.partition(",")[0]
+    dynamics, base_name = make_dynamics(game), game.partition(",")[0]
     title = f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
         return _weights(networks, proxy.parameters, path, title, look)
     if isinstance(dynamics, CellTable):
         return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
-    if base in SLICES:
-        planes = len(SLICES[base])
-        note = "white lines join states of equal phi; what no axis shows is 0"
-        with sheet(path, [list(range(planes))], (3.5 * planes, 2.7), look, title=title, note=note) as axes:
-            for axis, plane in zip(axes, SLICES[base], strict=True):
-                values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
-                (x_min, x_max), (y_min, y_max) = plane.bounds
-                image = axis.imshow(values, origin="lower", extent=(x_min, x_max, y_min, y_max), aspect="auto")
-                axis.contour(
-                    values, 8, extent=(x_min, x_max, y_min, y_max), colors="white", linewidths=0.6, linestyles="solid"
-                )
-                axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
-                axis.grid(False)
-                axis.figure.colorbar(image, ax=axis, label="phi")
-        return path
+    if base_name in SLICES:
+        return _slices(SLICES[base_name], phi, path, title, look)
     obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
@@ -98,13 +83,31 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     return path
 
 
+def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
+    """Draw phi on planes through the states."""
+    note = "white lines join states of equal phi; what no axis shows is 0"
+    size = (3.5 * len(slices), 2.7)
+    with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
+        for axis, plane in zip(axes, slices, strict=True):
+            values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
+            (x_min, x_max), (y_min, y_max) = plane.bounds
+            extent = (x_min, x_max, y_min, y_max)
+            image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
+            axis.contour(values, 8, extent=extent, colors="white", linewidths=0.6, linestyles="solid")
+            axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
+            axis.grid(False)
+            axis.figure.colorbar(image, ax=axis, label="phi")
+    return path
+
+
 def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
-    """Draw the size of the weights of each number in the info of a step."""
-    weight = networks.named_tensors(flat)["reward.0.weight"]
+    """Draw the weight of each number in the info of a step or, for a network with hidden layers, the size of its
+    weights in the first layer. ``flat`` are the parameters."""
+    weights = networks.named_tensors(flat)["reward.0.weight"]  # [units, inputs]
     info_names = networks.spaces.info if networks.mode.info else ()
-    sizes = weight[:, -len(info_names) :] if info_names else weight
+    info_weights = weights[:, -len(info_names) :] if info_names else weights
     with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
-        values = sizes[0] if networks.linear else sizes.norm(dim=0)
+        values = info_weights[0] if networks.linear else info_weights.norm(dim=0)
         axis.bar(range(len(values)), values.numpy())
         axis.set_xticks(range(len(values)), info_names or ("none",), rotation=20)
         axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
@@ -113,12 +116,9 @@ def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) ->
 
 @dataclass
 class Invariance:
-    """Comparison of the best policies of a map.
-
-    ``real`` and ``learned`` are the best moves ``[S, A]`` bool under the two rewards. ``path`` has the cells that a
-    best policy of the learned reward visits from the start. ``agree`` counts the cells on it at which all best moves of
-    the learned reward are best moves of the real one.
-    """
+    """Comparison of the best policies of a map. ``real`` and ``learned`` are the best moves ``[S, A]`` bool under the
+    two rewards. ``path`` has the cells that a best policy of the learned reward visits from the start. ``agree`` counts
+    the cells on it at which all best moves of the learned reward are best moves of the real one."""
 
     real: Tensor
     learned: Tensor
@@ -127,7 +127,8 @@ class Invariance:
 
 
 def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
-    """Compare the best policies of a map under the real and a learned reward, by value iteration."""
+    """Compare the best policies of a map under the real and a learned reward, by value iteration. With ``zero_at_end``,
+    phi of terminal states counts as 0."""
     networks = phi.networks
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     values = phi(torch.eye(cells)[None])[0].double()
@@ -135,16 +136,17 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
     next_values = values[next_cells].masked_fill(terminated & zero_at_end, 0.0)
     learned = shaped(networks.mode, reward, values[:, None], next_values, discount)
-    best = [_best(dynamics.values(reward_table, discount)[1]) for reward_table in (reward, learned)]
+    real_best, learned_best = (_best(dynamics.values(table, discount)[1]) for table in (reward, learned))
     start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))
     path, agree = [start], 0
     while True:
         cell = path[-1]
-        agree += bool((best[0][cell] | ~best[1][cell]).all())
-        move = int(best[1][cell].int().argmax())
-        if terminated[cell, move] or int(next_cells[cell, move]) in path:
-            return Invariance(best[0], best[1], path, agree)
-        path.append(int(next_cells[cell, move]))
+        agree += bool((real_best[cell] | ~learned_best[cell]).all())
+        move = int(learned_best[cell].int().argmax())  # the first of the best
+        next_cell = int(next_cells[cell, move])
+        if terminated[cell, move] or next_cell in path:
+            return Invariance(real_best, learned_best, path, agree)
+        path.append(next_cell)
 
 
 def _best(moves: Tensor) -> Tensor:
@@ -157,7 +159,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    steps = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
+    arrows = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
     free = torch.tensor([kind not in (GOAL, HOLE, WALL) for kind in "".join(dynamics.rows)])
     note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "
     note += "its way have only moves that are best under the real reward; "
@@ -178,14 +180,10 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
                 continue
             for move, best in zip(dynamics.actions, comparison.learned[cell].tolist(), strict=True):
                 if best:
-                    dx, dy = steps[move]
+                    dx, dy = arrows[move]
                     colour = ink if comparison.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
-                    axis.annotate(
-                        "",
-                        (column + dx, row + dy + 0.1),
-                        (column, row + 0.1),
-                        arrowprops={"arrowstyle": "->", "color": colour},
-                    )
+                    properties = {"arrowstyle": "->", "color": colour}
+                    axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1), arrowprops=properties)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)

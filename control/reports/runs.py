@@ -18,7 +18,7 @@ from control.storage.run_dir import home, read_columns, versions
 from models.settings import SettingError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
-_LARGEST = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
+_MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Run:
         epochs, values = self.points(tag)
         if not len(values):
             return math.nan
-        late = epochs >= (1 - LAST) * (self.columns["epoch"].max() + 1)
-        return float(values[late].mean() if late.any() else values[-1])
+        is_late = epochs >= (1 - LAST) * (self.columns["epoch"].max() + 1)
+        return float(values[is_late].mean() if is_late.any() else values[-1])
 
     def best(self, tag: str) -> float:
         """Return the largest logged value, NaN if the tag was never logged."""
@@ -52,10 +52,8 @@ class Run:
 
 @dataclass
 class Group:
-    """Seeds of one environment, experiment and implementation, its ``names``.
-
-    ``older_versions`` maps the folder of a run to the folders of its unused older versions.
-    """
+    """Seeds of one environment, experiment and implementation, its ``names``. ``older_versions`` maps the folder of a
+    run to the folders of its unused older versions."""
 
     names: tuple[str, ...]
     runs: list[Run]
@@ -63,10 +61,8 @@ class Group:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Read the runs in a metrics.csv, sorted by seed. An incomplete last line is ignored.
-
-    Raises SettingError for a file that cannot be read or is no table of numbers.
-    """
+    """Read the runs in a metrics.csv, sorted by seed. An incomplete last line is ignored. Raises SettingError for a
+    file that cannot be read or is no table of numbers."""
     columns = read_columns(path)
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
@@ -74,19 +70,17 @@ def read_runs(path: Path) -> list[Run]:
     rows = [(Run(int(seed), path, {}), seeds == seed) for seed in np.unique(seeds)]
     for name in list(columns):
         values = np.array(columns.pop(name), dtype=np.float64)  # pop: long tables are not kept twice
-        values[np.abs(values) > _LARGEST] *= np.inf
+        values[np.abs(values) > _MAX_NUMBER] *= np.inf
         for run, mask in rows:
             run.columns[name] = values[mask]
     return [run for run, _ in rows]
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
-    """Find all runs in the given folders, grouped by environment, experiment and implementation.
-
-    A checkpoint, metrics.csv or config.yaml selects its run. If a group has several versions of a seed, a version
-    among ``run_dirs`` is used, otherwise the newest. Two versions among ``run_dirs`` are separate groups. Raises
-    SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other file.
-    """
+    """Find all runs in the given folders, grouped by environment, experiment and implementation. A checkpoint,
+    metrics.csv or config.yaml selects its run. If a group has several versions of a seed, a version among ``run_dirs``
+    is used, otherwise the newest. Two versions among ``run_dirs`` are separate groups. Raises SettingError about the
+    ``setting`` for a missing folder, a folder without metrics.csv, and any other file."""
     groups: dict[tuple[str, ...], Group] = {}
     run_dirs = [_folder(Path(path), setting) for path in run_dirs]
     named_folders = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
@@ -94,19 +88,21 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     files = _metrics_files(run_dirs, setting)
 
     def priority(path: Path) -> tuple[bool, int, float]:
-        return path.parent in named_folders, _place(path)[1], path.stat().st_mtime
+        """Return the sort key of a metrics.csv: folders that the user named, then the newest version."""
+        _, version = _names_and_version(path)
+        return path.parent in named_folders, version, path.stat().st_mtime
 
     for path in sorted(files, key=priority, reverse=True):
-        names = _place(path)[0] + ((path.parent.name,) if versions_apart else ())
+        folder, (names, _) = path.parent, _names_and_version(path)
+        names += (folder.name,) if versions_apart else ()
         for run in read_runs(path):
             group = groups.setdefault(names, Group(names, []))
             used = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
             if used is None:
                 group.runs.append(run)
-            elif used not in named_folders and path.parent not in (
-                older_folders := group.older_versions.setdefault(used, [])
-            ):
-                older_folders.append(path.parent)
+            elif used not in named_folders:
+                older_folders = group.older_versions.setdefault(used, [])
+                older_folders += [] if folder in older_folders else [folder]
     if not groups:
         listed = ", ".join(f"'{path}'" for path in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
@@ -140,16 +136,14 @@ def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
     return list(files)
 
 
-def _place(path: Path) -> tuple[tuple[str, ...], int]:
-    """Return (environment, experiment, implementation) and version of a metrics.csv.
-
-    A copied run folder has only its name and version 0.
-    """
-    version, seed = path.parent, path.parent.parent
-    if version.name.startswith("version_") and seed.name.startswith("seed_") and len(path.parts) > 6:
-        number = version.name.removeprefix("version_")
-        return path.parts[-6:-3], int(number) if number.isdigit() else 0
-    return (version.name,), 0
+def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
+    """Return (environment, experiment, implementation) and version of a metrics.csv. A copied run folder has only its
+    name and version 0."""
+    folder, seed_folder = path.parent, path.parent.parent
+    if folder.name.startswith("version_") and seed_folder.name.startswith("seed_") and len(path.parts) > 6:
+        names, number = path.parts[-6:-3], folder.name.removeprefix("version_")
+        return names, int(number) if number.isdigit() else 0
+    return (folder.name,), 0
 
 
 def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
@@ -158,10 +152,8 @@ def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """Return the tags of returns to report for these runs.
-
-    A tag that all runs have replaces noisier tags of the same quantity. The running mean is omitted if a run lacks it.
-    """
+    """Return the tags of returns to report for these runs. A tag that all runs have replaces noisier tags of the same
+    quantity. The running mean is omitted if a run lacks it."""
     common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
     dropped = {name for tag in common for name in TAGS[tag].replaces}
     dropped |= {RUNNING_MEAN} - set(common)

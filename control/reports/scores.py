@@ -34,33 +34,32 @@ def ranked(task: Task) -> list[str]:
 def common(tasks: Mapping[str, Task]) -> list[str]:
     """Return the algorithms that all tasks have, by their mean probability of improvement over the others."""
     shared = set.intersection(*(set(task) for task in tasks.values())) if tasks else set()
-    wins = {x: sum(improvement(*_of(tasks, x, y))[0] for y in shared - {x}) for x in shared}
-    return sorted(shared, key=lambda label: (-wins[label], label))
+    total_improvements = {}
+    for label in shared:
+        probabilities = [improvement(*_scores_of(tasks, label, other))[0] for other in shared - {label}]
+        total_improvements[label] = sum(probabilities)
+    return sorted(shared, key=lambda label: (-total_improvements[label], label))
 
 
-def _of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
-    """Return the scores on all tasks of each label."""
+def _scores_of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
+    """Return, for each label, its scores on each task."""
     return [[task[label] for task in tasks.values()] for label in labels]
 
 
 def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """Return the comparison as data for JSON.
-
-    ``profiles`` has the share of seeds above each of the ``levels``, by task and algorithm. ``improvement`` has the
-    probability over all tasks for each ordered pair. Both have intervals.
-    """
-    profiles = {
-        name: {
-            "levels": (at := _levels(task)).tolist(),
-            "above": {label: _with(profile([scores], at)) for label, scores in task.items()},
-        }
-        for name, task in tasks.items()
-    }
-    pairs = {f"{x} > {y}": _with(improvement(*_of(tasks, x, y))) for x, y in permutations(common(tasks), 2)}
-    return {"profiles": profiles, "improvement": pairs}
+    """Return the comparison as data for JSON. ``profiles`` has the share of seeds above each of the ``levels``, by task
+    and algorithm. ``improvement`` has the probability over all tasks for each ordered pair. Both have intervals."""
+    profiles, improvements = {}, {}
+    for name, task in tasks.items():
+        levels = _levels(task)
+        above = {label: _for_json(profile([scores], levels)) for label, scores in task.items()}
+        profiles[name] = {"levels": levels.tolist(), "above": above}
+    for label, other in permutations(common(tasks), 2):
+        improvements[f"{label} > {other}"] = _for_json(improvement(*_scores_of(tasks, label, other)))
+    return {"profiles": profiles, "improvement": improvements}
 
 
-def _with(result: tuple[Any, Any]) -> dict[str, Any]:
+def _for_json(result: tuple[Any, Any]) -> dict[str, Any]:
     """Return an estimate and its interval as data for JSON."""
     estimate, bounds = result
     return {"estimate": np.asarray(estimate).tolist(), "interval": bounds and np.asarray(bounds).tolist()}
@@ -73,7 +72,8 @@ def _levels(task: Task) -> Array:
 
 
 def comparison_text(compared: Mapping[str, Any], score: str) -> str:
-    """Return the numbers of `compare` as text, for ``score`` as the name of the scores."""
+    """Return the numbers of `compare` as text, for ``score`` as the name of the scores. Of each pair of algorithms only
+    the probability of at least 0.5 is listed."""
     lines = []
     for name, task in compared["profiles"].items():
         heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
@@ -111,53 +111,45 @@ def draw(
     other_scores: Mapping[str, Task] | None = None,
 ) -> None:
     """Draw a sheet with scores of seeds and profiles for each task, and probabilities of improvement over all tasks.
-
-    ``other_scores`` of a single task have further panels, labelled by their keys, in a separate row with the scores.
-    """
+    ``other_scores`` of a single task have further panels, labelled by their keys, in a separate row with the scores."""
     algorithms, several = common(tasks), len(tasks) > 1
     other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
     cells, widths, heights = _layout(len(tasks), len(other_scores), len(algorithms) > 1, height)
     with book.sheet(
-        cells,
-        (WIDTH, sum(heights)),
-        name="scores",
-        title=title,
-        note=note,
-        widths=widths,
-        heights=heights,
-        legend=1,
+        cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights, legend=1
     ) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
-            scope_text = f"{game_text(name)}: " if name else ""
-            panels, order = [], ranked(task)
+            heading, levels, order = f"{game_text(name)}: " if name else "", game_levels.get(name, ()), ranked(task)
+            panels: list[Any] = []
             for label, panel_task in {axis_label: task, **other_scores}.items():
-                panels.append(axis := next(remaining_axes))
+                axis, is_first = next(remaining_axes), not panels
+                panels.append(axis)
                 _seeds(axis, panel_task, [algorithm for algorithm in order if algorithm in panel_task], colours)
-                level_labels = None if panels[1:] else not several
-                draw_levels(axis, game_levels.get(name, ()), dict(colours), labels=level_labels, axis_name="x")
+                level_labels = not several if is_first else None
+                draw_levels(axis, levels, dict(colours), labels=level_labels, axis_name="x")
                 axis.set(xlabel=label)
-                if panels[1:]:
-                    axis.set_yticklabels([])
+                if is_first:
+                    set_title(axis, f"{heading}Score of each seed", 2.4)
                 else:
-                    set_title(axis, f"{scope_text}Score of each seed", 2.4)
+                    axis.set_yticklabels([])
             share_limits(panels, "x")
             axis = next(remaining_axes)
             _profiles(axis, task, colours)
-            grey = [level for level in game_levels.get(name, ()) if not level.implementation]
-            draw_levels(axis, grey, dict(colours), labels=None, axis_name="x")
+            grey_levels = [level for level in levels if not level.implementation]
+            draw_levels(axis, grey_levels, dict(colours), labels=None, axis_name="x")
             axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
-            set_title(axis, f"{scope_text}Seeds that score more", 2.2)
+            set_title(axis, f"{heading}Seeds that score more", 2.2)
         if len(algorithms) > 1:
             axis = next(remaining_axes)
             _improvements(axis, tasks, algorithms, colours)
-            scope_text = f" over {len(tasks)} environments" if several else f", {axis_label}" if other_scores else ""
-            set_title(
-                axis,
-                f"Probability that {algorithms[0]} is better{scope_text}",
-                6.0 if several else 2.5 if other_scores else 1.8,
-            )
+            scope, width = "", 1.8
+            if several:
+                scope, width = f" over {len(tasks)} environments", 6.0
+            elif other_scores:
+                scope, width = f", {axis_label}", 2.5
+            set_title(axis, f"Probability that {algorithms[0]} is better{scope}", width)
 
 
 def _layout(
@@ -177,16 +169,14 @@ def _layout(
 
 def _seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, str]) -> None:
     """Draw dots for the scores, a diamond and line for mean and interval, and a bar for the IQM."""
-    for at, label in enumerate(labels):
-        scores = np.asarray(task[label], float)
-        colour = colours[label]
-        axis.plot(
-            scores, np.full(len(scores), at + 0.2), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0
-        )
-        axis.plot([iqm(scores)] * 2, [at - 0.3, at - 0.02], color=colour, linewidth=1.2)
+    for row, label in enumerate(labels):
+        scores, colour = np.asarray(task[label], float), colours[label]
+        rows_of_dots = np.full(len(scores), row + 0.2)
+        axis.plot(scores, rows_of_dots, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
+        axis.plot([iqm(scores)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
         if bounds := interval(scores, mean):
-            axis.plot(bounds, [at - 0.16] * 2, color=colour, linewidth=1.4)
-        axis.plot(mean(scores), at - 0.16, "D", color=colour, markersize=3.6)
+            axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
+        axis.plot(mean(scores), row - 0.16, "D", color=colour, markersize=3.6)
     set_row_labels(axis, labels)
 
 
@@ -194,22 +184,22 @@ def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     """Draw the performance profiles of the algorithms of a task."""
     all_scores = np.concatenate(list(task.values()))
     margin = 0.04 * (all_scores.max() - all_scores.min() or 1)
-    at = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
+    levels = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
     for label in ranked(task):
-        share, bounds = profile([task[label]], at)
-        axis.plot(at, share, color=colours[label], linewidth=1.4)
+        share, bounds = profile([task[label]], levels)
+        axis.plot(levels, share, color=colours[label], linewidth=1.4)
         if bounds and len(task) <= BANDS:
-            axis.fill_between(at, *bounds, color=colours[label], alpha=0.13, linewidth=0)
+            axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
 
 
 def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
     """Draw the probability that the first of ``labels`` is better than each other; 0.5 is no difference."""
     best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
-    for at, other in enumerate(rivals):
-        probability, bounds = improvement(*_of(tasks, best, other))
+    for row, other in enumerate(rivals):
+        probability, bounds = improvement(*_scores_of(tasks, best, other))
         if bounds:
-            axis.plot(bounds, [at, at], color=colours[other], linewidth=1.4)
-        axis.plot(probability, at, "D", color=colours[other], markersize=4, clip_on=False, zorder=3)
+            axis.plot(bounds, [row, row], color=colours[other], linewidth=1.4)
+        axis.plot(probability, row, "D", color=colours[other], markersize=4, clip_on=False, zorder=3)
     set_row_labels(axis, [f"than {other}" for other in rivals])
     axis.set(xlim=(-0.04, 1.04), xticks=[0, 0.5, 1], xlabel="probability")

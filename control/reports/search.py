@@ -13,7 +13,7 @@ import numpy as np
 
 from control.cli.files import read_json
 from control.reports.runs import read_runs
-from control.reports.sheets import COLOURS, GREY, PLAIN, WIDTH, Look, check_writable, figure_file, sheet
+from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, check_writable, figure_file, sheet
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
 from control.reports.tags import GRADIENT_STEPS, HELD_OUT, MODEL_LOSSES
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 
 
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
-    """Return statistics of the mean returns and the training steps of N agents, as data for JSON.
-
-    The interquartile mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed and
-    in no other number.
-    """
+    """Return statistics of the mean returns and the training steps of N agents, as data for JSON. The interquartile
+    mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed and in no other
+    number."""
     from control.evolution.objectives import first, first_stable, stays_solved
 
     solved = config.solved_reward
@@ -67,20 +65,15 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
 
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
-    """Return the steps of ``tests [N]`` for lower quartile, median, upper quartile and last agent.
-
-    A value is None if the test is beyond the end of ``curve [N, T]``.
-    """
+    """Return the steps of ``tests [N]`` for lower quartile, median, upper quartile and last agent. A value is None if
+    the test is beyond the end of ``curve [N, T]``."""
     steps = [float(np.quantile(tests.double().numpy(), share, method="higher")) for share in (0.25, 0.5, 0.75, 1.0)]
     return [(test + 1) * test_every if test < curve.shape[1] else None for test in steps]
 
 
 def speed_text(summary: dict[str, Any]) -> str:
-    """Return how soon agents solve the game, from `describe`'s numbers.
-
-    For example ``first after 225 steps (median; last agent 400), for good never (median; last agent never); 97 % of
-    agents at every test of the second half``.
-    """
+    """Return how soon agents solve the game, from `describe`'s numbers. For example ``first after 225 steps (median;
+    last agent 400), for good never (median; last agent never); 97 % of agents at every test of the second half``."""
 
     def steps(key: str) -> str:
         _, middle, _, last = summary[key]
@@ -117,7 +110,7 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
 
 TRIALS = "trials.json"  # in the folder of a search
 FEWEST = 10  # trials
-_LARGEST = 30_000_000  # bytes of `TRIALS`
+_MAX_BYTES = 30_000_000  # of `TRIALS`
 _RANGES = ("uniform", "loguniform", "randint", "lograndint", "log1m")
 _BEST = 0.2  # share of the trials that count as the best
 _RESAMPLES = 100
@@ -125,24 +118,20 @@ _PANELS = 4  # hyperparameters with a panel of scores
 
 
 def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first.
-
-    ``space`` and ``trials`` are as in `TRIALS`: kind and values of each hyperparameter; values (``raw``) and score
-    (``best``) of each trial.
-    """
+    """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first. ``space`` and ``trials``
+    are as in `TRIALS`: kind and values of each hyperparameter; values (``raw``) and score (``best``) of each trial."""
     import optuna
-    from optuna import distributions as of
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     dimensions: dict[str, Any] = {}
     for name, entry in space.items():
         kind, values = entry["kind"], entry["values"]
         if kind == "choice":
-            dimensions[name] = of.CategoricalDistribution(values)
+            dimensions[name] = CategoricalDistribution(values)
         else:
-            is_integer, log = kind.endswith("randint"), kind.startswith("log")
-            dimensions[name] = (of.IntDistribution if is_integer else of.FloatDistribution)(
-                values[0], values[1], log=log
-            )
+            number_class = IntDistribution if kind.endswith("randint") else FloatDistribution
+            low, high = values
+            dimensions[name] = number_class(low, high, log=kind.startswith("log"))
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     for trial in trials:
@@ -157,18 +146,15 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 def read_trials(
     folder: Path, setting: str, space: Mapping[str, Any] | None = None, check: Callable[[Any], bool] = bool
 ) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-    """Read the space and the trials of `TRIALS` in ``folder``.
-
-    Raises SettingError about the ``setting`` if a value is outside ``space`` (by default the space of the file), or
-    ``check`` fails for a trial.
-    """
+    """Read the space and the trials of `TRIALS` in ``folder``. Raises SettingError about the ``setting`` if a value is
+    outside ``space`` (by default the space of the file), or ``check`` of a trial returns False."""
     problem = "is not as a search writes it"
     try:
-        content = read_json(folder / TRIALS, _LARGEST)
+        content = read_json(folder / TRIALS, _MAX_BYTES)
         dimensions, trials = space or content["space"], content["trials"]
-        if all(_is_dimension(name, **dimensions[name]) for name in dimensions):
-            if all(_is_trial(trial, dimensions) and check(trial) for trial in trials):
-                return dimensions, trials
+        are_dimensions = all(_is_dimension(name, **dimensions[name]) for name in dimensions)
+        if are_dimensions and all(_is_trial(trial, dimensions) and check(trial) for trial in trials):
+            return dimensions, trials
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except (ValueError, TypeError, LookupError, AttributeError):
@@ -205,15 +191,16 @@ def _is_trial(trial: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
 
 
 def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
-    """Draw `importance_figure` of the search in ``folder``, as ``importance.png`` there or as ``out``.
-
-    Raises SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies.
-    """
+    """Draw `importance_figure` of the search in ``folder``, as ``importance.png`` there or as ``out``. Raises
+    SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
-    if (count := sum(bool(trial["best"]) for trial in trials)) < FEWEST:
-        raise SettingError(f"{folder} has {count} trials with a score; allowed: at least {FEWEST}", "plot")
-    if all(len(entry["values"]) == 1 for entry in space.values()):
-        raise SettingError(f"{folder} has no hyperparameter that varies", "plot")
+    count, problem = sum(bool(trial["best"]) for trial in trials), ""
+    if count < FEWEST:
+        problem = f"{count} trials with a score; allowed: at least {FEWEST}"
+    elif all(len(entry["values"]) == 1 for entry in space.values()):
+        problem = "no hyperparameter that varies"
+    if problem:
+        raise SettingError(f"{folder} has {problem}", "plot")
     target = figure_file(out or folder / "importance.png", look=look)
     check_writable("plot_out", target)
     importance_figure({"space": space, "trials": trials}, target, look)
@@ -223,24 +210,23 @@ def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Pa
 def importance_figure(
     content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers: Path | None = None
 ) -> None:
-    """Draw the importance of hyperparameters, and the scores over the values of the most important ones.
-
-    Importances have intervals over resampled trials. ``content`` is the content of `TRIALS`, from the file ``numbers``.
-    """
+    """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
+    have intervals over resampled trials. ``content`` is the content of `TRIALS`, from the file ``numbers``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
     trials = [trial for trial in content["trials"] if trial["best"]]
     shares, generator = importances(space, trials), np.random.default_rng(0)
     resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
     bounds = {name: np.percentile([row[name] for row in resampled], [2.5, 97.5]) for name in shares}
-    top = list(shares)[:_PANELS]
+    top = list(shares)[:_PANELS]  # the largest
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
+    # Panel 0 spans two rows on the left. The first row continues with panels 1 and 3, the second with 2 and 4.
     cells = [[0, *range(1 + row, len(top) + 1, 2)] for row in range(min(2, len(top)))]
-    width = max(map(len, cells))
-    cells = [[*row, *[-1] * (width - len(row))] for row in cells]
+    columns = max(map(len, cells))
+    cells = [[*row, *[-1] * (columns - len(row))] for row in cells]
     with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, numbers, note=note) as (bars, *panels):
-        for place, (name, share) in enumerate(shares.items()):
-            bars.barh(place, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
-            bars.plot(bounds[name], [place, place], color="C6", linewidth=1)
+        for position, (name, share) in enumerate(shares.items()):
+            bars.barh(position, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
+            bars.plot(bounds[name], [position, position], color=INK, linewidth=1)
         bars.set(yticks=range(len(shares)), yticklabels=list(shares), xlabel="importance")
         bars.invert_yaxis()
         bars.grid(axis="y", visible=False)

@@ -51,10 +51,8 @@ _TITLE_LINE = 0.192
 
 @dataclass(frozen=True)
 class Look:
-    """Appearance of a figure, as users set it.
-
-    Without ``formats`` the suffix of the file decides. ``log`` asks for a logarithmic axis of returns.
-    """
+    """Appearance of a figure, as users set it. Without ``formats`` the suffix of the file decides. ``log`` asks for a
+    logarithmic axis of returns."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -77,10 +75,8 @@ def look_of(run: Any) -> Look:
 
 
 def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, setting: str = "out") -> None:
-    """Print a table, write its figure ``target`` by ``draw``, and write the numbers as JSON beside the figure.
-
-    Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed.
-    """
+    """Print the table ``text``, call ``draw(target)`` to write its figure, and write the numbers as JSON beside it.
+    Raises SettingError about the ``setting`` if a file cannot be written, before anything is printed."""
     numbers_path = target.with_suffix(".json")
     check_writable(setting, target, numbers_path)
     print(text)
@@ -92,42 +88,47 @@ def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, se
 def write_numbers(path: Path, numbers: Any) -> None:
     """Write JSON with each list of numbers on one line, so that files can be compared line by line."""
     text = json.dumps(numbers, indent=2)
-    text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+    innermost_list = r"\[\s+([^][{}]*?)\s+\]"
+    text = re.sub(innermost_list, lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
     atomic_write_text(path, text + "\n")
 
 
 def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Path:
-    """Return the file of a figure: ``out`` itself, or `plot.png` if it is a folder.
-
-    If ``look`` names formats and the suffix is none of them, the first one replaces it. Raises SettingError about the
-    ``setting`` for a suffix that is not in `FORMATS`.
-    """
+    """Return the file of a figure: ``out`` itself, or `plot.png` if it is a folder. If ``look`` names formats and the
+    suffix is none of them, the first one replaces it. Raises SettingError about the ``setting`` for a suffix that is
+    not in `FORMATS`."""
     if out.is_dir() or not (out.suffix or out.is_file()):
         out = out / "plot.png"
-    elif out.suffix[1:].lower() not in FORMATS:
+    file_format = out.suffix.removeprefix(".").lower()
+    if file_format not in FORMATS:
         allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
         raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}")
-    if look.formats and out.suffix[1:].lower() not in look.formats:
+    if look.formats and file_format not in look.formats:
         out = out.with_suffix(f".{look.formats[0]}")
     return out
 
 
 def check_writable(setting: str, *paths: Path) -> None:
-    """Create the folders of files to write.
-
-    Raises SettingError about the ``setting`` if a file cannot be written. No file is left behind.
-    """
+    """Create the folders of files to write, and open each file for a test. A new file is removed again. Raises
+    SettingError about the ``setting`` if a file cannot be written."""
+    problem = None
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            new = not path.exists()
-            if path.is_symlink() if new else not path.is_file():
-                raise OSError(f"'{path}' is {'a link to nothing' if new else 'no regular file'}")
+            is_new = not path.exists()
+            if is_new and path.is_symlink():
+                problem = f"'{path}' is a link to nothing"
+            elif not is_new and not path.is_file():
+                problem = f"'{path}' is no regular file"
+            if problem:
+                break
             path.open("ab").close()
-            if new:
+            if is_new:
                 path.unlink()
     except OSError as error:
-        raise SettingError(f"{setting} is '{paths[0]}', which cannot be written: {error.strerror or error}") from None
+        problem = error.strerror or str(error)
+    if problem:
+        raise SettingError(f"{setting} is '{paths[0]}', which cannot be written: {problem}")
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------
@@ -142,28 +143,27 @@ def grid(panels: int, columns: int) -> Cells:
 
 
 def rows(*lengths: int) -> Cells:
-    """Return the cells of rows with these numbers of panels. All rows have the same width, so none has a hole."""
-    columns, cells, first = math.lcm(*(length for length in lengths if length)), [], 0
-    for length in lengths:
-        if length:
-            cells.append([first + i * length // columns for i in range(columns)])
-            first += length
+    """Return the cells of rows with these numbers of panels. All rows have the same width, so none has a hole: panels
+    of shorter rows span more cells."""
+    full_lengths = [length for length in lengths if length]
+    columns, cells, first = math.lcm(*full_lengths), [], 0
+    for length in full_lengths:
+        cells.append([first + column * length // columns for column in range(columns)])
+        first += length
     return cells
 
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
     """Return the lengths of rows for a number of ``panels``, as equal as possible: 4 panels give 2 and 2."""
-    count = -(-panels // max_columns)
-    return [panels // count + (i < panels % count) for i in range(count)]
+    num_rows = -(-panels // max_columns)  # rounded up
+    return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]
 
 
 class Book:
-    """Sheets of one figure, written to ``target`` in every format of ``look``.
-
-    A PDF has a page for each sheet. Other formats have a file for each sheet, and the names of all but the first file
-    end with the name of the sheet. ``files`` lists the files that are written. ``numbers`` is the file of the data: a
-    PNG stores its SHA-256 as the text ``Numbers``.
-    """
+    """Sheets of one figure, written to ``target`` in every format of ``look``. A PDF has a page for each sheet. Other
+    formats have a file for each sheet, and the names of all but the first file end with the name of the sheet.
+    ``files`` lists the files that are written. ``numbers`` is the file of the data: a PNG stores its SHA-256 as the
+    text ``Numbers``."""
 
     def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
         self.look, self.target, self.files = look, target, list[Path]()
@@ -171,9 +171,10 @@ class Book:
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
         self.pages: Any = None
-        self.has_sheets = False
+        self.has_sheets = False  # the name of the first file has no name of a sheet
 
     def __enter__(self) -> "Book":
+        """Set matplotlib's parameters and, for PDF, open the file."""
         import matplotlib
 
         self.stack = contextlib.ExitStack()
@@ -189,6 +190,7 @@ class Book:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        """Close the PDF and reset matplotlib's parameters."""
         self.stack.__exit__(*error)
 
     def _file(self, form: str, name: str = "") -> Path:
@@ -209,12 +211,9 @@ class Book:
         heights: Sequence[float] | None = None,
         legend: int = 2,
     ) -> Iterator[list[Any]]:
-        """Yield the axes of a sheet, and write the sheet at the end.
-
-        ``size`` is the size of all panels in inches; title, legend and note are added to it. ``widths`` and
-        ``heights`` are ratios of columns and rows. Empty panels are hidden. One legend serves all panels, and is
-        omitted for fewer labels than ``legend``.
-        """
+        """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
+        title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Empty panels
+        are hidden. One legend serves all panels, and is omitted for fewer labels than ``legend``."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
@@ -268,10 +267,12 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
 
 
 def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
-    """Return the axes by number. Rows of different lengths have separate layouts, since their columns differ."""
+    """Return the axes by number. Rows of different lengths have separate layouts, since their columns differ, unless a
+    panel spans several rows."""
     lengths = [len(set(row)) for row in cells]
-    separate = len(set(lengths)) > 1 and len({number for row in cells for number in row}) == sum(lengths)
-    if not separate:
+    numbers = {number for row in cells for number in row}
+    spans_rows = len(numbers) < sum(lengths)
+    if spans_rows or len(set(lengths)) == 1:
         return dict(
             figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights)  # type: ignore
         )
@@ -284,60 +285,61 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
 def _frame(
     figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, legend: int
 ) -> None:
-    """Add title, legend and note around the panels, which keep their size."""
-    width = size[0]
-    heading = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
-    words = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
-    top = 0.05 + _TITLE_LINE * (heading.count("\n") + 1) if heading else 0.02
-    labelled: dict[str, Any] = {}
-    for axis in axes:
-        handles, labels = axis.get_legend_handles_labels()
-        labelled |= {name: handle for name, handle in zip(labels, handles, strict=True) if name not in labelled}
-    legend_box: Any = None
-    if labelled and len(labelled) >= legend:
-        for columns in range(len(labelled), 0, -1):
-            if legend_box is not None:
-                legend_box.remove()
-            legend_box = figure.legend(
-                list(labelled.values()),
-                list(labelled),
-                loc="upper left",
-                ncols=columns,
-                bbox_to_anchor=(0, 1),
-                borderaxespad=0.2,
-            )
-            for text in legend_box.get_texts():
-                _make_drawable(text)
-            extent = legend_box.get_window_extent(renderer)
-            if extent.width <= 0.98 * width * figure.dpi:
-                break
-    bottom_margin = _NOTE_LINE * (words.count("\n") + 1) + 0.05 if words else 0.0
-    top_margin = top + (extent.height / figure.dpi if legend_box is not None else 0.0)
-    height = size[1] + top_margin + bottom_margin
+    """Add title, legend and note around the panels, which keep their ``size`` in inches. The figure becomes higher. The
+    legend is omitted for fewer labels than ``legend``."""
+    width, panel_height = size
+    title_text = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
+    note_text = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
+    title_height = 0.05 + _TITLE_LINE * (title_text.count("\n") + 1) if title else 0.02
+    note_height = 0.05 + _NOTE_LINE * (note_text.count("\n") + 1) if note else 0.0
+    legend_box, legend_height = _legend(figure, renderer, axes, width, legend)
+    top_margin = title_height + legend_height
+    height = panel_height + top_margin + note_height
     figure.set_size_inches(width, height)
-    figure.get_layout_engine().set(rect=(0, bottom_margin / height, 1, 1 - (top_margin + bottom_margin) / height))
-    if heading:
-        figure.suptitle(heading, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
+    figure.get_layout_engine().set(rect=(0, note_height / height, 1, 1 - (top_margin + note_height) / height))
+    if title:
+        figure.suptitle(title_text, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
     if legend_box is not None:
-        legend_box.set_bbox_to_anchor((0, 1 - top / height))
-    if words:
-        figure.text(0.05 / width, 0.03 / height, words, ha="left", va="bottom", fontsize=6.5, color=GREY)
+        legend_box.set_bbox_to_anchor((0, 1 - title_height / height))
+    if note:
+        figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
+
+
+def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: int) -> tuple[Any, float]:
+    """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
+    None and 0 for fewer than ``min_labels`` labels."""
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        pairs = zip(*axis.get_legend_handles_labels(), strict=True)
+        handles |= {label: handle for handle, label in pairs if label not in handles}
+    if len(handles) < max(1, min_labels):
+        return None, 0.0
+    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend([*handles.values()], [*handles], ncols=columns, **position)
+        for text in legend.get_texts():
+            _make_drawable(text)
+        extent = legend.get_window_extent(renderer)
+        if extent.width <= 0.98 * width * figure.dpi or columns == 1:
+            break
+        legend.remove()
+    return legend, extent.height / figure.dpi
 
 
 def _make_drawable(text: Any) -> None:
-    """Draw dollars as dollars, and letters that the font lacks as escapes such as ``\\u65e5``."""
+    """Change matplotlib's ``text`` so that dollars are drawn as dollars, and letters that the font lacks as escapes
+    such as ``\\u65e5``."""
     from matplotlib.font_manager import findfont, get_font
 
     words = text.get_text()
     text.set_parse_math("$" not in words)
-    missing = set(map(ord, words)) - get_font(findfont(text.get_fontproperties())).get_charmap().keys() - {ord("\n")}
-    text.set_text(
-        words.translate({char_code: chr(char_code).encode("unicode_escape").decode() for char_code in missing})
-    )
+    available = get_font(findfont(text.get_fontproperties())).get_charmap().keys() | {ord("\n")}
+    missing = {letter for letter in words if ord(letter) not in available}
+    text.set_text(words.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in missing}))
 
 
 def _parameters(theme: str) -> Any:
-    """Return matplotlib's parameters of a theme. Fonts are embedded: TrueType in PDF, outlines in SVG."""
+    """Return matplotlib's parameters of a theme. Fonts are embedded: as TrueType in PDF, as outlines in SVG."""
     from cycler import cycler
 
     ink, paper = INKS[theme], PAPER[theme]

@@ -24,16 +24,15 @@ def mean(values: ArrayLike, axis: int = 0) -> Array:
 def iqm(values: ArrayLike, axis: int = 0) -> Array:
     """Return the interquartile mean over runs, ``[N, ...] -> [...]``. For N < 4 it is the mean."""
     runs = np.asarray(values, dtype=np.float64)
-    cut, last = runs.shape[axis] // 4, runs.shape[axis] - runs.shape[axis] // 4 - 1
-    middle = np.moveaxis(np.partition(runs, (cut, last), axis), axis, 0)[cut : last + 1]
+    count = runs.shape[axis]
+    first, last = count // 4, count - count // 4 - 1  # of the sorted runs
+    middle = np.moveaxis(np.partition(runs, (first, last), axis), axis, 0)[first : last + 1]
     return np.asarray(middle.mean(0))
 
 
 def interval(values: ArrayLike, statistic: Callable[[ArrayLike, int], Array] = mean) -> tuple[Array, Array] | None:
-    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of `mean` or `iqm` over runs ``[N, ...]``.
-
-    Whole curves are resampled. Equal arguments give equal intervals. Returns None for fewer than three runs.
-    """
+    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of `mean` or `iqm` over runs ``[N, ...]``. Whole
+    curves are resampled. Equal arguments give equal intervals. Returns None for fewer than three runs."""
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < LEAST:
         return None
@@ -46,27 +45,20 @@ Scores = Sequence[ArrayLike]
 
 
 def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Array] | None]:
-    """Return the performance profile and its 95 % interval.
-
-    The profile ``[L]`` is the share of all runs on all tasks with a score above each of the ``levels [L]``. The
-    interval is None if a task has fewer than three runs.
-    """
+    """Return the performance profile and its 95 % interval. The profile ``[L]`` is the share of all runs on all tasks
+    with a score above each of the ``levels [L]``. The interval is None if a task has fewer than three runs."""
     exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
     share = np.concatenate(exceeds).mean(0)
     if min(map(len, exceeds)) < LEAST:
         return share, None
-    estimates = np.concatenate(
-        [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)], 1
-    ).mean(1)
-    return share, _bounds(estimates)
+    resampled = [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)]
+    return share, _bounds(np.concatenate(resampled, 1).mean(1))
 
 
 def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None]:
-    """Return the probability that a run of ``x`` has a higher score than a run of ``y``, and its 95 % interval.
-
-    The probability is the mean over tasks. Equal scores count half, as in the Mann-Whitney statistic. The interval is
-    None if a task has fewer than three runs.
-    """
+    """Return the probability that a run of ``x`` has a higher score than a run of ``y``, and its 95 % interval. The
+    probability is the mean over tasks. Equal scores count half, as in the Mann-Whitney statistic. The interval is None
+    if a task has fewer than three runs."""
     pairs = [_better(np.asarray(a, float)[None], np.asarray(b, float)[None]) for a, b in zip(x, y, strict=True)]
     probability = float(np.mean(pairs))
     if min(len(np.asarray(task)) for task in (*x, *y)) < LEAST:

@@ -20,17 +20,15 @@ from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 
 _AGENTS, _EPISODES, BINS = 10, 10, 60
-_REWARD_BINS, _ACTIONS, _PANELS = 25, 41, 9
+_REWARD_BINS, _ACTIONS, _MAX_PANELS = 25, 41, 9
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022.
-
-    "synthetic": next states (for a bandit, states) and rewards in the training of ten agents. Trainings that end early
-    leave the samples of the last agents; agents without a replay buffer give greedy episodes after training. "real":
-    ten greedy episodes of each agent on the real environment. "synthetic on real": outputs of the synthetic environment
-    for these states and actions.
-    """
+    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022. "synthetic":
+    next states (for a bandit, states) and rewards in the training of ten agents. Trainings that end early leave the
+    samples of the last agents; agents without a replay buffer give greedy episodes after training. "real": ten greedy
+    episodes of each agent on the real environment. "synthetic on real": outputs of the synthetic environment for these
+    states and actions."""
     # All agents have one shape, so that one program trains them. Trainings that may end early run in torch, whose
     # agents leave the program at their end.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
@@ -44,25 +42,24 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     agent: Any = interaction.agent
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay_buffer"):
-        rows = agent.replay_buffer.rows()
-        if obs_key not in rows:  # agents of continuous actions keep both together
-            rows[obs_key] = rows["pair"][..., : loop.stages.spaces.obs_shape[0]]
-        train_states, rewards = rows[obs_key].flatten(0, -2), rows["reward"].flatten()
+        columns = agent.replay_buffer.rows()
+        if obs_key not in columns:  # agents of continuous actions store observation and action together
+            columns[obs_key] = columns["pair"][..., : loop.stages.spaces.obs_shape[0]]
+        train_states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
     else:
         train_states, rewards = _greedy_samples(trained.policy, interaction.environment, obs_key)
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
     real.close()
-    valid, states = trajectory.valid, torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
+    valid, next_states = trajectory.valid, torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
     program = Networks(proxy.config, loop.stages.spaces).program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
-    answered, answer_rewards = (
-        torch.stack([getattr(answer, name) for answer in answers]) for name in ("next_state", "reward")
-    )
+    answer_states = torch.stack([answer.next_state for answer in answers])
+    answer_rewards = torch.stack([answer.reward for answer in answers])
     samples = {
         "synthetic": (train_states, rewards),
-        "real": (states[valid], trajectory.reward[valid]),
-        "synthetic on real": (answered[valid], answer_rewards[valid]),
+        "real": (next_states[valid], trajectory.reward[valid]),
+        "synthetic on real": (answer_states[valid], answer_rewards[valid]),
     }
     return {name: torch.cat([state, reward[:, None]], 1).numpy() for name, (state, reward) in samples.items()}
 
@@ -94,10 +91,8 @@ _NAMES = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``behaviour.png`` in ``folder``, with a histogram for each number of the state and for the reward.
-
-    A bandit also gets ``behaviour_reward.png`` (`draw_rewards`).
-    """
+    """Draw ``behaviour.png`` in ``folder``, with a histogram for each number of the state and for the reward. A bandit
+    also gets ``behaviour_reward.png`` (`draw_rewards`)."""
     look, data = look_of(settings.run), behaviour(proxy, settings)
     path, bandit = look.path(folder, "behaviour"), proxy.config.proxy == "bandit"
     draw_behaviour(path, data, proxy.game, bandit, look)
@@ -126,19 +121,15 @@ def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: b
 
 
 def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Return the shares of samples ``[N, S + 1]`` in 60 bins for each number of the state and for the reward.
-
-    Each panel has ``name``, ``edges``, and the shares of each kind of samples. A bandit has no next state, so its
-    states on the real environment are omitted.
-    """
+    """Return the shares of samples ``[N, S + 1]`` in 60 bins for each number of the state and for the reward. Each
+    panel has ``name``, ``edges``, and the shares of each kind of samples. A bandit has no next state, so its states on
+    the real environment are omitted."""
     size = data["real"].shape[1] - 1
     panels = []
-    for i, name in enumerate([*names_of(game, size), "reward"]):
-        columns = {
-            kind: samples[:, i]
-            for kind, samples in data.items()
-            if not (bandit and kind == "synthetic on real" and i < size)
-        }
+    for column, name in enumerate([*names_of(game, size), "reward"]):
+        columns = {kind: samples[:, column] for kind, samples in data.items()}
+        if bandit and column < size:
+            del columns["synthetic on real"]
         ends = [np.quantile(samples, [0.002, 0.998]) for samples in columns.values()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         margin = 0.05 * max(high - low, 1e-3)
@@ -152,32 +143,25 @@ def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dic
 
 
 def draw_histograms(
-    path: Path,
-    panels: list[dict[str, Any]],
-    labels: dict[str, str],
-    look: Look,
-    note: str,
-    numbers: Path | None = None,
+    path: Path, panels: list[dict[str, Any]], labels: dict[str, str], look: Look, note: str, numbers: Path | None = None
 ) -> None:
     """Draw panels of `histograms` on the same logarithmic axis of shares, with ``labels`` by kind of samples."""
     lengths = balanced(len(panels))
     with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, numbers, note=note) as axes:
-        for i, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+        for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
             for kind, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
                 if kind in panel:
                     axis.stairs(
                         panel[kind], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=labels[kind]
                     )
             axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
-            if i in np.cumsum([0, *lengths]):
+            if number in np.cumsum([0, *lengths]):  # the first of a row
                 axis.set_ylabel("share of samples")
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
-    """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``.
-
-    Continuous actions are values of one coordinate, with the others at the middle of their ranges.
-    """
+    """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``. Continuous actions are values of one
+    coordinate, with the others at the middle of their ranges."""
     networks: Any = proxy.networks
     program, actions, count = networks.program(proxy.parameters[None]), networks.actions, len(states)
     if isinstance(actions, Discrete):
@@ -192,45 +176,43 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the edges of bins of ``values [N]``, without the outer 0.5 %, and the mean reward in each bin.
-
-    Edges are ``[_REWARD_BINS + 1]``. Means of ``reward [K, N]`` are ``[K, _REWARD_BINS]``, NaN for an empty bin.
-    """
+    """Return the edges of bins of ``values [N]``, without 0.5 % at both ends, and the mean reward in each bin. Edges
+    are ``[_REWARD_BINS + 1]``. Means of ``reward [K, N]`` are ``[K, _REWARD_BINS]``, NaN for an empty bin."""
     low, high = values.quantile(0.005), values.quantile(0.995)
     edges = torch.linspace(float(low), float(high) if high > low else float(low) + 1, _REWARD_BINS + 1)
-    at = torch.bucketize(values.contiguous(), edges[1:-1])
+    bins = torch.bucketize(values.contiguous(), edges[1:-1])
     inside = (values >= edges[0]) & (values <= edges[-1])
-    sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, at[inside], reward[:, inside])
-    return edges, sums / torch.bincount(at[inside], minlength=_REWARD_BINS)
+    sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, bins[inside], reward[:, inside])
+    return edges, sums / torch.bincount(bins[inside], minlength=_REWARD_BINS)
 
 
 def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
-    """Draw a bandit's mean reward of each action over each number of the states of `behaviour`.
-
-    Discrete actions have lines, and each coordinate of continuous actions has an image. The nine panels with the
-    strongest effect of the number on the best action are shown.
-    """
+    """Draw a bandit's mean reward of each action over each number of the states of `behaviour`. Discrete actions have
+    lines, and each coordinate of continuous actions has an image. The nine panels with the strongest effect of the
+    number on the best action are shown."""
     states = torch.from_numpy(data["synthetic"][:, :-1])
     networks: Any = proxy.networks
     actions = networks.actions
-    discrete = isinstance(actions, Discrete)
-    panels = []
-    for coordinate in range(1 if isinstance(actions, Discrete) else actions.size):
+    is_discrete = isinstance(actions, Discrete)
+    panels, effects = [], []
+    for coordinate in range(1 if is_discrete else actions.size):
         values, reward = action_rewards(proxy, states, coordinate)
-        for i, name in enumerate(names_of(proxy.game, states.shape[1])):
-            edges, means = in_bins(reward, states[:, i])
-            rise = (means[-1] - means[0])[means.isfinite().all(0)]  # from the least action to the largest
-            panels.append((float(rise.std()) if len(rise) > 1 else 0.0, coordinate, name, values, edges, means))
-    telling = sorted(range(len(panels)), key=lambda k: -panels[k][0])[:_PANELS]
-    shown_panels = [panels[k] for k in sorted(telling)]
+        for column, name in enumerate(names_of(proxy.game, states.shape[1])):
+            edges, means = in_bins(reward, states[:, column])
+            rise = (means[-1] - means[0])[means.isfinite().all(0)]  # from the smallest action to the largest
+            panels.append((coordinate, name, values, edges, means))
+            effects.append(float(rise.std()) if len(rise) > 1 else 0.0)
+    strongest = sorted(range(len(panels)), key=lambda number: -effects[number])[:_MAX_PANELS]
+    shown_panels = [panels[number] for number in sorted(strongest)]
     lengths = balanced(len(shown_panels))
-    note = "means over the states that agents train on; other numbers of the action are at the middle of their ranges"
-    note = "means over the states that agents train on" if discrete or actions.size == 1 else note
+    note = "means over the states that agents train on"
+    if not is_discrete and actions.size > 1:
+        note += "; other numbers of the action are at the middle of their ranges"
     title = f"what the synthetic bandit of {proxy.game} pays for"
     with sheet(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), look, title=title, note=note) as axes:
-        for axis, (_, coordinate, name, values, edges, means) in zip(axes, shown_panels, strict=True):
+        for axis, (coordinate, name, values, edges, means) in zip(axes, shown_panels, strict=True):
             middles = (edges[1:] + edges[:-1]) / 2
-            if discrete:
+            if is_discrete:
                 for value, mean in zip(values.tolist(), means, strict=True):
                     axis.plot(middles, mean, label=f"action {value}")
                 axis.set(xlabel=name, ylabel="reward")

@@ -15,27 +15,26 @@ AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 @dataclass
 class Table:
-    """Table of texts, whose first row is the header and whose first column is the heading of each row.
-
-    ``caption`` and ``numeric`` (cells aligned to the right) are for HTML. Jinja2 renders a table by `__html__`.
-    """
+    """Table of texts, whose first row is the header and whose first column is the heading of each row. ``caption`` and
+    ``numeric`` (cells aligned to the right) are for HTML. Jinja2 renders a table by `__html__`."""
 
     rows: Sequence[Sequence[str]]
     caption: str = ""
     numeric: bool = True
 
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
-        """Return lines of text, with the first column aligned to the left and the others to the right.
-
-        ``min_widths`` of the columns align a table that is printed row by row.
-        """
+        """Return lines of text, with the first column aligned to the left and the others to the right. ``min_widths``
+        of the columns align a table that is printed row by row."""
         columns = list(zip(*self.rows, strict=True))
         widths = [
             max(width, *map(len, column))
             for width, column in zip(min_widths or [0] * len(columns), columns, strict=True)
         ]
-        form = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
-        return [form.format(*row).rstrip() for row in self.rows]
+        lines = []
+        for first, *rest in self.rows:
+            cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
+            lines.append("  ".join(cells).rstrip())
+        return lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -59,11 +58,9 @@ class Table:
 
 
 def summarise(group: Group) -> dict[str, Any]:
-    """Return the numbers of a group, as data for JSON.
-
-    ``seeds`` has the mean over the last tenth of the epochs and the best epoch of each return; ``over_seeds`` the
-    statistics of the former; ``best_over_seeds`` the statistics of the best running mean.
-    """
+    """Return the numbers of a group, as data for JSON. ``seeds`` has the mean over the last tenth of the epochs and the
+    best epoch of each return; ``over_seeds`` the statistics of the former; ``best_over_seeds`` the statistics of the
+    best running mean."""
     returns = return_tags(group.runs)
     seeds = {
         str(run.seed): {
@@ -83,14 +80,13 @@ def summarise(group: Group) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
+    """Return a number, or None if it is not finite."""
     return value if math.isfinite(value) else None  # JSON has no NaN
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Return mean, IQM and the IQM's 95 % interval of the finite ``values``, one value per seed.
-
-    The interval is None for fewer than three.
-    """
+    """Return mean, IQM and the IQM's 95 % interval of the finite ``values``, one value per seed. The interval is None
+    for fewer than three."""
     finite = [value for value in values if math.isfinite(value)]
     bounds = interval(finite, iqm)
     return {
@@ -123,7 +119,7 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the texts of the rows `AGGREGATES` for numbers of `over_seeds`, with ``best`` in brackets."""
+    """Return the texts of the rows `AGGREGATES` for numbers of `over_seeds`, with the texts of ``best`` in brackets."""
     low_high = summary["iqm_interval"]
     fallback = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
     span = f"{number_text(low_high[0])} to {number_text(low_high[1])}" if low_high else fallback

@@ -144,7 +144,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
-    ending.last_acts.append(remove)  # for a process that exits without the ``finally`` below
+    ending.exit_callbacks.append(remove)  # for a process that exits without the ``finally`` below
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -152,7 +152,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         remove()
-        ending.last_acts.remove(remove)
+        ending.exit_callbacks.remove(remove)
 
 
 def atomic_write_text(path: Path, text: str) -> None:

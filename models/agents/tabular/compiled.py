@@ -145,9 +145,9 @@ def _argmax(values, row, first_column, num_actions):
 
 @exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
-    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]`` (`tabular.agent.best_actions`).
-    Of several equal ones it is the one with the largest of ``ties[m, t, e]``, or the first if ``ties [M, T, E, A]`` is
-    empty."""
+    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]``, as
+    `tabular.agent.best_actions` does. Of several equal ones it is the one with the largest of ``ties[m, t, e]``, or the
+    first if ``ties [M, T, E, A]`` is empty."""
     first_column = cell * num_actions
     best = _argmax(values, m, first_column, num_actions)
     for action in range(ties.shape[3]):
