@@ -1,4 +1,4 @@
-"""What every test may count on: one thread a process, no display, the same hypothesis examples each time."""
+"""Settings and fixtures for all tests: one thread a process, no display, repeatable hypothesis examples."""
 
 import contextlib
 import gc
@@ -19,8 +19,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")  # as trainer.py does
 import pytest
 from hypothesis import settings
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, nohup the hang-up, and what they start
-# inherits that.
+# Tests in the background or under nohup would ignore these signals, and so would their child processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -31,7 +30,7 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffles the tests by the seed TEST_ORDER, if there is one; groups of one process stay in one."""
+    """Shuffle the tests by the seed TEST_ORDER, if set."""
     if order := os.environ.get("TEST_ORDER"):
         random.Random(order).shuffle(items)
 
@@ -42,21 +41,21 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_collection_finish() -> None:
-    """All that is there now stays to the end, so Python's search for garbage need not look at it again and again."""
+    """Exclude existing objects from garbage collection, as they live to the end."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def same_chance() -> None:
-    """What a test draws from torch's global generator is the same each time, alone or after any other test."""
+    """Seed the global generator of torch for each test."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def denormal_numbers() -> Iterator[None]:
-    """Runs round them to zero, and in the process that ran them it stays so; hypothesis draws them."""
+    """Runs flush denormal numbers to zero; hypothesis generates them."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
@@ -64,15 +63,14 @@ def denormal_numbers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run waits until the disk has what it wrote, some twenty times each; a test that cuts the power keeps account
-    of what would be there."""
+    """Disable fsync to save time; tests of power cuts patch it themselves."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs write blank figures: drawing would take most of the time of a run of seconds, and so would the ticks that
-    are made when texts are looked for. Tests about figures are marked ``draws``, or ask for `figures`."""
+    """Write blank figures to save time, except in tests with the mark ``draws``. With the fixture `figures`, texts of
+    the figures are available."""
     if request.node.get_closest_marker("draws") is not None:
         return
     monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
@@ -84,33 +82,32 @@ def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were written."""
+    """Saved figures."""
     from matplotlib.figure import Figure
 
     saved_figures: list[Any] = []
     write = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *args, **kwargs: (saved_figures.append(self), write(self, *args, **kwargs))
-    )
+    save = lambda self, *args, **kwargs: (saved_figures.append(self), write(self, *args, **kwargs))  # noqa: E731
+    monkeypatch.setattr(Figure, "savefig", save)
     return saved_figures
 
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Films end with an episode, not after its card, which takes most pictures of a short one."""
+    """Films without the pause after each episode."""
     monkeypatch.setattr("control.films.recording._PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """A root for run folders that is not there yet, as on a first run."""
+    """A root for run folders that does not exist yet."""
     return tmp_path / "exp_dir"
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
-    """Small runs that have ended, each made once for all tests of a process: the folder, which is only to be read, and
-    what was printed. Called with a run's flags and settings."""
+    """A function that trains small runs, each once for all tests of a process. It returns the folder, which tests must
+    not change, and the output."""
     from helpers import trained
 
     runs: dict[str, tuple[Path, str]] = {}

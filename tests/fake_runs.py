@@ -1,5 +1,4 @@
-"""Runs that were never trained: folders with made-up numbers, and an interpreter that only writes down how it was
-called. For tests of what reads runs and of scripts that start them."""
+"""Run folders with made-up numbers, and a fake interpreter for tests of scripts that start runs."""
 
 import importlib.util
 import os
@@ -24,8 +23,8 @@ def write_run(
     seeds: Sequence[int] = (25,), epochs: int = 40, steps: int = 1000, game: str = "lunarlander", name: str = "debug",
     version: int = 0,
 ) -> Path:  # fmt: skip
-    """A run folder whose metrics.csv has ``numbers(epoch, seed)`` in the rows of epochs 1 to ``epochs``, each of
-    ``steps`` environment steps. A tag that is missing in a row is empty there. With ``flags`` also a config.yaml."""
+    """A run folder with ``numbers(epoch, seed)`` in metrics.csv, for ``epochs`` epochs of ``steps`` environment steps.
+    Missing tags are empty cells. With ``flags`` it has a config.yaml."""
     place = f"seed_{seeds[0]}" + (f"-{seeds[-1]}" if len(seeds) > 1 else "")
     folder = logdir / game / name / implementation / place / f"version_{version}"
     folder.mkdir(parents=True)
@@ -49,7 +48,7 @@ def load_script(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.replace("/", "_"), ROOT / "experiments" / f"{path}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up
+    sys.modules[spec.name] = module  # for dataclasses
     spec.loader.exec_module(module)
     return module
 
@@ -57,7 +56,7 @@ def load_script(path: str) -> ModuleType:
 def refused(
     main: Callable[[list[str]], int], argv: Sequence[str], message: str, capsys: Shown, run_started: bool = False
 ) -> str:
-    """The error of a call that ends with status 2; it is one line, and nothing else is printed unless a run began."""
+    """The error of a call that ends with status 2: one line, without other output unless a run began."""
     capsys.readouterr()
     assert main(list(argv)) == 2
     output = capsys.readouterr()
@@ -68,7 +67,7 @@ def refused(
 
 # -- scripts that start runs -------------------------------------------------------------------------------------------
 
-# What it does depends on the variables FAIL (names that break) and WAIT (until Ctrl-C).
+# The variable FAIL lists names that fail; with WAIT it waits for Ctrl-C.
 INTERPRETER = """#!{python}
 import os, sys, time
 if sys.argv[1] == "-c":
@@ -107,14 +106,12 @@ def _gnu_parallel() -> bool:
     return version.stdout.startswith("GNU parallel")
 
 
-# What starts jobs on this machine, the usual one first. Both share one script, so with GNU parallel the other is slow.
+# Programs that can start jobs on this machine; tests with the second one are slow.
 STARTERS = ["parallel", "xargs"] if _gnu_parallel() else ["xargs"]
-"""What scripts can start jobs with on this machine."""
 
 
 class Script:
-    """A bash script, started in ``folder`` with the interpreter above. With ``starter`` xargs, `parallel` is another
-    program of that name, as moreutils has one."""
+    """A bash script with the fake interpreter. With xargs, `parallel` is another program."""
 
     def __init__(self, path: str, folder: Path, starter: str, extra_code: str = "", **variables: str):
         self.path, self.folder = ROOT / path, folder
@@ -143,7 +140,7 @@ class Script:
         return process.returncode, out, err
 
     def waiting(self, jobs: int, *flags: str, **variables: str) -> tuple["subprocess.Popen[str]", list[int]]:
-        """The script and the process ids of as many of its jobs, none of which ends by itself."""
+        """The script and the process ids of its waiting jobs."""
         process = self.start(*flags, WAIT="yes", **variables)
         deadline = time.monotonic() + 90
         while len(job_files := list(self.folder.glob("waiting *"))) < jobs and time.monotonic() < deadline:
@@ -152,13 +149,13 @@ class Script:
         return process, [int(path.read_text()) for path in job_files]
 
     def refuses(self, message: str, *flags: str, **variables: str) -> None:
-        """One line, status 2, and nothing written."""
+        """The script ends with one line and status 2 and writes nothing."""
         code, out, err = self(*flags, **variables)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1
         assert [path.name for path in self.folder.iterdir() if path.name not in ("python", "bin")] == []
 
     def finished(self) -> dict[str, int]:
-        """How often each job finished."""
+        """Number of times each job finished."""
         return {
             path.name.removeprefix("finished "): path.read_text().count("once")
             for path in self.folder.glob("finished *")

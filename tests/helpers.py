@@ -28,11 +28,11 @@ from models.proxies import files
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous, Discrete, Spaces
 
-# Gymnasium's own, stepped one by one and by workers, of which we have a tensor program under the shorter name.
+# Gymnasium environments, not the tensor programs with the short names.
 STEPPED_CAR = "gymnasium.envs.classic_control:MountainCar-v0"
 STEPPED_PENDULUM = "gymnasium.envs.classic_control:Pendulum-v1"
-# What makes a run small, for those fields that a family has. Batches and widths are odd, so that vector tails are
-# exercised; replay buffers of models go round.
+# Settings of small runs, if a family has them. Batches and widths are odd, to test the remainders of vectorized loops;
+# replay buffers of models wrap around.
 TINY: dict[str, Any] = {
     "batch_size": 33, "num_grad_steps": 4, "num_rand_action_rollouts": 4, "training_rollouts_per_worker": 4,
     "last_few": 4, "value_hidden_sizes": (11, 7), "conv_channels": (4, 8), "random_action_epochs": 0,
@@ -45,7 +45,7 @@ MODEL_TINY: dict[str, Any] = STEP_TINY | {
     "hidden_sizes": (11, 11), "rollout_length": 3, "num_features": 3, "feature_width": 5, "buffer_size": 23,
     "training_start_time": 3, "steps_per_epoch": 5, "target_update_frequency": 7, "lr": 3e-3, "model_lr": 3e-3,
 }  # fmt: skip
-# Families' other networks and ways, tested beside every implementation: id -> (implementation, settings).
+# Variants of implementations with other networks and settings: id -> (implementation, settings).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "UDRL-hypernetwork": ("UDRL", {"network": "hypernetwork", "activation": "leakyrelu"}),
     "UDRL-by-episode": ("UDRL", {"sample_by": "episode", "eval_command": "sampled", "buffer_unit": "episodes",
@@ -104,47 +104,39 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL = {name: (name, {}) for name in implementations() if family(name).learns_from != "evolution"} | VARIANTS
 CASES = {case: spec for case, spec in ALL.items() if family(spec[0]).learns_from == "episodes"}
 STEP_CASES = {case: spec for case, spec in ALL.items() if case not in CASES}
-CELLS = "cliff"  # shows cells, one-hot
-# The first five are those without changes.
+CELLS = "cliff"  # an environment with one-hot observations
+# The first five have no changes.
 MODELS = [case for case, (name, _) in STEP_CASES.items() if family(name).package.endswith(".model_generalisation")]
 
 
 def on_policy(implementation: str) -> bool:
-    """Whether an implementation learns from the episodes it has just played, and forgets them."""
+    """Whether an implementation learns from its latest episodes only."""
     return family(implementation).learns_from == "episodes" and default_config(implementation, "").schedule.on_policy
 
 
 def can_play(case: str, game: str) -> bool:
-    """Whether an agent can play a game: what imagines with the environment itself needs its tensor program."""
+    """Whether an agent can play a game; a perfect model needs a tensor program."""
     kind = Continuous if game == "pendulum" or game.endswith("-continuous") else Discrete
     agent_type = agent_class(ALL[case][0])
-    alone = (
-        issubclass(agent_type, StepAgent) and agent_type.needs_dynamics(config_of(case)) and make_dynamics(game) is None
-    )
+    needs_dynamics = issubclass(agent_type, StepAgent) and agent_type.needs_dynamics(config_of(case))
     cells = not agent_type.takes_cells_only or spaces_of(game).one_hot
-    return kind in agent_type.action_kinds and not alone and cells
+    return kind in agent_type.action_kinds and not (needs_dynamics and make_dynamics(game) is None) and cells
 
 
 def default_game(case: str) -> str:
-    """A light game that an agent can play."""
-    agent_type = agent_class(ALL[case][0])
-    return (
-        CELLS
-        if agent_type.takes_cells_only
-        else "cartpole"
-        if can_play(case, "cartpole")
-        else "probe-truncated-continuous"
-    )
+    """A fast environment for an agent."""
+    if agent_class(ALL[case][0]).takes_cells_only:
+        return CELLS
+    return "cartpole" if can_play(case, "cartpole") else "probe-truncated-continuous"
 
 
 def config_of(case: str, game: str = "", **changes: Any) -> Any:
-    """Settings of a case, changed where its family has such a field."""
+    """Settings of a case with the changes that its family has."""
     implementation, case_changes = ALL[case]
     config = default_config(implementation, game)
     field_names = {field.name for field in dataclasses.fields(config)}
-    return dataclasses.replace(
-        config, **{name: value for name, value in (changes | case_changes).items() if name in field_names}
-    )
+    values = {name: value for name, value in (changes | case_changes).items() if name in field_names}
+    return dataclasses.replace(config, **values)
 
 
 def tiny(case: str, game: str = "", **changes: Any) -> Any:
@@ -163,7 +155,7 @@ def build(case: str, spaces: Spaces, seeds: list[int], config: Any = None) -> An
 
 
 def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = None, **run: Any) -> Any:
-    """The loop of a run, as the command makes it, after its warm-up; epochs of 60 steps, where they have any."""
+    """The loop of a run after its warm-up, with epochs of 60 steps."""
     settings = RunConfig(
         implementation=ALL[case][0], gamename=game, seed=first, num_seeds=seeds,
         **({"steps_per_epoch": 60, "epochs": 3, "eval_episodes": 4} | run),
@@ -174,12 +166,12 @@ def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = 
 
 
 def step_loop(case: str, game: str, seeds: int = 2, **changes: Any) -> StepLoop:
-    """The loop, step by step, of agents that share one program."""
+    """The step loop of the first group of agents."""
     return loop_of(case, game, 0, seeds, tiny(case, game, **changes)).groups[0].loop
 
 
 def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
-    """``x [B, in]`` through one member's ``flat [size]`` by torch's functions, which autograd can follow."""
+    """Outputs for ``x [B, in]`` of one member with weights ``flat [size]``, by torch's functions for autograd."""
     layers = mlp.layers(flat[None])
     functions = {
         "relu": torch.relu, "tanh": torch.tanh, "identity": lambda v: v,
@@ -194,7 +186,7 @@ def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
 
 
 def place(loop: Any, member: int) -> tuple[Any, int]:
-    """The agent of a member, and its place there."""
+    """The agent of a member, and the row of the member in it."""
     if isinstance(loop, EpisodeLoop):
         return loop.agent, member
     group = next(group for group in loop.groups if member in group.members)
@@ -202,7 +194,7 @@ def place(loop: Any, member: int) -> tuple[Any, int]:
 
 
 def spoil(agent: Any, m: int) -> None:
-    """Makes NaN of a member's weights and of what it remembers of episodes."""
+    """Set the weights and the replay buffer of a member to NaN."""
     with torch.no_grad():
         for values in (*agent.parameters(), *getattr(getattr(agent, "memory", None), "fields", {}).values()):
             if values.is_floating_point():
@@ -210,7 +202,7 @@ def spoil(agent: Any, m: int) -> None:
 
 
 def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]:
-    """All that an epoch has made of a member: what was measured, its weights, and the counters."""
+    """Metrics, weights and step count of a member after an epoch."""
     agent, at = place(loop, member)
     weights = {f"weights {name}": value[at].detach().clone() for name, value in agent.state_dict().items()}
     metrics = {tag: value[member] for tag, value in row.items() if not tag.startswith("time/")}
@@ -218,7 +210,7 @@ def numbers(loop: Any, row: dict[str, Tensor], member: int) -> dict[str, Tensor]
 
 
 def same_numbers(first: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    """Equal to the bit, NaN being equal to itself; says which are not."""
+    """Bitwise equality, with NaN equal to NaN."""
     assert first.keys() == other.keys()
     different = [name for name in first if not torch.equal(first[name].nan_to_num(7e7), other[name].nan_to_num(7e7))]
     assert not different
@@ -247,18 +239,16 @@ SMALL_SEARCH = {
 
 
 def flags(logdir: Path, *extra_flags: str, **changes: Any) -> list[str]:
-    """The command line of a run that takes a second."""
+    """The command line of a run of a second."""
     implementation = changes.get("implementation", "UDRL")
     episodes = SMALL_POLICY_RUN if on_policy(implementation) else SMALL_RUN
-    small = {"episodes": episodes, "steps": SMALL_STEP_RUN, "evolution": SMALL_SEARCH}[
-        family(implementation).learns_from
-    ]
-    values = small | {"logdir": logdir} | changes
+    small = {"episodes": episodes, "steps": SMALL_STEP_RUN, "evolution": SMALL_SEARCH}
+    values = small[family(implementation).learns_from] | {"logdir": logdir} | changes
     return [word for name, value in values.items() for word in (f"--{name}", str(value))] + list(extra_flags)
 
 
 def lasting(changes: dict[str, Any], epochs: int) -> dict[str, Any]:
-    """``changes`` and a run of so many epochs."""
+    """``changes`` with settings for a number of epochs."""
     if on_policy(changes.get("implementation", "UDRL")):
         return changes | {"max_episodes": epochs * SMALL_POLICY_RUN["batch_episodes"]}
     return changes | {"epochs": epochs}
@@ -277,25 +267,23 @@ def run_folder(logdir: Path) -> Path:
 
 
 def trained(logdir: Path, *extra_flags: str, **changes: Any) -> Path:
-    """The folder of the run that ``trainer.py`` has just made there, without an error."""
+    """Train with small settings and these changes. Returns the folder of the run."""
     assert trainer.main(flags(logdir, *extra_flags, **changes)) == 0
     return run_folder(logdir)
 
 
 def learned(folder: Path) -> dict[str, list[float]]:
-    """Every column of a run's metrics that a clock does not decide."""
+    """Columns of the metrics except times."""
     return {
         name: column for name, column in read_metrics(folder / "metrics.csv").items() if not name.startswith("time/")
     }
 
 
 def same_runs(first_run: Path, other: Path) -> None:
-    """The same numbers learned, the same checkpoints to the bit, settings apart, and the same learned environment."""
+    """Two runs have equal metrics, checkpoints except settings, and proxies."""
     first_metrics, other_metrics = learned(first_run), learned(other)
     assert first_metrics.keys() == other_metrics.keys() and len(first_metrics["epoch"]) > 0
-    assert [
-        name for name in first_metrics if not np.array_equal(first_metrics[name], other_metrics[name], equal_nan=True)
-    ] == []
+    np.testing.assert_equal(other_metrics, first_metrics)
     names = sorted(path.name for path in first_run.glob("checkpoints/*.ckpt"))
     assert names and names == sorted(path.name for path in other.glob("checkpoints/*.ckpt"))
     for name in names:
@@ -311,7 +299,7 @@ def same_runs(first_run: Path, other: Path) -> None:
 
 
 def different(first: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Where two nests of mappings, lists, tensors and plain values differ."""
+    """Paths of differences between nested mappings, lists, tensors and values."""
     if isinstance(first, dict) and isinstance(other, dict) and first.keys() == other.keys():
         for key in first:
             yield from different(first[key], other[key], f"{path}/{key}")
@@ -326,7 +314,7 @@ def different(first: Any, other: Any, path: str = "") -> Iterator[str]:
 
 
 def forged(source: Path, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
-    """``path``, with a checkpoint that was changed."""
+    """Write a changed copy of a checkpoint to ``path``."""
     content = torch.load(source, weights_only=True)
     change(content)
     torch.save(content, path)
@@ -334,7 +322,7 @@ def forged(source: Path, path: Path, change: Callable[[dict[str, Any]], Any]) ->
 
 
 def start(argv: Sequence[str], code: str = "") -> "subprocess.Popen[str]":
-    """``python trainer.py argv``, or ``code`` in its place, as a process of its own."""
+    """Start ``python trainer.py argv``, or ``code`` instead of the script."""
     first = ["-c", code] if code else ["trainer.py"]
     return subprocess.Popen(
         [sys.executable, *first, *argv], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -343,7 +331,7 @@ def start(argv: Sequence[str], code: str = "") -> "subprocess.Popen[str]":
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]", seconds: float = 60) -> None:
-    """Until ``condition`` holds; fails when the process ends first or time runs out."""
+    """Wait for ``condition``; fails if the process ends first or after ``seconds``."""
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"

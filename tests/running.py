@@ -1,4 +1,4 @@
-"""Runs as processes of their own that tests may kill, and a disk of their own for tests that fill it."""
+"""Runs in separate processes for tests that kill them, and mounts for tests that fill a disk."""
 
 import atexit
 import ctypes
@@ -21,8 +21,8 @@ LIMIT = 600.0  # seconds
 
 
 class Running:
-    """``python trainer.py argv``, its output and errors in files beside ``log``. With ``fork`` it is a copy of this
-    process, which saves it the imports."""
+    """A process ``python trainer.py argv`` with output and errors in files beside ``log``. With ``fork`` it copies
+    this process, which saves the imports."""
 
     def __init__(self, argv: list[str], log: Path, fork: bool = False):
         self.out, self.err = (log.with_suffix(f".{end}") for end in ("out", "err"))
@@ -44,7 +44,7 @@ class Running:
                 atexit._clear()
                 threading.excepthook, sys.unraisablehook = threading.__excepthook__, sys.__unraisablehook__
                 status = trainer.main(argv)
-                threading._shutdown()  # type: ignore[attr-defined]  # this and the next are what an interpreter does
+                threading._shutdown()  # type: ignore[attr-defined]  # like an interpreter that ends
                 atexit._run_exitfuncs()
                 return status
         except BaseException:
@@ -52,7 +52,7 @@ class Running:
             return 1
 
     def status(self, seconds: float = 0.0) -> int | None:
-        """The exit status, negative after a signal; None where it still runs after ``seconds``."""
+        """The exit status, negative after a signal; None if it still runs after ``seconds``."""
         while True:
             ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
             if ended_pid:
@@ -69,7 +69,7 @@ class Running:
         return self.pid not in processes()
 
     def until_it_speaks(self) -> None:
-        """What a run prints first comes with its first epoch."""
+        """Wait for the first output, at the first epoch."""
         while not (self.out.exists() and self.out.stat().st_size) and not self.has_ended():
             time.sleep(0.01)
 
@@ -78,8 +78,8 @@ class Running:
         assert (status, self.err.read_text()) == (0, ""), f"ended with {status}: {self.err.read_text()}"
 
     def kill(self, victim: str, draws: random.Random) -> int | None:
-        """Kill it, or one of the processes it has started whose command line contains ``victim``. The exit status then;
-        None where there was nothing to kill. None of its processes is left."""
+        """Kill the process, or a descendant with ``victim`` in its command line, and wait until all of them have ended.
+        Returns the exit status, or None without a process to kill."""
         family = descendants(self.pid)
         targets = [pid for pid, command in family.items() if victim in command] if victim else [self.pid]
         if self.has_ended() or not targets:
@@ -95,35 +95,33 @@ class Running:
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Parent and command line of every process that has not ended."""
+    """Parent and command line of every running process."""
     process_table = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
-                process_table[int(folder.name)] = (
-                    int(parent),
-                    (folder / "cmdline").read_bytes().decode(errors="replace"),
-                )
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                process_table[int(folder.name)] = int(parent), command
     return process_table
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """The processes that ``pid`` has started, and these in their turn, with their command lines."""
+    """Descendants of process ``pid`` with their command lines."""
     process_table, children, new = processes(), dict[int, str](), {pid}
     while new := {child for child, (parent, _) in process_table.items() if parent in new}:
         children |= {child: process_table[child][1] for child in new}
     return children
 
 
-# -- a disk of its own -------------------------------------------------------------------------------------------------
+# -- mounts ------------------------------------------------------------------------------------------------------------
 
-_NEW_NAMES = 0x10000000 | 0x00020000  # of users and of mounts
+_NEW_NAMES = 0x10000000 | 0x00020000  # CLONE_NEWUSER | CLONE_NEWNS
 
 
 def run_isolated(work: Callable[[], None]) -> str:
-    """Do ``work`` in a copy of this process that may mount what no other process sees, as any user may on most Linux
-    systems. Gives its traceback, empty where there was none; OSError where the system does not allow it."""
+    """Do ``work`` in a forked process with private mounts. Returns its traceback, or "" without an error. Raises
+    OSError if the system does not allow user namespaces."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -160,7 +158,7 @@ def _enter() -> None:
 
 
 def mount(*words: str) -> None:
-    """OSError where the system does not allow it."""
+    """Raises OSError if the system does not allow it."""
     done = subprocess.run(["mount", *words], capture_output=True, text=True)
     if done.returncode:
         raise OSError(done.stderr.strip())

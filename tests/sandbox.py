@@ -1,5 +1,4 @@
-"""One call of the command in a forked process: a crash, a hang, `os._exit` or a burst of memory is an outcome like any
-other. Linux or macOS."""
+"""Calls of the command in a forked process with limits of time, memory and file access. Linux or macOS."""
 
 import contextlib
 import faulthandler
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GIB = 2**30
-MEMORY = 4 * GIB  # beyond what the process has mapped when it is forked
-LONGEST = 640  # characters of an error's line
+MEMORY = 4 * GIB  # in addition to the memory at the fork
+LONGEST = 640  # characters in a line of error
 CTRL_C_AGAIN = 3  # CPU seconds after the first
 GRACE = 12  # CPU seconds to end after the second
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -26,15 +25,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass
 class Ended:
-    """How a call ended: exit status, below zero the signal that killed it, what it printed, and the paths outside its
-    folder that it tried to change."""
+    """Result of a call: exit status (negative after a signal), output, and paths outside its folder that it tried to
+    change."""
 
     argv: list[str]
     status: int
     out: str
     err: str
     strayed: list[str] = field(default_factory=list)
-    interrupted: bool = False  # by us, as its time was over
+    interrupted: bool = False  # by the time limit
     parse_only: bool = False
 
     @property
@@ -46,9 +45,8 @@ def call(
     argv: Sequence[str], folder: Path, *, cpu: float = 8, wall: float = 90, parse_only: bool = False,
     setup_hooks: Sequence[Callable[[], None]] = (),
 ) -> Ended:  # fmt: skip
-    """``trainer.main(argv)`` in ``folder``. After ``cpu`` seconds of its own it gets a Ctrl-C, then a second one, and
-    after ``wall`` seconds too; what has not ended some seconds later is killed. With ``parse_only`` nothing follows the
-    reading of the flags. ``setup_hooks`` are called in the new process."""
+    """Call ``trainer.main(argv)`` in ``folder``. After ``cpu`` seconds of CPU time or ``wall`` seconds the process gets
+    two Ctrl-C, then SIGKILL. With ``parse_only`` it only reads the flags. ``setup_hooks`` run in the new process."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {name: folder.parent / f"{folder.name}.{name}" for name in ("out", "err", "strayed")}
     for path in names.values():
@@ -58,7 +56,7 @@ def call(
         _child(list(argv), folder, names, cpu, parse_only, setup_hooks)
     status, interrupted = _wait(pid, wall)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)  # what it has left behind
+        os.killpg(pid, signal.SIGKILL)  # remaining children
     out, err, event_text = (path.read_bytes().decode(errors="replace") for path in names.values())
     lines = event_text.splitlines()
     for path in names.values():
@@ -70,7 +68,7 @@ def call(
 
 
 def _wait(pid: int, wall: float) -> tuple[int, bool]:
-    """The status of a child, and whether it had to be interrupted for lasting too long by the clock."""
+    """The status of a child, and whether it exceeded the time limit."""
     started, pause = time.monotonic(), 0.0005
     signals = [(wall, signal.SIGINT), (wall + 5, signal.SIGINT), (wall + 20, signal.SIGKILL)]
     while True:
@@ -145,12 +143,12 @@ def _limit(cpu: float, event_fd: int) -> None:
 _CHANGES = {"os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1,
             "os.truncate": 0, "os.chmod": 0, "shutil.rmtree": 0}  # fmt: skip
 _FREE = ("/dev/", "/proc/self/", "/proc/thread-self/")
-# The directories that Python, our libraries and machine code keep for themselves.
+# Caches of Python, libraries and machine code.
 _KEPT = re.compile(r"__pycache__|/matplotlib(/|$)|\.pyc\b|/tmp/(pymp-|torch|ray-)|/understudy/[0-9a-f]{16}(/|$)")
 
 
 def _watch(folder: Path, event_fd: int) -> None:
-    """Note and forbid changes outside ``folder``."""
+    """Record and forbid changes outside ``folder``."""
     root, writing = os.fspath(folder), os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
     def strays(path: object) -> bool:
@@ -178,8 +176,7 @@ def _watch(folder: Path, event_fd: int) -> None:
 
 
 def complaints(result: Ended, names: Sequence[str] = ()) -> Iterator[str]:
-    """What is wrong with the end of a call, whatever it was asked; ``names`` are settings one of which a refusal must
-    mention."""
+    """Problems with the end of a call. An error must mention one of ``names``."""
     output = result.out + result.err
     if result.interrupted and result.parse_only:
         yield "takes too long to read"

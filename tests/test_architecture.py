@@ -1,4 +1,4 @@
-"""What may import what, read from the syntax tree."""
+"""Allowed imports between packages, read from the syntax trees."""
 
 import ast
 import functools
@@ -19,38 +19,25 @@ OURS = (*PACKAGES, "trainer")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")) + [ROOT / "trainer.py"]
 PYTHON = SOURCES + [path for name in ("tests", "benchmarks", "experiments") for path in (ROOT / name).rglob("*.py")]
 
-# Importer -> what of ours it may import.
+# Package -> packages and modules of this project that it may import.
 ALLOWED = {
     "understudy": ("understudy",),
     "models": ("models", "understudy"),
-    "envs": (
-        "envs",
-        "models.compiled",
-        "models.machine",
-        "models.proxies",
-        "models.spaces",
-        "models.state",
-        "models.settings",
-        "models.streams",
-        "understudy",
-    ),
+    "envs": ("envs", "understudy", "models.compiled", "models.machine", "models.proxies")
+    + ("models.spaces", "models.state", "models.settings", "models.streams"),
     "control": ("control", "envs", "models", "understudy"),
     "trainer": ("control", "envs", "models"),
 }
-# The rooms of control/: each imports only from rooms before it.
-ROOMS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning", "commands")
-# Module -> beginnings of the only paths that may import it; of ray, only inside functions.
-HOMES = {
+# Packages of control/; each imports only from packages before it.
+LAYERS = ("cli", "storage", "loops", "films", "evolution", "reports", "lightning", "commands")
+# Module -> beginnings of the only paths that may import it.
+IMPORTERS = {
     "ray": ("control/commands/tune.py", "control/evolution/cluster.py"),
     "optuna": ("control/commands/tune.py", "control/reports/search.py"),
-    "gymnasium": (
-        "envs/gymnasium_adapter.py",
-        "envs/promises.py",
-        "envs/wrappers.py",
-        "envs/names.py",
-        "envs/tensor_gym.py",
-        *(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy", "rewards")),
-    ),
+    "gymnasium": tuple(
+        f"envs/{name}.py" for name in ("gymnasium_adapter", "promises", "wrappers", "names", "tensor_gym")
+    )
+    + tuple(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy", "rewards")),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),
     "numba": ("models/machine.py", "models/vectors.py", "control/loops/compiled.py"),
@@ -58,7 +45,7 @@ HOMES = {
     "pytorch_lightning": ("control/lightning/", "control/commands/train.py", "control/commands/trials.py"),
     "trainer": (),
 }
-# `trainer.py --help` and a mistyped flag must be answered before any of these has been imported.
+# `trainer.py --help` and errors of flags import none of these.
 HEAVY = ("torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy", "tensorboard")
 LIGHT = re.compile(
     r"models/(__init__|settings|family|registry)\.py|models/(agents|proxies)/__init__\.py"
@@ -88,7 +75,7 @@ def relative(path: Path) -> str:
 
 @functools.cache
 def imports(path: Path, types: bool = False) -> list[Import]:
-    """Every import statement of a file, `from a import b` as a.b; those for type checkers only where ``types``."""
+    """Every import statement of a file, `from a import b` as a.b; with ``types`` also those for type checkers."""
 
     def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -116,34 +103,31 @@ def all_imports() -> list[Import]:
     return [statement for path in SOURCES if path.exists() for statement in imports(path)]
 
 
-def test_packages_import_only_what_stands_below_them() -> None:
-    wrong = [
-        str(statement)
-        for statement in all_imports()
-        if statement.module.split(".")[0] in OURS
-        and not any(
-            within(statement.module, allowed) for allowed in ALLOWED[statement.path.split("/")[0].removesuffix(".py")]
-        )
-    ]
-    assert not wrong
+def test_packages_import_only_allowed_packages() -> None:
+    def is_allowed(statement: Import) -> bool:
+        package = statement.path.split("/")[0].removesuffix(".py")
+        return any(within(statement.module, allowed) for allowed in ALLOWED[package])
+
+    our_imports = [statement for statement in all_imports() if statement.module.split(".")[0] in OURS]
+    assert not [str(statement) for statement in our_imports if not is_allowed(statement)]
 
 
-def test_rooms_of_control_import_only_rooms_below_them() -> None:
+def test_packages_of_control_are_layered() -> None:
     control_imports = [
         statement
         for path in SOURCES
+        if relative(path).startswith("control/")
         for statement in imports(path, types=True)
-        if statement.path.startswith("control/")
     ]
     upward = [
         statement for statement in control_imports
-        if statement.module.split(".")[0] == "control" and statement.path.split("/")[1] in ROOMS
-        and statement.module.split(".")[1] not in ROOMS[: ROOMS.index(statement.path.split("/")[1]) + 1]
+        if statement.module.split(".")[0] == "control" and statement.path.split("/")[1] in LAYERS
+        and statement.module.split(".")[1] not in LAYERS[: LAYERS.index(statement.path.split("/")[1]) + 1]
     ]  # fmt: skip
     assert not [str(statement) for statement in upward]
 
 
-def test_no_files_import_each_other() -> None:
+def test_imports_have_no_cycles() -> None:
     graph: dict[str, set[str]] = {relative(path): set() for path in SOURCES}
     for path in SOURCES:
         for statement in imports(path, types=True):
@@ -154,40 +138,35 @@ def test_no_files_import_each_other() -> None:
     TopologicalSorter(graph).prepare()  # CycleError names the files
 
 
-def test_a_search_knows_no_kind_of_proxy() -> None:
-    """So that another kind is a folder of models/proxies/ and a file of envs/."""
+def test_searches_import_no_kind_of_proxy() -> None:
+    """A new kind is a folder of models/proxies/ and a file of envs/."""
     kinds = [folder.name for folder in (ROOT / "models/proxies").iterdir() if (folder / "config.py").exists()]
     assert kinds
-    wrong = [
-        str(statement)
-        for statement in all_imports()
-        for kind in kinds
-        if statement.path.startswith(("control/evolution/", "control/lightning/", "control/loops/", "envs/make"))
-        and (within(statement.module, f"models.proxies.{kind}") or within(statement.module, f"envs.{kind}"))
-    ]
-    assert not wrong
+    packages = [f"{package}.{kind}" for kind in kinds for package in ("models.proxies", "envs")]
+    general = ("control/evolution/", "control/lightning/", "control/loops/", "envs/make")
+    statements = [statement for statement in all_imports() if statement.path.startswith(general)]
+    assert not [str(statement) for statement in statements if any(within(statement.module, p) for p in packages)]
 
 
-@pytest.mark.parametrize("module", HOMES)
-def test_modules_stay_in_their_files(module: str) -> None:
+@pytest.mark.parametrize("module", IMPORTERS)
+def test_external_modules_have_few_importers(module: str) -> None:
     module_imports = [statement for statement in all_imports() if within(statement.module, module)]
-    assert not [str(statement) for statement in module_imports if not statement.path.startswith(HOMES[module])]
+    assert not [str(statement) for statement in module_imports if not statement.path.startswith(IMPORTERS[module])]
 
 
 def test_ray_is_imported_inside_functions() -> None:
-    assert not [
-        str(statement) for statement in all_imports() if within(statement.module, "ray") and not statement.in_function
-    ]
+    ray_imports = [statement for statement in all_imports() if within(statement.module, "ray")]
+    assert not [str(statement) for statement in ray_imports if not statement.in_function]
 
 
-def test_what_travels_needs_three_libraries() -> None:
+def test_understudy_needs_three_libraries() -> None:
     allowed = {*sys.stdlib_module_names, "understudy", "numpy", "gymnasium", "safetensors"}
     of_it = [statement for statement in all_imports() if statement.path.startswith("understudy/")]
     assert of_it and not [str(statement) for statement in of_it if statement.module.split(".")[0] not in allowed]
 
 
 def test_light_modules_load_nothing_heavy() -> None:
-    """In a fresh interpreter, so that what they import counts too."""
+    """In a fresh interpreter, with all indirect imports."""
     light = [relative(path) for path in SOURCES if path.exists() and LIGHT.fullmatch(relative(path))]
     modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in light]
     assert {"models.settings", "control", "envs"} <= set(modules)
@@ -204,8 +183,7 @@ def test_light_modules_load_nothing_heavy() -> None:
 
 
 def test_evaluations_and_workers_start_without_lightning() -> None:
-    """Nor torch's compiler, which an optimiser of torch's loads where nobody learns. Both take seconds to import. One
-    worker needs no Ray. Machine code is imported and not compiled, which would take a minute."""
+    """Nor do they import torch's compiler or, with one worker, Ray; each takes seconds."""
     code = (
         "import importlib, sys\n"
         "from models.optim import Adam\n"
@@ -238,12 +216,11 @@ def test_evaluations_and_workers_start_without_lightning() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_nothing_is_left_unfinished_or_tied_to_one_machine() -> None:
+def test_no_todo_comments_or_absolute_paths() -> None:
     unfinished = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|(?<![\w.\"'])/(home|root|work|Users)/\w")
-    unfinished_lines = []
-    for path in PYTHON:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        unfinished_lines += [
-            f"{relative(path)}:{number}: {line}" for number, line in enumerate(lines, 1) if unfinished.search(line)
-        ]
-    assert not unfinished_lines
+    assert not [
+        f"{relative(path)}:{number}: {line}"
+        for path in PYTHON
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if unfinished.search(line)
+    ]

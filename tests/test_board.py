@@ -1,21 +1,19 @@
-"""The names of measurements, what families really log of them, and what TensorBoard shows beside curves."""
+"""Tags of measurements and their page, and events for TensorBoard."""
 
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from control.cli.settings import from_dict
-from control.lightning.board import Board, hyperparameters, show_film
+from control.lightning.board import Board, hyperparameters
 from control.reports.tags import TAGS
 from control.storage.run_dir import read_metrics
 
@@ -32,13 +30,13 @@ def load_events(folder: Path) -> EventAccumulator:
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_name_is_of_a_group_and_explained() -> None:
+def test_tags_have_a_group_and_a_description() -> None:
     for tag in TAGS.values():
         assert re.fullmatch(r"(rollout|eval|train|time|model|search|command)/[a-z_]+", tag.name), tag.name
         assert tag.title and tag.text.endswith("."), tag.name
 
 
-def test_the_page_shows_the_table() -> None:
+def test_page_lists_all_tags() -> None:
     text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
     for tag in TAGS.values():
         assert f"| `{tag.name}` | {tag.unit or '-'} | {tag.text} |" in text, f"docs/tensorboard.md lacks {tag.name}"
@@ -46,25 +44,17 @@ def test_the_page_shows_the_table() -> None:
     assert tag_names == set(TAGS)
 
 
-def test_the_page_names_what_is_beside_numbers(finished: Finished) -> None:
-    text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8").partition("### Beside numbers")[2]
-    tag_names = set(re.findall(r"\| `([a-z_/*]+)` \|", text))
-    tags = load_events(finished(implementation="UDRL")[0]).Tags()
-    logged = {*tags["histograms"], *tags["images"], *tags["tensors"]}
-    assert tag_names == {re.sub("^(weights|actions)/.*", r"\1/*", tag) for tag in logged} | {"film"}
-
-
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
-def on_page(folder: Path) -> dict[str, Any]:
-    """What the page HPARAMS shows of a run."""
+def logged_hyperparameters(folder: Path) -> dict[str, Any]:
+    """Hyperparameters of a run in TensorBoard."""
     content = load_events(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     hparams = HParamsPluginData.FromString(content).session_start_info.hparams
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
 
 
-def test_tensorboard_shows_the_same_numbers_over_steps_and_settings(finished: Finished) -> None:
+def test_events_equal_metrics(finished: Finished) -> None:
     folder, _ = finished(implementation="UDRL")
     events, metrics = load_events(folder), read_metrics(folder / "metrics.csv")
     names = {"epoch": "time/epoch", "env_steps": "time/env_steps"}
@@ -78,20 +68,18 @@ def test_tensorboard_shows_the_same_numbers_over_steps_and_settings(finished: Fi
         assert [event.step for event in events.Histograms(tag)] == evaluated, tag
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
-    hparams = on_page(folder)  # no folders, no switches, no counts of evaluations, no defaults
+    hparams = logged_hyperparameters(folder)
     assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
     assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(hparams)
-    with pytest.raises(KeyError):  # else the first run's hyperparameters would be the only ones on the page
+    with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
         events.SummaryMetadata("_hparams_/experiment")
-    assert not any(tag.startswith("hparam/") for tag in events.Tags()["scalars"]), "dots of their own"
+    assert not any(tag.startswith("hparam/") for tag in events.Tags()["scalars"])
 
 
-def test_hyperparameters_are_what_makes_a_run_another() -> None:
+def test_hyperparameters_are_non_default_settings() -> None:
     base_settings = from_dict({"implementation": "CPG", "gamename": "cartpole"})
     assert hyperparameters(base_settings) == {"implementation": "CPG", "gamename": "cartpole", "seed": 25}
-    quiet = base_settings.replace(
-        logdir="/elsewhere", print_statements=1, record=True, num_workers=4, checkpoint_every=3
-    )
+    quiet = base_settings.replace(logdir="/elsewhere", print_statements=1, record=True, checkpoint_every=3)
     assert hyperparameters(quiet) == hyperparameters(base_settings)
     other = base_settings.replace(lr=0.5, seed=7, time_limit=90)
     assert hyperparameters(other) == hyperparameters(base_settings) | {"lr": 0.5, "seed": 7, "time_limit": 90}
@@ -101,7 +89,7 @@ def test_hyperparameters_are_what_makes_a_run_another() -> None:
     assert hyperparameters(search).keys() == {"implementation", "gamename", "seed", "agent", "population"}
 
 
-def test_histograms_have_a_bar_for_each_action_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
+def test_histograms(tmp_path: Path) -> None:
     board = Board(tmp_path, 0)
     board.add_histogram("actions", torch.tensor([0, 2, 2, 2, 1]), 8)
     board.add_histogram("weights", torch.tensor([1.0, torch.nan, 3.0]), 8)
@@ -115,15 +103,3 @@ def test_histograms_have_a_bar_for_each_action_and_leave_out_what_is_not_finite(
     assert [counts[edge] for edge in (0.5, 1.5, 2.5)] == [1, 1, 3] and actions.step == 8
     assert weights.histogram_value.num == 2 and weights.histogram_value.sum == 4
     assert many_values.histogram_value.num == 10_000 and many_values.histogram_value.min == 0
-
-
-def test_a_film_is_one_image_that_moves(tmp_path: Path) -> None:
-    pictures = [Image.new("P", (6, 4), shade) for shade in (0, 90, 250)]
-    pictures[0].save(tmp_path / "final.gif", save_all=True, append_images=pictures[1:])
-    settings = from_dict({"implementation": "CPG", "gamename": "cartpole", "num_seeds": 2})
-    module: Any = SimpleNamespace(settings=settings, seeds=[25, 26], env_steps=torch.tensor([5, 7]))
-    show_film(module, tmp_path, tmp_path / "final.mp4")
-    show_film(module, tmp_path / "other", tmp_path / "missing.mp4")
-    (image,) = load_events(tmp_path / "seed_25").Images("film")
-    assert (image.step, image.width, image.height) == (5, 6, 4) and not (tmp_path / "other").exists()
-    assert image.encoded_image_string == (tmp_path / "final.gif").read_bytes()

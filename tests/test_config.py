@@ -1,4 +1,4 @@
-"""From words to settings: merging, reading, and one clear line for whatever is wrong."""
+"""Settings from flags, files and keyword arguments, and their written forms."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from inputs import values_of
 from models.agents.ddqn import config
 from models.family import Family
 from models.registry import default_config, family, implementations
-from models.settings import SettingError, check, kinds, nearest
+from models.settings import SettingError, check, kinds
 
 AGENTS = [name for name in implementations() if family(name).learns_from != "evolution"]
 
@@ -31,16 +31,16 @@ def test_defaults_are_the_published_run() -> None:
     assert settings.agent == default_config("UDRL", "lunarlander")
     assert settings.run.epochs == 2000
     assert settings.agent == parse(["--gamename", "LunarLander-v3"]).agent
-    assert parse(["--gamename", "LunarLander-v3"]).run.gamename == "lunarlander"  # another name of it
+    assert parse(["--gamename", "LunarLander-v3"]).run.gamename == "lunarlander"  # an alias
 
 
 @pytest.mark.parametrize("name", implementations())
-def test_every_implementation_has_defaults_in_range(name: str) -> None:
+def test_defaults_are_in_range(name: str) -> None:
     for game in {game for _, game in family(name).environment_presets} | {"cartpole"}:
         check(default_config(name, game))
 
 
-def test_later_layers_win(tmp_path: Path) -> None:
+def test_flags_override_files_and_presets(tmp_path: Path) -> None:
     sparse = ["--gamename", "lunarlander-sparse"]
     preset = default_config("UDRL", "lunarlander-sparse")
     assert preset.lr != default_config("UDRL", "lunarlander").lr
@@ -51,43 +51,34 @@ def test_later_layers_win(tmp_path: Path) -> None:
     assert (settings.agent.lr, settings.agent.batch_size, settings.agent.last_few) == (3e-2, 7, preset.last_few)
     assert settings.explicit_names == {"lr", "batch_size", "gamename"}
     assert parse(["--config", yaml_file(tmp_path, "# nothing yet\n")]) == parse([])
-    file_settings = {
-        "implementation": "RCP-A",
-        "lr": 1e-2,
-        "hidden_sizes": [64, 32],
-        "command": {"return": 100},
-        "record": True,
-    }
-    (tmp_path / "settings.json").write_text(json.dumps(file_settings | {"time_limit": None}))
+    values = {"implementation": "RCP-A", "lr": 1e-2, "hidden_sizes": [64, 32], "command": {"return": 100}}
+    (tmp_path / "settings.json").write_text(json.dumps(values | {"record": True, "time_limit": None}))
     settings = parse(["--config", str(tmp_path / "settings.json")])
     assert (settings.agent.lr, settings.agent.hidden_sizes, settings.command) == (0.01, (64, 32), {"return": 100.0})
     assert settings.run.record and settings.run.time_limit is None
 
 
-SAID = [
+FLAG_VALUES = [
     ("--lr 1e-3", "lr", 1e-3), ("--lr=1", "lr", 1.0), ("--lr 1 --lr 2", "lr", 2.0),
     ("--hidden_sizes 64,32", "hidden_sizes", (64, 32)), ("--hidden_sizes 64 32", "hidden_sizes", (64, 32)),
-    ("--hidden_sizes '[64, 32]'", "hidden_sizes", (64, 32)),
     ("--reward_scale none", "reward_scale", None), ("--reward_scale=null", "reward_scale", None),
     ("--expo_weighting", "expo_weighting", True), ("--expo_weighting true", "expo_weighting", True),
     ("--expo_weighting=False", "expo_weighting", False),
-    ("--no_expo_weighting --implementation RCP-R", "expo_weighting", False),
     ("--expo_weighting --no_expo_weighting", "expo_weighting", False),
     ("--no_checkpoint", "no_checkpoint", True), ("--recording_epoch_interval -1", "recording_epoch_interval", -1),
     ("--target_return -1.5", "target_return", -1.5), ("--exp_name 7", "exp_name", "7"),
-    ("--exp_name null", "exp_name", "null"), ("--exp_name -quick", "exp_name", "-quick"),
     ("--seed 007", "seed", 7), ("--seed 0x10", "seed", 16),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "field", "value"), SAID)
-def test_ways_to_say_it(words: str, field: str, value: Any) -> None:
+@pytest.mark.parametrize(("words", "field", "value"), FLAG_VALUES)
+def test_flag_values(words: str, field: str, value: Any) -> None:
     settings = parse(shlex.split(words))
     actual = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
     assert actual == value and type(actual) is type(value)
 
 
-def test_a_wrong_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     config_type, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
     with pytest.raises(TypeError, match="validat"):
         Family(config_type, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
@@ -100,7 +91,7 @@ def test_a_wrong_family_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         implementations.__wrapped__()
 
 
-def test_a_preset_chooses_defaults_and_what_is_given_wins(tmp_path: Path) -> None:
+def test_preset_changes_defaults(tmp_path: Path) -> None:
     def agent_settings(*argv: str) -> tuple[str, float, float]:
         agent = parse(["--implementation", "CPG", *argv]).agent
         return agent.preset, agent.discount, agent.beta
@@ -112,13 +103,7 @@ def test_a_preset_chooses_defaults_and_what_is_given_wins(tmp_path: Path) -> Non
     assert parse(["--implementation", "AAC", "--preset", "skeleton"]).agent.beta == 1.0
 
 
-def test_episodes_to_train_are_rounded_up_to_whole_batches() -> None:
-    epochs = [parse(["--implementation", "CPG", *flag_text.split()]).epochs
-             for flag_text in ("", "--max_episodes 15000", "--max_episodes 64")]  # fmt: skip
-    assert epochs == [188, 469, 2] and parse(["--epochs", "7"]).epochs == 7
-
-
-def test_replace_checks_and_keeps_the_rest() -> None:
+def test_replace_checks_values() -> None:
     settings = parse(["--implementation", "RCP-R", "--seed", "3"])
     changed = settings.replace(lr=1, epochs=5, command={"return": 2})
     assert (changed.agent.lr, changed.run.epochs, changed.command) == (1.0, 5, {"return": 2.0})
@@ -128,15 +113,11 @@ def test_replace_checks_and_keeps_the_rest() -> None:
             settings.replace(**wrong)
 
 
-def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
+def test_evaluation_settings(tmp_path: Path) -> None:
     written = yaml_file(tmp_path, to_yaml(parse(["--implementation", "RCP-A", "--lr", "1"])))
     settings = parse(["--config", written, "--eval_agent", __file__, "--command.return", "250", "--record"])
     assert settings.agent is None
-    assert (settings.command, settings.subcommand.eval_agent, settings.run.record) == (
-        {"return": 250.0},
-        __file__,
-        True,
-    )
+    assert settings.command == {"return": 250.0} and settings.subcommand.eval_agent == __file__ and settings.run.record
     assert {"command", "eval_agent", "record"} <= settings.explicit_names
     assert parse(["--eval_agent", __file__]).explicit_names == {"eval_agent"}
 
@@ -147,17 +128,13 @@ def test_evaluation_needs_nothing_but_the_path(tmp_path: Path) -> None:
         ({}, ""),
         ({"implementation": "RCP-R", "lr": 1, "hidden_sizes": [8]}, "--implementation RCP-R --lr 1 --hidden_sizes 8"),
         ({"gamename": "procmaze", "grid_size": 5, "record": False}, "--gamename procmaze --grid_size 5 --no_record"),
-        ({"gamename": "procmaze,grid_size=6", "grid_size": 5}, "--gamename procmaze,grid_size=6 --grid_size 5"),
         ({"command": {"return": 250}, "logdir": Path("a/b")}, "--command.return 250 --logdir a/b"),
-        ({"implementation": "SE", "proxy": "bandit"}, "--implementation SE --proxy bandit"),
-        ({"implementation": "CPG", "preset": "skeleton"}, "--implementation CPG --preset skeleton"),
         ({"seed": np.int64(3), "lr": np.float32(0.5), "record": np.bool_(True)}, "--seed 3 --lr 0.5 --record"),
         ({"eval_agent": Path(__file__), "tau": 0.5}, f"--eval_agent {__file__} --tau 0.5"),
         ({"plot": [Path(__file__)], "plot_out": None}, f"--plot {__file__} --plot_out null"),
-        ({"eval_agent": Path(__file__), "time_limit": None}, f"--eval_agent {__file__} --time_limit null"),
     ],
 )
-def test_python_means_what_flags_mean(values: dict[str, Any], words: str) -> None:
+def test_keywords_equal_flags(values: dict[str, Any], words: str) -> None:
     assert settings_from(**values) == parse(words.split())
 
 
@@ -168,11 +145,9 @@ LINES = [
     "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
     "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
     "--implementation DDQN --total_steps 900",
-    "--implementation CPG --total_steps 900",
     "--implementation DDQN --total_steps 900 --epochs 3",
     "--implementation RN --gamename cliff --total_steps 900",
     "--implementation SE --gamename pendulum --proxy bandit --agent DDPG",
-    "--implementation SE --gamename cartpole --proxy mdp --preset broad --agent PPO",
     *(f"--implementation SE --gamename {game} --proxy bandit --preset {preset}{agent}"
       for game, preset, agents in (
           ("cartpole", "published", ("", " --agent DDQN", " --agent PPO,DDQN", " --agent PPO")),
@@ -183,7 +158,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("words", LINES)
-def test_the_command_line_makes_the_same_settings(words: str) -> None:
+def test_command_line_round_trip(words: str) -> None:
     settings = parse(shlex.split(words))
     python, script, *line = shlex.split(command_line(settings))
     assert (python, script) == ("python", "trainer.py")
@@ -192,30 +167,23 @@ def test_the_command_line_makes_the_same_settings(words: str) -> None:
     assert "--exp_name" not in command_line(settings, without=("exp_name",))
 
 
-def test_the_nearest_name_is_offered_and_a_far_one_is_not() -> None:
-    assert nearest("rcp_r", ["UDRL", "RCP-R"]) == "; did you mean 'RCP-R'?"
-    assert nearest("quite else", ["UDRL", "RCP-R"]) == ""
-
-
 @hypothesis_settings(max_examples=25)
 @given(data=st.data(), name=st.sampled_from(AGENTS))
-def test_settings_survive_yaml_and_checkpoints(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
-) -> None:
+def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str) -> None:
     changes: dict[str, Any] = {}
-    # What names a file must exist, what chooses the mode has its own tests, and cores differ from machine to machine.
+    # Files must exist, other tests cover modes, and numbers of cores differ between machines.
     fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
              "preset", "logdir", "ray_address", "plot_out", "plot_format", "plot_theme", "plot_log", "film", "film_out",
              "report", "report_out", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
              "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
-    for part in (RunConfig(), default_config(name, "cartpole")):
-        candidate_fields = [
-            field for field in dataclasses.fields(part) if field.name not in fixed | {*replaced_in(name)}
-        ]
-        for field in data.draw(
-            st.lists(st.sampled_from(candidate_fields), max_size=6, unique_by=lambda field: field.name)
-        ):
-            changes[field.name] = data.draw(values_of(kinds(type(part))[field.name], field.metadata), field.name)
+    agent = default_config(name, "cartpole")
+    # The settings of ER include total_steps, which then cannot be null.
+    run_fields = [field for field in dataclasses.fields(RunConfig) if not hasattr(agent, field.name)]
+    for part, part_fields in ((RunConfig, run_fields), (type(agent), dataclasses.fields(agent))):
+        candidates = [field for field in part_fields if field.name not in fixed | {*replaced_in(name)}]
+        fields = st.lists(st.sampled_from(candidates), max_size=6, unique_by=lambda field: field.name)
+        for field in data.draw(fields):
+            changes[field.name] = data.draw(values_of(kinds(part)[field.name], field.metadata), field.name)
     settings = parse(["--implementation", name, "--gamename", "cartpole", "--command.return", "1.5"]).replace(**changes)
     assume(family(name).validate(settings.agent) is None)
     assume(settings.run.seed + settings.run.num_seeds <= 2**63)

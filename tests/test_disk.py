@@ -1,4 +1,4 @@
-"""Disks that are full or that nobody may write to, at every file a run writes; on a file system in memory."""
+"""Full and read-only disks, at every file of a run; on a file system in memory."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from running import Running, mount, run_isolated
 
 pytestmark = pytest.mark.slow
 
-# Runs by what they write: settings, metrics, events, checkpoints and figures; videos; synthetic environment and scores.
+# Runs that write different files: metrics, events, checkpoints and figures; videos; proxy and scores.
 RUNS: dict[str, dict[str, Any]] = {
     "UDRL": {"implementation": "UDRL"},
     "videos": {"implementation": "CPG", "gamename": "cartpole", "record": "true", "recording_epoch_interval": 4},
@@ -33,7 +33,7 @@ PAGE = 4096
 
 @contextmanager
 def disk(folder: Path, *options: str) -> Iterator[Path]:
-    """An empty disk of 64 MiB, and beside it ``folder/logs`` on another."""
+    """An empty disk of 64 MiB."""
     (place := folder / "disk").mkdir(exist_ok=True)
     mount("-t", "tmpfs", "-o", ",".join(("size=64m", *options)), "none", str(place))
     try:
@@ -43,7 +43,7 @@ def disk(folder: Path, *options: str) -> Iterator[Path]:
 
 
 def fill(place: Path, free_bytes: int) -> Path:
-    """Leave so many bytes of a disk."""
+    """Fill a disk up to ``free_bytes``."""
     with open(filler := place / "filler", "wb") as file:
         disk_stats = os.statvfs(place)
         if disk_stats.f_bavail * disk_stats.f_bsize > free_bytes:
@@ -52,19 +52,15 @@ def fill(place: Path, free_bytes: int) -> Path:
 
 
 def run_problem(run: Running) -> str:
-    """What is wrong with the end of a run that could not write; empty where it ended as it should."""
+    """The problem with the end of a run that could not write; empty if it ended properly."""
     status, errors = run.status(120), run.err.read_text()
-    if status == 0 and errors == "":
+    if (status, errors) == (0, "") or status == 2 and errors.startswith("error: ") and errors.count("\n") == 1:
         return ""
-    if status == 2 and errors.startswith("error: ") and errors.count("\n") == 1:
-        return ""
-    return f"status {status}: " + " | ".join(
-        errors.splitlines()[-3:] if errors.startswith("Trace") else errors.splitlines()
-    )
+    return f"status {status}: " + " | ".join(errors.splitlines()[-3:])
 
 
 def damaged_files(logdir: Path) -> Iterator[str]:
-    """What is left of a run that could not write, and is not whole."""
+    """Damaged files of a run that could not write."""
     for path in logdir.glob("*/*/*/*/*/**/*"):
         try:
             if path.suffix == ".ckpt":
@@ -79,19 +75,19 @@ def damaged_files(logdir: Path) -> Iterator[str]:
             yield f"{path.name}: {str(error)[:200]}"
 
 
-def go_on(name: str, place: Path, log: Path) -> Running:
+def resume(name: str, place: Path, log: Path) -> Running:
     return Running(flags(place / "exp_dir", "--resume", **RUNS[name]), log, fork=True)
 
 
 def recovery_problems(place: Path, log: Path, name: str, reference: Path, resumed: bool) -> Iterator[str]:
-    """What is wrong with a run that could not write, and with the same run once it can."""
+    """Problems of a run that could not write, and of the same run resumed with room."""
     logdir = place / "exp_dir"
     yield from damaged_files(logdir)
     if resumed and not (run_folder(logdir) / "checkpoints" / "last.ckpt").exists():
         yield "the checkpoint from before is gone"
     for filler in place.glob("filler"):
         filler.unlink()
-    run = go_on(name, place, log)
+    run = resume(name, place, log)
     if wrong := run_problem(run) or run.err.read_text():
         yield f"then: {wrong}"
         return
@@ -102,13 +98,13 @@ def recovery_problems(place: Path, log: Path, name: str, reference: Path, resume
 
 
 def small(name: str, tmp_path: Path, **changes: Any) -> Path:
-    """The root of a run that nothing stopped."""
+    """The root of an uninterrupted run."""
     trained(tmp_path / "exp_dir", **RUNS[name] | changes)
     return tmp_path / "exp_dir"
 
 
 def attempts(tmp_path: Path, limits: Iterator[Any], attempt: Callable[[Any, Path], Iterator[str]]) -> None:
-    """Try one limit after another, each on a disk of its own."""
+    """Try one limit after another, each on a new disk."""
     problems = []
 
     def work() -> None:
@@ -129,15 +125,14 @@ def attempts(tmp_path: Path, limits: Iterator[Any], attempt: Callable[[Any, Path
 @pytest.mark.parametrize("resumed", [False, True], ids=["new", "resumed"])
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("limit_kind", ["bytes", "files"])
-def test_a_disk_with_little_room(limit_kind: str, name: str, resumed: bool, tmp_path: Path) -> None:
-    """For pages or files: none, some, nearly as many as the run needs, enough."""
+def test_disk_with_little_room(limit_kind: str, name: str, resumed: bool, tmp_path: Path) -> None:
+    """Room for no pages or files, for some, for nearly enough, and for enough."""
     (tmp_path / "half").mkdir()
     reference = run_folder(small(name, tmp_path))
     half = small(name, tmp_path / "half", **HALF[name]) if resumed else None
     files = [path for path in reference.rglob("*") if path.is_file()]
-    max_limit = (
-        len(files) + 9 if limit_kind == "files" else 3 + sum(-(-path.stat().st_size // PAGE) for path in files) * 3 // 2
-    )
+    pages = sum(-(-path.stat().st_size // PAGE) for path in files)
+    max_limit = len(files) + 9 if limit_kind == "files" else 3 + pages * 3 // 2
 
     def attempt(limit: int, log: Path) -> Iterator[str]:
         with disk(tmp_path) as place:
@@ -148,7 +143,7 @@ def test_a_disk_with_little_room(limit_kind: str, name: str, resumed: bool, tmp_
             else:
                 disk_stats = os.statvfs(place)
                 mount("-o", f"remount,size=64m,nr_inodes={disk_stats.f_files - disk_stats.f_ffree + limit}", str(place))
-            if wrong := run_problem(go_on(name, place, log)):
+            if wrong := run_problem(resume(name, place, log)):
                 yield wrong
             if limit_kind == "files":
                 mount("-o", "remount,size=64m,nr_inodes=10000", str(place))
@@ -157,7 +152,7 @@ def test_a_disk_with_little_room(limit_kind: str, name: str, resumed: bool, tmp_
     attempts(tmp_path, iter(range(0, max_limit, max(1, max_limit // 16))), attempt)
 
 
-# What writes, and in which call the disk is full.
+# A function that writes, and the number of its call at which the disk is full.
 MOMENTS = [
     ("UDRL", "control.lightning.callbacks.RunLog.__init__", 1),
     ("UDRL", "control.lightning.callbacks.RunLog.on_train_epoch_end", 1),
@@ -178,8 +173,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_disk_that_fills_up_meanwhile(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each file that a run writes, or goes on with."""
+def test_disk_fills_up_during_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = run_folder(small(name, tmp_path))
 
     def attempt(moment: tuple[str, int], log: Path) -> Iterator[str]:
@@ -195,9 +189,9 @@ def test_a_disk_that_fills_up_meanwhile(name: str, tmp_path: Path, monkeypatch: 
                 return real(*args, **kwargs)
 
             patched.setattr(path, filling)
-            # TensorBoard's thread writes whenever two minutes are over.
+            # Else the thread of TensorBoard writes every two minutes.
             patched.setattr(SummaryWriter, "__init__", partialmethod(SummaryWriter.__init__, flush_secs=0))
-            run = go_on(name, place, log)
+            run = resume(name, place, log)
             if wrong := run_problem(run):
                 yield wrong
             patched.undo()
@@ -208,24 +202,13 @@ def test_a_disk_that_fills_up_meanwhile(name: str, tmp_path: Path, monkeypatch: 
     attempts(tmp_path, iter([moment[1:] for moment in MOMENTS if moment[0] == name]), attempt)
 
 
-# Folders and files that nobody may write to when a run is to begin or go on, and whether anything may be left to do.
-LOCKED = [
-    "",
-    "run",
-    "checkpoints",
-    "config.yaml",
-    "metrics.csv",
-    "last.ckpt",
-    "best.ckpt",
-    ".lock",
-    "curve.png",
-    "events*",
-]
+# Read-only folders and files of a resumed run.
+LOCKED = ["", "run", "checkpoints", "config.yaml", "metrics.csv", "last.ckpt", "best.ckpt", ".lock", "events*"]
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["new", "resumed"])
-def test_a_disk_that_is_read_only(resumed: bool, tmp_path: Path) -> None:
-    """All of it, or one folder or file of a run: one line that names it, or a run that does not need it."""
+def test_read_only_disk(resumed: bool, tmp_path: Path) -> None:
+    """The run names the disk, folder or file in one line, or does not need it."""
     (tmp_path / "half").mkdir()
     reference = run_folder(small("UDRL", tmp_path))
     half = small("UDRL", tmp_path / "half", **HALF["UDRL"])
@@ -241,7 +224,7 @@ def test_a_disk_that_is_read_only(resumed: bool, tmp_path: Path) -> None:
             old_files = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
             mount("--bind", str(locked_path), str(locked_path))
             mount("-o", "remount,bind,ro", str(locked_path))
-            if wrong := run_problem(go_on("UDRL", place, log)):
+            if wrong := run_problem(resume("UDRL", place, log)):
                 yield wrong
             error_text = log.with_suffix(".err").read_text()
             if error_text and name and locked_path.name not in error_text and name != "run":

@@ -1,9 +1,8 @@
-"""Every command in the documentation runs, scaled down, in the order in which a reader would type it."""
+"""Every command in the documentation runs, scaled down, in the order of the pages."""
 
 import contextlib
 import functools
 import importlib.util
-import itertools
 import os
 import re
 import runpy
@@ -19,7 +18,6 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli.parse import parse
-from experiments.synthetic_environments import rules
 from helpers import on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
@@ -28,7 +26,7 @@ from test_import_proxy import networks, saved
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES += sorted(ROOT.glob("experiments/**/*.md")) + sorted(ROOT.glob("understudy/**/*.md"))
-HOW_TO = sorted(ROOT.glob("docs/how_to/*.md"))  # whose commands need what they show: test_how_to.py
+HOW_TO = sorted(ROOT.glob("docs/how_to/*.md"))  # test_how_to.py runs their commands
 TINY = "--eval_every 1 --eval_episodes 1 "
 EPISODES = (
     TINY + "--batch_size 8 --epochs 1 --num_grad_steps 1 --num_rand_action_rollouts 2 --training_rollouts_per_worker 2"
@@ -48,7 +46,7 @@ REWARDS = (
     "--center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
 )
 FILM = " --record_episodes 1 --time_limit 20"
-# These install or start something on the machine, so no test runs them.
+# Installation and start of services; no test runs them.
 SETUP = ("source ", "sudo apt-get install ", "pip install ", "uv ", "git clone ", "cd ", "ray start ", ".ci/run")
 SLOW = (
     "takecover", "--gamename halfcheetah", "--gamename swimmer", "--gamename hopper", "--num_workers 2",
@@ -60,13 +58,13 @@ SLOW = (
 )  # fmt: skip
 
 
-# One process runs all pages one after another: a command that several pages show then runs once. It is that of
-# test_compiled.py, so that machine code of new sources is not compiled twice side by side.
+# One process runs all pages, so that a command of several pages runs once. test_compiled.py has the same process, so
+# that no machine code is compiled twice.
 ONE_PROCESS = pytest.mark.xdist_group("compiled")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
-# Reference tables, most of whose commands stand on other pages too: the quick suite only parses them.
+# Reference pages; most of their commands are on other pages too, so the quick suite only parses them.
 TABLES = ("docs/originals.md", "docs/paper.md", "docs/results/", "experiments/", "understudy/")
 
 
@@ -75,15 +73,14 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of a page's bash blocks, continued lines joined, comments gone; and commands in the last column of its
-    tables."""
+    """Lines of bash blocks and commands in the last column of tables, without comments."""
     lines = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     lines += re.findall(r"^\|.*\| `((?:python|tensorboard|experiments/|\./)[^`]+)` \|$", page.read_text(), re.MULTILINE)
     return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line and line[0] != "#"]
 
 
 def scaled(command: str) -> str:
-    """The same command made small: the last of a repeated flag counts."""
+    """The command with flags that make it short: the last of a repeated flag counts."""
     if command.startswith("make ") or " make " in command:
         return command.replace("make ", "make -n ", 1)
     if "tensorboard" in command:
@@ -116,7 +113,7 @@ def scaled(command: str) -> str:
         return f"{limits} {command} {MODELS.replace('--total_steps 20 ', '')}"
     if "baseline.py" in command:
         return f"{command} --batches 2 --episodes 1 --critic_episodes 5"
-    if "parity.py" in command:  # of the other fixtures no step that is compared comes soon
+    if "parity.py" in command:  # the others compare later steps
         limits = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {limits}"
     for word, limits in (
@@ -173,7 +170,7 @@ def tiny(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that looks like a checkout but whose exp_dir is its own."""
+    """A copy of the checkout with an empty exp_dir."""
     folder = tmp_path_factory.mktemp("checkout")
     for path in ROOT.iterdir():
         if path.name not in (".git", ".venv", "exp_dir", ".lock"):
@@ -184,7 +181,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exit_status(script: Callable[[], object]) -> object:
-    """The exit status of a script, None where it ends without one."""
+    """The exit status of a script, if it has one."""
     try:
         script()
     except SystemExit as status:
@@ -195,7 +192,7 @@ def exit_status(script: Callable[[], object]) -> object:
 @functools.cache
 def run(command: str, folder: Path) -> None:
     words = shlex.split(command)
-    # in this process, where torch is imported already
+    # in this process, which has imported torch
     if words[:2] == ["python", "trainer.py"] and "--use_tune" not in words:
         with contextlib.chdir(folder):
             assert trainer.main(words[2:]) == 0, command
@@ -216,8 +213,7 @@ def run(command: str, folder: Path) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents are trained for a moment on synthetic environments that are shipped, a few play for a picture of their
-    behaviour, and what is fitted is so to little and hardly."""
+    """Short training on shipped proxies, few agents in figures of behaviour, and short fits."""
     short_steps = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
     monkeypatch.setattr(SearchConfig, "steps_in_use", short_steps)
     monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent
@@ -229,7 +225,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> set[frozenset[str]]:
-    """What has been trained already."""
+    """Flags of finished runs."""
     return set()
 
 
@@ -240,8 +236,7 @@ def trainer_words(command: str) -> list[str] | None:
 
 
 @every_page_with_commands
-def test_every_flag_is_known(page: Path) -> None:
-    """Also of a page whose commands run in the slow suite alone."""
+def test_flags_are_known(page: Path) -> None:
     for command in commands(page):
         words = trainer_words(command)
         if words and not re.search(
@@ -255,15 +250,12 @@ def test_every_flag_is_known(page: Path) -> None:
     pytest.param(page, marks=[pytest.mark.slow] * name.startswith(TABLES), id=name)
     for page in RUN for name in (page.relative_to(ROOT).as_posix(),)
 ])  # fmt: skip
-def test_every_command_runs(
-    page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None
-) -> None:
-    """Side by side, one seed of several does. What differs from a training before in its seeds alone is only parsed,
-    as a search of hyperparameters is."""
+def test_commands_run(page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None) -> None:
+    """Runs that differ only in seeds or epochs, and searches of hyperparameters, are only parsed."""
     for command in commands(page):
         command = re.sub(r"^.*\./bash_train\.sh", "python trainer.py", command)
         flags = {flag for flag in command.split(" --") if not re.match("(seed|num_seeds|epochs) ", flag)}
-        if "--use_tune --resume" in command:  # of a search that no quick test makes
+        if "--use_tune --resume" in command:  # needs the search of a slow test
             continue
         if "--use_tune" in command or ("--implementation" in command and flags in trained):
             parse(shlex.split(command)[2:])
@@ -275,9 +267,9 @@ def test_every_command_runs(
 @pytest.mark.slow
 @ONE_PROCESS
 @every_page_with_commands
-def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
+def test_slow_commands_run(page: Path, workplace: Path) -> None:
     slow = [command for command in commands(page) if any(word in command for word in SLOW)]
-    reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # what the quick ones have made
+    reads = any(re.search(r"exp_dir/\S+/version_", command) for command in slow)  # runs of the quick commands
     for command in commands(page) if reads else slow:
         # transfer.py needs the extra `bench`
         possible = "transfer.py" not in command or importlib.util.find_spec("stable_baselines3") is not None
@@ -287,9 +279,8 @@ def test_every_slow_command_runs(page: Path, workplace: Path) -> None:
 
 @ONE_PROCESS
 @every_page_with_commands
-def test_every_python_example_runs(page: Path, workplace: Path, small: None) -> None:
-    """The blocks of a page share their names; those that begin with the name of a file are for test_how_to.py. Of one
-    that needs a library which is missing, only the plain imports run."""
+def test_python_examples_run(page: Path, workplace: Path, small: None) -> None:
+    """Blocks of a page share their names; test_how_to.py runs files. If a library is missing, only imports run."""
     names: dict[str, object] = {"__name__": "__example__"}
     with contextlib.chdir(workplace):
         for block in blocks(page, "python"):
@@ -299,21 +290,7 @@ def test_every_python_example_runs(page: Path, workplace: Path, small: None) -> 
                 exec(compile(block, str(page), "exec"), names)
 
 
-def test_the_readme_has_commands() -> None:
-    readme_commands = commands(ROOT / "README.md")
-    assert any("bash_train.sh" in command for command in readme_commands)
-    assert sum("trainer.py" in command for command in readme_commands) >= 8
-
-
-def test_controllers_by_hand_play_at_least_one_episode(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["rules.py", "--episodes", "0"])
-    assert exit_status(rules.main) == 2
-    assert capsys.readouterr().err == "error: episodes is 0; allowed: integer, at least 1\n"
-
-
-def test_extras_named_in_the_documentation_exist() -> None:
+def test_extras_exist_and_are_documented() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     for page in PAGES:
         for names in re.findall(r"pip install .*-e '?\.\[([\w,]+)\]", page.read_text()):
@@ -325,30 +302,19 @@ def test_extras_named_in_the_documentation_exist() -> None:
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """What links to a page's headings end with, as GitHub and the site make it of them."""
+    """Anchors of the headings of a page, as GitHub and the site write them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     anchor_names: set[str] = set()
     for heading in re.findall(r"^#{1,4} (.+)$", text, re.MULTILINE):
         name = re.sub(r"[^\w -]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).strip().replace(" ", "-")
-        numbered_names = (f"{name}-{count}" for count in itertools.count(1))
-        anchor_names.add(
-            name
-            if name not in anchor_names
-            else next(candidate for candidate in numbered_names if candidate not in anchor_names)
-        )
+        numbered = [f"{name}-{count}" for count in range(1, 9)]
+        anchor_names.add(next(candidate for candidate in (name, *numbered) if candidate not in anchor_names))
     return anchor_names
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    """Files and folders that are there, and headings that the pages have."""
+def test_links_between_pages_exist(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
         target_path = page.parent / target if target else page
         assert target_path.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors(target_path), f"{page.name} links to {target}#{anchor}"
-
-
-def test_anchors_are_those_of_headings(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# `a_b`: two, 3 x 4\n## [Name](x.md)\n```\n# no heading\n```\n## Name\n##### too deep\n")
-    assert anchors(page) == {"a_b-two-3-x-4", "name", "name-1"}

@@ -1,4 +1,4 @@
-"""How the command ends: signals at any moment, and output that nobody reads."""
+"""Ends of the command: signals at any moment, and closed output streams."""
 
 import io
 import os
@@ -25,13 +25,13 @@ COMMAND = [sys.executable, str(ROOT / "trainer.py")]
 
 
 def started(argv: list[str], **kwargs: Any) -> "subprocess.Popen[str]":
-    """The command in a group of its own, as a shell starts it."""
+    """The command in a new process group, as from a shell."""
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     return subprocess.Popen([*COMMAND, *argv], cwd=ROOT, **(piped | kwargs))
 
 
 def handles_signals(process: "subprocess.Popen[str]") -> bool:
-    """Whether it has come to its first line: before it, Python is not ours."""
+    """Whether the program has installed its handlers."""
     caught = next(
         line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("SigCgt")
     )
@@ -39,23 +39,23 @@ def handles_signals(process: "subprocess.Popen[str]") -> bool:
 
 
 def clean(process: "subprocess.Popen[str]", seconds: float = 120) -> str:
-    """What was printed, which holds no traceback."""
+    """The output, without a traceback."""
     out, err = process.communicate(timeout=seconds)
     assert not [word for word in ("Traceback", "Exception ignored", "error") if word in out + err], err
     return out + err
 
 
-# -- output ----------------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("line", "status"), [("--help >&- 2>&- <&-", 0), ("--lr x 2> /dev/full", 2)])
-def test_output_that_cannot_be_written_changes_nothing(line: str, status: int) -> None:
+def test_unwritable_output_is_ignored(line: str, status: int) -> None:
     shell = ["bash", "-c", f'"$0" "$1" {line}', *COMMAND]
     done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (status, "")
 
 
-def test_a_stream_outlives_its_reader_and_prints_what_its_encoding_lacks() -> None:
+def test_stream_survives_a_closed_reader_and_unknown_characters() -> None:
     reader, writer = os.pipe()
     old_stream = io.TextIOWrapper(io.FileIO(writer, "w", closefd=False), "ascii", line_buffering=True)
     stream = module._robust_stream(writer, old_stream)
@@ -68,7 +68,7 @@ def test_a_stream_outlives_its_reader_and_prints_what_its_encoding_lacks() -> No
     os.close(writer)
 
 
-def test_what_a_handler_says_may_interrupt_a_print(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
+def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
     class Printing(io.StringIO):
         def write(self, text: str) -> int:
             raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
@@ -79,7 +79,7 @@ def test_what_a_handler_says_may_interrupt_a_print(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_a_display(logdir: Path) -> None:
+def test_training_continues_with_closed_output(logdir: Path) -> None:
     process = started(flags(logdir))
     assert process.stdout and process.stderr
     process.stdout.close()
@@ -89,10 +89,10 @@ def test_training_goes_on_without_a_display(logdir: Path) -> None:
     assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists() and (run_folder(logdir) / "curve.png").exists()
 
 
-# -- signals ---------------------------------------------------------------------------------------------------------
+# -- signals -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_while_python_imports_is_one_word(logdir: Path) -> None:
+def test_signal_during_imports(logdir: Path) -> None:
     process = started(flags(logdir))
     wait_until(lambda: handles_signals(process), process)
     process.send_signal(signal.SIGHUP)
@@ -107,10 +107,8 @@ def test_nohup_is_respected() -> None:
     assert (done.stdout, done.stderr) == (f"{signal.SIG_IGN!s}\n", "")
 
 
-def test_files_half_written_are_removed_when_nothing_is_put_in_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As by a second Ctrl-C while a film is written, or while the first one waits for ffmpeg."""
+def test_second_signal_removes_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As after a second Ctrl-C."""
     listings: list[list[str]] = []
 
     def leave(status: int) -> None:
@@ -126,25 +124,23 @@ def test_files_half_written_are_removed_when_nothing_is_put_in_order(
     assert ending.exit_callbacks == []
 
 
-def test_the_first_signal_puts_things_in_order_and_the_next_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: Shown
-) -> None:
+def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
     handler, statuses = Ending(), list[int]()
     monkeypatch.setattr(os, "_exit", statuses.append)
     handler.orderly = True
     with pytest.raises(KeyboardInterrupt):
         handler(signal.SIGINT, None)
     handler(signal.SIGTERM, None)
-    handler.status = 0  # all is done, and the process is about to end anyway
+    handler.status = 0  # the work is complete
     handler(signal.SIGHUP, None)
     assert (statuses, capfd.readouterr().err) == ([130, 0], "interrupted\n")
 
 
 @pytest.mark.parametrize(("exit_status", "message"), [(130, "interrupted\n"), (0, "")])
-def test_what_an_import_makes_of_a_signal_is_an_interruption(
+def test_import_error_after_a_signal_is_an_interruption(
     exit_status: int, message: str, monkeypatch: pytest.MonkeyPatch, capfd: Shown
 ) -> None:
-    """At the end, when all is said and written, it changes nothing."""
+    """After the end of the work it changes nothing."""
 
     def work() -> int:
         ending.status = exit_status
@@ -161,8 +157,8 @@ def test_what_an_import_makes_of_a_signal_is_an_interruption(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_to_all_processes_ends_with_a_checkpoint(number: signal.Signals, logdir: Path) -> None:
-    """As from a terminal that is closed, or a scheduler: it goes to the processes that step environments too."""
+def test_signal_to_the_process_group_writes_a_checkpoint(number: signal.Signals, logdir: Path) -> None:
+    """As from a closed terminal or a scheduler; the workers of environments get it too."""
     changes = {"gamename": STEPPED_CAR, "time_limit": 30, "num_workers": 2, "checkpoint_every": 1_000_000}
     process = started(flags(logdir, epochs=1_000_000, **changes))
     wait_until(lambda: any(len(p.read_text().splitlines()) > 3 for p in logdir.rglob("metrics.csv")), process)

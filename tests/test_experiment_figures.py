@@ -1,9 +1,9 @@
-"""The scripts of experiments/ that draw and compare: policy gradients, model generalisation, the latter's original."""
+"""Scripts of experiments/ that draw policy gradients and model generalisation and compare with the original."""
 
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ parity = load_script("model_generalisation/parity")
 def write_gradients(
     logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (25, 26), game: str = "beresheet"
 ) -> Path:
-    """A run whose running mean rises to ``seed`` over 30 of its 40 batches and ends at half of that."""
+    """A run with a running mean that rises to ``seed`` over 30 of 40 batches and ends at half of it."""
     tags = ["train/policy_loss", "train/entropy_share"]
     tags += ["train/baseline"] * (implementation in ("BPG", "CPG", "AAC"))
     tags += ["train/entropy_loss"] * (implementation in ("EPG", "CPG", "AAC"))
@@ -39,8 +39,8 @@ def write_gradients(
 
 
 def write_cell(logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (0, 1), **place: Any) -> Path:
-    """A run whose evaluation of seed s is ``10 e + s`` at its e-th of 20 evaluations, less 100 in an environment with
-    episodes and by the hundred in one without; they are 500 steps apart."""
+    """A run with 20 evaluations, 500 steps apart. The e-th of seed s is ``10 e + s - 100``; without episodes the
+    reward rate is ``(10 e + s) / 100``."""
     settings = parse(["--implementation", implementation, *flags])
     episodic = getattr(settings.agent, "episodic_env", True)
 
@@ -63,7 +63,7 @@ def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: A
 
 
 @pytest.mark.draws
-def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Shown) -> None:
+def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
         write_gradients(logdir, implementation)
     write_gradients(logdir / "more", "AAC", "--preset", "aac_tuned", "--batch_episodes", "8", seeds=(7,))
@@ -90,7 +90,7 @@ def test_all_arms_become_a_figure_a_table_and_numbers(logdir: Path, capsys: Show
 
 
 @pytest.mark.draws
-def test_a_panel_for_each_environment_and_amount_of_data(logdir: Path, capsys: Shown) -> None:
+def test_model_generalisation_panels(logdir: Path, capsys: Shown) -> None:
     for preset in PRESETS:
         for implementation in ("GaussianLatent", "ER"):
             write_cell(logdir, implementation, "--preset", preset, name=preset)
@@ -105,10 +105,10 @@ def test_a_panel_for_each_environment_and_amount_of_data(logdir: Path, capsys: S
     assert (maze["metric"], flute["metric"]) == ("eval/return_greedy", "eval/reward_rate")
     assert maze["references"] == {"optimum": -4.40, "random": -35.36} and maze["threshold"] == pytest.approx(-19.88)
     er = maze["agents"]["ER"]
-    # The last tenth of 10,000 steps is what lies above 9,000: evaluations 19 and 20, at 90 and 100 and at one more.
+    # The last tenth of 10,000 steps has evaluations 19 and 20, at 90 and 100, and at one more for the second seed.
     assert (er["seeds"], er["env_steps"], er["last_tenth"]["mean"]) == (2, 10_000, 95.5)
     assert er["last_tenth"]["interval"] is None  # of two seeds
-    # A straight line from -90 to 100, and one that is one higher.
+    # A straight line from -90 to 100, and the second seed one higher.
     assert er["area"]["mean"] == pytest.approx(5.5)
     # Means of the seeds are 10 e - 99.5: the first of at least -19.88 is the eighth.
     assert er["steps_to_threshold"] == 4000
@@ -118,7 +118,7 @@ def test_a_panel_for_each_environment_and_amount_of_data(logdir: Path, capsys: S
     assert "procmaze_low" in output and "4,000" in output and str(out) in output and "DDQN" not in output
 
 
-def test_moving_average_thinning_and_seeds_together(logdir: Path) -> None:
+def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
     runs = read_runs(write_maze(logdir, seeds=(0,)) / "metrics.csv")
     plain = cells.curves(runs, "eval/return_greedy", 1, 1)
     assert len(plain.steps) == 20 and plain.values[0, 0] == -90
@@ -128,110 +128,58 @@ def test_moving_average_thinning_and_seeds_together(logdir: Path) -> None:
     assert smooth.values.tolist() == [[-60, -30, 0, 30, 60]]
     first_run, other = read_runs(write_maze(logdir) / "metrics.csv")
     other.columns = {name: values[1:14:2] for name, values in other.columns.items()}
-    shared_curves = cells.curves([first_run, other], "eval/return_greedy", 1, 1)  # where all of them were evaluated
+    shared_curves = cells.curves([first_run, other], "eval/return_greedy", 1, 1)  # at steps of both runs
     assert shared_curves.steps.tolist() == [1000, 2000, 3000, 4000, 5000, 6000, 7000]
     assert (shared_curves.values[1] - shared_curves.values[0]).tolist() == [1] * 7
     with pytest.raises(SettingError, match="window is 21, but .* have 20 evaluations in common"):
         cells.curves(runs, "eval/return_greedy", 21, 1)
 
 
-# -- what belongs in no figure -----------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def broken(logdir: Path, script: ModuleType, defect: str) -> None:
-    """Something below ``logdir`` that belongs in no figure of ``script``."""
-    write, arm, other = (write_gradients, "CPG", "VPG") if script is gradients else (write_maze, "ER", "SimpleModel")
-    folder = write(logdir, "UDRL" if defect == "family" else arm)
-    config, metrics = folder / "config.yaml", folder / "metrics.csv"
-    rows = metrics.read_text()
-    match defect:
-        case "twice":
-            shutil.copytree(folder.parents[2], folder.parents[2].with_name("again"))
-        case "no config":
-            config.unlink()
-        case "other config":
-            config.write_text(f"- {arm}\n")
-        case "no number":
-            metrics.write_text(rows.replace("return_running_mean", "mean").replace("return_greedy", "return"))
-        case "empty":
-            metrics.write_text(rows.splitlines()[0] + "\n")
-        case "nothing":
-            metrics.unlink()
-        case "game":
-            write_gradients(logdir, other, game="cartpole")
-        case flags if flags.startswith("--"):
-            write(logdir, other, *flags.split())
+def write_twice(logdir: Path) -> None:
+    folder = write_maze(logdir, "ER").parents[2]
+    shutil.copytree(folder, folder.with_name("again"))
 
 
-READ = "config.yaml, which says what was trained, cannot be read: "
+def write_without_config(logdir: Path) -> None:
+    (write_gradients(logdir, "CPG") / "config.yaml").unlink()
 
 
-@pytest.mark.parametrize(("script", "defect", "message"), [
-    *((script, defect, message) for script in (gradients, cells) for defect, message in (
-        ("nothing", "which holds no metrics.csv"),
-        ("empty", "no epoch yet"),
-        ("no config", f"{READ}No such file"),
-        ("other config", f"{READ}it holds no settings"),
-    )),
-    (gradients, "family", "holds no run of VPG, EPG, BPG, CPG, AAC"),
-    (cells, "family", "which holds no run of ER, PerfectModel, SimpleModel, CategoricalLatent, GaussianLatent"),
-    (gradients, "twice", "holds seed 25 of CPG twice"),
-    (cells, "twice", "logdir holds seed 0 of ER twice"),
-    (gradients, "game", "gamename of these runs is beresheet and cartpole; allowed: one"),
-    (cells, "--grid_size 3", "gamename of these runs is procmaze and procmaze,grid_size=3; allowed: one a panel"),
-    (gradients, "--running_mean_len 10", "running_mean_len of these runs is 10 and 100; allowed: one"),
-    (cells, "--no_episodic_env", "episodic_env of these runs is true and false; allowed: one a panel"),
-    (gradients, "no number", "is no metrics.csv of CPG: rollout/return_running_mean is missing"),
-    (cells, "no number", "has no evaluation yet: eval/return_greedy is missing"),
+@pytest.mark.parametrize(("script", "write", "message"), [
+    (gradients, lambda logdir: write_gradients(logdir, "UDRL"), "holds no run of VPG, EPG, BPG, CPG, AAC"),
+    (gradients, write_without_config, "config.yaml, which says what was trained, cannot be read: No such file"),
+    (gradients, lambda logdir: (write_gradients(logdir, "CPG"), write_gradients(logdir, "VPG", game="cartpole")),
+     "gamename of these runs is beresheet and cartpole; allowed: one"),
+    (cells, write_twice, "logdir holds seed 0 of ER twice"),
+    (cells, lambda logdir: (write_maze(logdir), write_maze(logdir, "SimpleModel", "--no_episodic_env")),
+     "episodic_env of these runs is true and false; allowed: one a panel"),
 ])  # fmt: skip
-def test_what_belongs_in_no_figure_is_one_line(
-    script: ModuleType, defect: str, message: str, logdir: Path, tmp_path: Path, capsys: Shown
+def test_unsuitable_run_is_an_error(
+    script: ModuleType, write: Callable[[Path], object], message: str, logdir: Path, tmp_path: Path, capsys: Shown
 ) -> None:
-    broken(logdir, script, defect)
+    write(logdir)
     refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], message, capsys)
     assert not (tmp_path / "x.png").exists()
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), [
-    (cells, "--window 0", "window is 0; allowed: integer, at least 1"),
-    (cells, "-f 0", "frequency is 0; allowed: integer, at least 1"),
     (cells, "-w 30", "window is 30, but "),
-    *((script, flags, message) for script in (gradients, cells) for flags, message in (
-        ("--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
-        ("--out /dev/null/x.png", "out is '/dev/null/x.png', which cannot be written"),
-    )),
-    (parity, "--agents SimplModel", "agents is 'SimplModel'; allowed: "),
+    (gradients, "--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
     (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
-    (parity, "--fixture A --figure x.jpg", "figure is 'x.jpg'; allowed: "),
-    (parity, "--fixture A --json /dev/null/x", "json is '/dev/null/x', which cannot be written"),
     (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
-    (parity, "--seed -1", "seed is -1; allowed: integer, at least 0"),
 ])  # fmt: skip
-def test_a_call_that_cannot_work_is_one_line(
-    script: ModuleType, flags: str, message: str, logdir: Path, capsys: Shown
-) -> None:
+def test_flag_error_message(script: ModuleType, flags: str, message: str, logdir: Path, capsys: Shown) -> None:
     write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
     refused(script.main, [*([str(write())] if write else []), *flags.split()], message, capsys)
 
 
-# -- against the original --------------------------------------------------------------------------------------------
-
-
-def test_the_originals_curves_are_whole() -> None:
-    counts = {"A": [30, 24, 22], "B": [10] * 5, "untrained": [1] * 5}
-    for name, fixture in parity.FIXTURES.items():
-        assert [len(entry["mean"]) for entry in fixture["agents"].values()] == counts[name]
-        for agent in fixture["agents"]:
-            curve = parity.original(name, agent)
-            assert all(np.isfinite(curve.at(step)).all() and curve.at(step)[1] > 0 for step in fixture["points"])
-    assert parity.original("A", "PerfectModel").at(20_000) == (-3.2, 0.2)
-    assert parity.original("B", "CategoricalLatent").at(3500) == (0.361, 0.017)
-    assert parity.original("B", "ER").at(5000) == (0.293, 0.0375), "the middle of what is typical"
-    assert parity.original("untrained", "GaussianLatent").at(1) == (-39.8, 1.4)
+# -- against the original ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("fixture", "agent"), [(f, a) for f in parity.FIXTURES for a in parity.FIXTURES[f]["agents"]])
-def test_ours_are_trained_with_the_originals_settings(fixture: str, agent: str) -> None:
+def test_parity_runs_have_the_settings_of_the_original(fixture: str, agent: str) -> None:
     settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
     run, config = settings.run, settings.agent
     assert (run.seed, run.num_threads, config.faithful_to_paper) == (5, 2, True)
@@ -247,39 +195,21 @@ def test_ours_are_trained_with_the_originals_settings(fixture: str, agent: str) 
     assert config.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
 
 
-def made_up(mean: float, error: float) -> Any:
+def made_up_curve(mean: float, error: float) -> Any:
     return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
 
 
-def test_the_table_says_who_is_close() -> None:
-    rows = parity.compare("B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up(0.317, 0.02))
+def test_parity_table() -> None:
+    rows = parity.compare(
+        "B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up_curve(0.317, 0.02)
+    )
     assert [(row["step"], row["within"]) for row in rows] == [(2000, True), (3500, False)]
     assert rows[0]["difference"] == pytest.approx(0.037 / (0.037**2 + 0.02**2) ** 0.5), "both have errors"
     assert rows[1]["ours_se"] is None and rows[1]["difference"] == pytest.approx((0.417 - 0.361) / 0.017)
-    rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up(0.2, 0.02))
+    rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up_curve(0.2, 0.02))
     lines = [line.split() for line in parity.table(rows).splitlines()]
     assert lines[0] == "B: PanFlute, 3 pipes step original ours difference / SE within 2".split()
     assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +0.9 yes".split()
     assert lines[2][-2:] == ["+3.3", "NO"] and lines[2][-4:-2] == ["(one", "seed)"]
     assert lines[3][:5] == ["ER", "2,000", "0.212", "(~0.037)", "0.200"]
     assert lines[-1] == "3 of 4 points within 2 standard errors".split()
-
-
-@pytest.mark.draws
-def test_ours_is_read_over_its_seeds_and_drawn_over_theirs(logdir: Path, tmp_path: Path) -> None:
-    curve = parity.read_curve(write_maze(logdir, seeds=(0, 1, 2)), "eval/return_greedy")
-    assert curve.at(1000) == pytest.approx((-79, 1 / 3**0.5)) and curve.at(1001) is None
-    places = [("A", "ER"), ("B", "ER"), ("B", "SimpleModel")]
-    parity.draw({place: (parity.original(*place), made_up(0.2, 0.02)) for place in places}, tmp_path / "curves.png")
-    assert is_png(tmp_path / "curves.png")
-
-
-def test_a_short_comparison_from_nothing(tmp_path: Path, logdir: Path, capsys: Shown) -> None:
-    small = ["--hidden_sizes", "8,8,8", "--eval_steps", "3", "--logdir", str(logdir)]
-    argv = ["--fixture", "untrained", "--agents", "ER", "PerfectModel", "--json", str(tmp_path / "rows.json"), *small]
-    assert parity.main(argv) == 0
-    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert [row["agent"] for row in rows] == ["ER", "PerfectModel"]
-    assert all((row["step"], row["original"], row["original_se"]) == (1, -54.4, 1.6) for row in rows)
-    assert all(-3 <= row["ours"] <= -1 and not row["within"] for row in rows)
-    assert "0 of 2 points within 2 standard errors" in capsys.readouterr().out

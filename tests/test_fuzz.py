@@ -1,6 +1,6 @@
-"""Whatever is typed, read or played ends in an answer: status 0, 2 or 130, one line about what is wrong, and no number
-that is silently another one. The quick suite tries a few inputs of each kind, `make fuzz` thousands: FUZZ_CASES says
-how many, FUZZ_SEED which ones. A failure is made as small as it can be, and its input is printed."""
+"""Fuzzing of command lines and files: every call ends with status 0, 2 or 130, at most one line of error,
+and no silently changed number. The quick suite tries a few inputs of each kind, `make fuzz` thousands: FUZZ_CASES is
+their number, FUZZ_SEED the seed. Hypothesis shrinks failures."""
 
 import hashlib
 import os
@@ -26,32 +26,28 @@ from sandbox import Ended, call, complaints, shell_command
 
 pytestmark = pytest.mark.xdist_group("fuzz")  # all cases start from the same few runs
 
-CASES = {"lines": (20, 5000), "files": (10, 2000), "checkpoints": (4, 500), "proxies": (6, 500),
-         "environments": (4, 100)}  # fmt: skip
+CASES = {"lines": (20, 5000), "files": (10, 2000), "checkpoints": (4, 500), "proxies": (6, 500)}
 QUICK = pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.fuzz)], ids=["few", "many"])
 
 
-def tried(kind: str, quick: bool, check: Callable[[st.DataObject, Path], None], folder: Path) -> None:
+def try_inputs(kind: str, quick: bool, check: Callable[[st.DataObject, Path], None], folder: Path) -> None:
     """Call ``check`` with one input after another, each time with an empty folder."""
-    few, many = CASES[kind]
+    quick_count, full_count = CASES[kind]
 
     def case(data: st.DataObject) -> None:
         shutil.rmtree(folder / "case", ignore_errors=True)
         (folder / "case").mkdir()
         check(data, folder / "case")
 
-    count = few if quick else int(os.environ.get("FUZZ_CASES", many))
+    count = quick_count if quick else int(os.environ.get("FUZZ_CASES", full_count))
     phases = [Phase.generate, Phase.shrink]
-    all_checks = [*HealthCheck]
-    limits = settings(
-        max_examples=count, database=None, derandomize=quick, phases=phases, suppress_health_check=all_checks
-    )
-    run = limits(given(st.data())(case))
+    limits: dict[str, Any] = {"phases": phases, "suppress_health_check": [*HealthCheck]}
+    run = settings(max_examples=count, database=None, derandomize=quick, **limits)(given(st.data())(case))
     (run if quick else seed(int(os.environ.get("FUZZ_SEED", 0)))(run))()
 
 
-def answered(result: Ended, names: Sequence[str] = ()) -> None:
-    """The call ended as any call may, and a refusal mentions one of ``names``."""
+def check_answer(result: Ended, names: Sequence[str] = ()) -> None:
+    """The call ended properly, and an error mentions one of ``names``."""
     note(f"$ trainer.py {shell_command(result.argv)}\n{result.out[-3000:]}{result.err[-3000:]}-> {result.status}")
     assert [*complaints(result, names)] == []
 
@@ -62,11 +58,11 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-# -- what a new process does first -------------------------------------------------------------------------------------
+# -- set-up of processes -----------------------------------------------------------------------------------------------
 
 
 def with_modules() -> None:
-    """Modules of the folder of the call can be imported by their names, in workers too."""
+    """Make modules of the working directory importable, in workers too."""
     sys.path.insert(0, os.getcwd())
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
 
@@ -78,7 +74,7 @@ def without_ray() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
-    """All that a run imports, once for all forks."""
+    """Import the modules of a run once for all forks."""
     import matplotlib.backends.backend_agg  # noqa: F401
     import PIL.Image
     import tensorboard.plugins.hparams.api_pb2  # noqa: F401
@@ -107,7 +103,7 @@ SHELF = {
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    """A folder of things that paths may name."""
+    """A folder of files for path flags."""
     (tmp_path / "shelf" / "folder" / "version_0").mkdir(parents=True)
     for name, content in SHELF.items():
         (tmp_path / "shelf" / name).write_bytes(content)
@@ -117,54 +113,58 @@ def shelf(tmp_path: Path) -> Path:
 
 
 @QUICK
-def test_every_command_line_ends_in_an_answer(quick: bool, shelf: Path, tmp_path: Path) -> None:
-    """What is accepted is also run, apart from the quick suite."""
+def test_command_lines(quick: bool, shelf: Path, tmp_path: Path) -> None:
+    """The full suite also runs accepted command lines."""
     listing = contents(shelf)
 
     def check(data: st.DataObject, folder: Path) -> None:
         argv, names = data.draw(inputs.lines(shelf))
         read = call(argv, folder / "read", parse_only=True, cpu=4)
-        answered(read, [*names, *argv, "checkpoint"] if names else ())
+        check_answer(read, [*names, *argv, "checkpoint"] if names else ())
         if not quick and read.accepted and read.out.endswith("READY\n"):
             words = [
-                word.removeprefix("--") for word in (*names, *argv, "module", "checkpoint", "search_space") if word
+                *names,
+                *(word.removeprefix("--") for word in argv if word),
+                "module",
+                "checkpoint",
+                "search_space",
             ]
             done = call(inputs.shortened(argv), folder / "run", setup_hooks=(without_ray,))
-            answered(done, words if names else ())
+            check_answer(done, words if names else ())
         assert contents(shelf) == listing
 
-    tried("lines", quick, check, tmp_path)
+    try_inputs("lines", quick, check, tmp_path)
 
 
 @QUICK
-def test_every_settings_file_ends_in_an_answer(quick: bool, tmp_path: Path) -> None:
-    """What is accepted is also run now and then, apart from the quick suite."""
+def test_settings_files(quick: bool, tmp_path: Path) -> None:
+    """The full suite also runs some accepted files."""
 
     def check(data: st.DataObject, folder: Path) -> None:
         name, content, argv, names = data.draw(inputs.settings_files())
         (folder / name).write_bytes(content)
         (folder / "payload.py").write_text(PAYLOAD)
         read = call(argv, folder, parse_only=True, cpu=4, setup_hooks=(with_modules,))
-        answered(read, names)
+        check_answer(read, names)
         if not quick and read.accepted and read.out.endswith("READY\n") and data.draw(st.integers(0, 4)) == 0:
-            answered(call(inputs.shortened(argv), folder, setup_hooks=(with_modules, without_ray)), names)
+            check_answer(call(inputs.shortened(argv), folder, setup_hooks=(with_modules, without_ray)), names)
         assert not (folder / "EXECUTED").exists()
 
-    tried("files", quick, check, tmp_path)
+    try_inputs("files", quick, check, tmp_path)
 
 
 # -- checkpoints and synthetic environments ----------------------------------------------------------------------------
 
-_EACH = {"eval_every": 1, "checkpoint_every": 1}
+_EVERY_EPOCH = {"eval_every": 1, "checkpoint_every": 1}
 _SEARCH = {"generations": 2, "eval_every": 1}
-# Name -> settings of a run of two epochs, and those of one that is an epoch longer.
+# Name -> settings of a run of two epochs, and of a run of three.
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "UDRL": (_EACH | {"epochs": 2}, {"epochs": 3}),
-    "two UDRL": (_EACH | {"epochs": 2, "num_seeds": 2}, {"epochs": 3}),
-    "RCP-A": (_EACH | {"implementation": "RCP-A", "epochs": 2}, {"epochs": 3}),
-    "CPG": (_EACH | {"implementation": "CPG", "max_episodes": 6}, {"max_episodes": 9}),
-    "AAC": (_EACH | {"implementation": "AAC", "max_episodes": 6}, {"max_episodes": 9}),
-    "DDQN": (_EACH | {"implementation": "DDQN", "epochs": 2}, {"epochs": 3}),
+    "UDRL": (_EVERY_EPOCH | {"epochs": 2}, {"epochs": 3}),
+    "two UDRL": (_EVERY_EPOCH | {"epochs": 2, "num_seeds": 2}, {"epochs": 3}),
+    "RCP-A": (_EVERY_EPOCH | {"implementation": "RCP-A", "epochs": 2}, {"epochs": 3}),
+    "CPG": (_EVERY_EPOCH | {"implementation": "CPG", "max_episodes": 6}, {"max_episodes": 9}),
+    "AAC": (_EVERY_EPOCH | {"implementation": "AAC", "max_episodes": 6}, {"max_episodes": 9}),
+    "DDQN": (_EVERY_EPOCH | {"implementation": "DDQN", "epochs": 2}, {"epochs": 3}),
     "ER": ({"implementation": "ER", "checkpoint_every": 1}, {"total_steps": 60}),
     "Gaussian": ({"implementation": "GaussianLatent", "num_features": 3, "checkpoint_every": 1}, {"total_steps": 60}),
     "bandit": (_SEARCH | {"implementation": "SE", "proxy": "bandit"}, {"generations": 3}),
@@ -175,9 +175,9 @@ PROXIES = ["bandit", "mdp", "reward"]
 _CLOCK = re.compile(r"^.*(: \S*(ckpt|safetensors)$|steps/s).*$|[\d.]+ seconds.*", re.MULTILINE)
 
 
-class Sound:
-    """A run of two epochs in ``folder``, and what commands make of its last checkpoint or of its learned environment:
-    the measure of what they make of damaged ones."""
+class IntactRun:
+    """A run of two epochs in ``folder``, and the results of commands with its intact files, the reference for damaged
+    ones."""
 
     def __init__(self, name: str, folder: Path):
         self.folder = folder
@@ -193,7 +193,7 @@ class Sound:
         return words_of(small(str(self.settings.get("implementation", "UDRL"))) | self.settings | overrides)
 
     def prepare(self, folder: Path, file: Path, mode: str, data: bytes) -> list[str]:
-        """Lay ``file`` with that content into ``folder``. Returns the command line that uses it."""
+        """Write ``data`` as ``file`` into ``folder``. Returns the command line that uses it."""
         folder.mkdir(parents=True)
         (folder / "payload.py").write_text(PAYLOAD)
         if mode == "resume":
@@ -203,11 +203,11 @@ class Sound:
         (folder / f"damaged{file.suffix}").write_bytes(data)
         if mode == "reload":
             return [*self._flags(), "--reload", "damaged.ckpt"]
-        few = ["--num_agents", "2", "--no_real_baseline"] if self.is_search else ["--no_record"]
-        return ["--eval_agent", f"damaged{file.suffix}", "--num_eval_episodes", "3", *few]
+        short_flags = ["--num_agents", "2", "--no_real_baseline"] if self.is_search else ["--no_record"]
+        return ["--eval_agent", f"damaged{file.suffix}", "--num_eval_episodes", "3", *short_flags]
 
     def differences(self, file: Path, mode: str, result: Ended, folder: Path) -> list[str]:
-        """What differs from the numbers that the sound file gives."""
+        """Differences from the numbers of the intact file."""
         key = (file.name, mode)
         if key not in self._expected:
             place = self.folder.parent / f"{self.folder.name}-{file.name}-{mode}"
@@ -218,7 +218,7 @@ class Sound:
 
     @staticmethod
     def _numbers(mode: str, result: Ended, folder: Path) -> object:
-        """What was printed, apart from paths and times, or all that the run has learned."""
+        """Output without paths and times, or everything the run has learned."""
         if mode == "eval_agent":
             rows = [re.sub(r" +[\d.]+$", "", line) if re.match("synthetic |real |reward network ", line) else line
                     for line in result.out.splitlines()]  # fmt: skip
@@ -228,79 +228,65 @@ class Sound:
         for path in sorted(run.glob("checkpoints/*.ckpt")):
             content = torch.load(path, weights_only=True)
             del content["understudy"]["settings"]
-            values |= {
-                f"{path.name} {part}": content[part] for part in ("state_dict", "optimizer_states", "understudy")
-            }
+            parts = ("state_dict", "optimizer_states", "understudy")
+            values |= {f"{path.name} {part}": content[part] for part in parts}
         return values
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Sound]:
-    made: dict[str, Sound] = {}
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], IntactRun]:
+    runs: dict[str, IntactRun] = {}
 
-    def of(name: str) -> Sound:
-        if name not in made:
-            made[name] = Sound(name, tmp_path_factory.mktemp("sound") / name.replace(" ", "-"))
-        return made[name]
+    def get(name: str) -> IntactRun:
+        if name not in runs:
+            runs[name] = IntactRun(name, tmp_path_factory.mktemp("intact") / name.replace(" ", "-"))
+        return runs[name]
 
-    return of
+    return get
 
 
-def as_sound(sound: Sound, file: Path, mode: str, data: bytes, sealed: bool, folder: Path) -> None:
-    """A file with that content is refused, and nothing changed, or accepted; ``sealed``, with the sound one's
-    numbers."""
-    argv = sound.prepare(folder, file, mode, data)
+def check_damaged_file(intact: IntactRun, file: Path, mode: str, data: bytes, sealed: bool, folder: Path) -> None:
+    """The command refuses a file with content ``data`` and changes nothing, or accepts it; if ``sealed``, only with the
+    numbers of the intact file."""
+    argv = intact.prepare(folder, file, mode, data)
     old_contents = contents(folder)
     result = call(argv, folder, setup_hooks=(with_modules,))
-    answered(result, ["checkpoint", f"damaged{file.suffix}", "last.ckpt", "proxy", "gamename", "module"])
+    check_answer(result, ["checkpoint", f"damaged{file.suffix}", "last.ckpt", "proxy", "gamename", "module"])
     assert not (folder / "EXECUTED").exists(), "the file had code executed"
     if sealed:
-        assert not result.interrupted, "took longer than the sound one"
+        assert not result.interrupted, "took longer than the intact one"
         if result.accepted:
-            assert sound.differences(file, mode, result, folder) == []
+            assert intact.differences(file, mode, result, folder) == []
     if sealed and result.status == 2 or file.suffix == ".safetensors":
         assert contents(folder) == old_contents
 
 
 @QUICK
-def test_a_damaged_checkpoint_is_refused_or_gives_the_sound_numbers(
-    quick: bool, sound: Callable[[str], Sound], tmp_path: Path
-) -> None:
+def test_damaged_checkpoints(quick: bool, intact: Callable[[str], IntactRun], tmp_path: Path) -> None:
     def check(data: st.DataObject, folder: Path) -> None:
-        run = sound("UDRL" if quick else data.draw(st.sampled_from([name for name in RUNS if name not in PROXIES[1:]])))
+        run = intact(
+            "UDRL" if quick else data.draw(st.sampled_from([name for name in RUNS if name not in PROXIES[1:]]))
+        )
         file = run.files[0]
         changed, sealed = data.draw(inputs.checkpoints(Content(file.read_bytes())))
         for mode in ("eval_agent", "resume") if quick or run.is_search else ("eval_agent", "reload", "resume"):
-            as_sound(run, file, mode, changed, sealed, folder / mode)
+            check_damaged_file(run, file, mode, changed, sealed, folder / mode)
 
-    tried("checkpoints", quick, check, tmp_path)
+    try_inputs("checkpoints", quick, check, tmp_path)
 
 
 @QUICK
-def test_a_damaged_synthetic_environment_is_refused_or_gives_the_sound_numbers(
-    quick: bool, sound: Callable[[str], Sound], tmp_path: Path
-) -> None:
+def test_damaged_proxies(quick: bool, intact: Callable[[str], IntactRun], tmp_path: Path) -> None:
     def check(data: st.DataObject, folder: Path) -> None:
-        search = sound("bandit" if quick else data.draw(st.sampled_from(PROXIES)))
+        search = intact("bandit" if quick else data.draw(st.sampled_from(PROXIES)))
         file = search.files[1]
         changed, sealed = data.draw(inputs.proxies(Content(file.read_bytes())))
-        as_sound(search, file, "eval_agent", changed, sealed, folder / "run")
+        check_damaged_file(search, file, "eval_agent", changed, sealed, folder / "run")
 
-    tried("proxies", quick, check, tmp_path)
-
-
-@QUICK
-def test_every_faulty_environment_ends_in_an_answer(quick: bool, tmp_path: Path) -> None:
-    def check(data: st.DataObject, folder: Path) -> None:
-        module, fault, argv = data.draw(inputs.environments())
-        (folder / "faulty.py").write_text(module)
-        result = call(argv, folder, setup_hooks=(with_modules,), wall=30 if "sleep" in fault else 90)
-        answered(result, ["faulty", "environment", "module", "time_limit", "num_workers", "record"])
-
-    tried("environments", quick, check, tmp_path)
+    try_inputs("proxies", quick, check, tmp_path)
 
 
-# -- what counts as no answer ------------------------------------------------------------------------------------------
+# -- the sandbox itself ------------------------------------------------------------------------------------------------
 
 
 def _ignores_ctrl_c() -> None:
@@ -313,19 +299,17 @@ def _ignores_ctrl_c() -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "exits": (lambda: os._exit(3), "status 3"),
     "raises": (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
     "crashes": (lambda: os.kill(os.getpid(), signal.SIGSEGV), "was killed: SIGSEGV"),
     "hangs": (lambda: [None for _ in iter(int, 1)], "too long"),
     "ignores Ctrl-C": (_ignores_ctrl_c, "took too long"),
     "writes": (lambda: Path("../elsewhere").mkdir(), "changed what is not its own"),
     "says nothing": (lambda: 2, "0 lines of error"),
-    "says much": (lambda: sys.stderr.write(f"error: {'x' * 1000}\n") and 2, "a line of 1007 characters"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_finds_faults(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main, complaint = FAULTS[fault]
     monkeypatch.setattr(trainer, "main", lambda argv: main())
     monkeypatch.setattr("sandbox.CTRL_C_AGAIN", 0.2)

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, a file or Python's keywords is said in one line: a table of what is said."""
+"""Error messages for wrong command lines, settings files and keyword arguments."""
 
 import itertools
 import re
@@ -19,42 +19,24 @@ from models.settings import SettingError, names_with
 
 BY_FLAG = {name for part in (RunConfig, *COMMANDS.values()) for name in names_with(part, "by_flag")}
 
-# words -> line, where "..." stands for anything; "@" is this file.
+# Each row: words -> message. "..." matches any text and "@" is the path of this file.
 FLAGS = """
 --learning_rat 1 -> --learning_rat is unknown; did you mean '--lr'?
---no_checkpoints -> --no_checkpoints is unknown; did you mean '--no_checkpoint'?
 --zzz -> --zzz is unknown; see --help
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
---Lr 9 -> --Lr is unknown; did you mean '--lr'?
---also_wrong 9 -> --also_wrong is unknown; see --help
---target 9 -> --target is unknown; did you mean '--target_return'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage
 --preset skeleton -> --preset is a setting of ... not of UDRL
 train -> 'train' is not a flag; flags start with --
--seed 3 -> '-seed' is not a flag; did you mean '--seed'?
 --epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
 --batch_size 1 2 -> batch_size is '1 2'; allowed: one value
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
 --hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1, each at most 65536
---hidden_sizes [] -> hidden_sizes is []; allowed: list of integers, each at least 1, each at most 65536
---lr x -> lr is 'x'; allowed: number, greater than 0
---lr nan -> lr is 'nan'; allowed: number, greater than 0
---lr --= -> lr is '--='; allowed: number, greater than 0
---use_tune --tune_algorithm ash -> tune_algorithm is 'ash'; did you mean 'asha'? Allowed: asha, optuna, optuna_asha, ...
---record maybe -> record is 'maybe'; allowed: true or false
---command.horizon 0 -> command.horizon is 0.0; allowed: number, greater than 0; or null
---logdir= -> logdir is ''; allowed: text, not empty
---seed 1.5e0 -> seed is '1.5e0'; allowed: integer, at least 0, at most 9223372036854775807
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
 --algo dqn -> implementation is 'dqn'; did you mean 'DDQN'? Allowed: ...
 --algo actor-critic -> implementation is 'actor-critic'; did you mean 'A2C'? Allowed: ...
---algo reinforce -> implementation is 'reinforce'; did you mean 'VPG'? Allowed: ...
---algo d4pg -> implementation is 'd4pg'; did you mean 'DDPG'? Allowed: ...
---algo rainbow -> implementation is 'rainbow'; did you mean 'DuelingDDQN'? Allowed: ...
---algo qr_dqn -> implementation is 'qr_dqn'; did you mean 'DDQN'? Allowed: ...
 --algo SoftActorCritic -> implementation is 'SoftActorCritic'; did you mean 'SAC'? Allowed: ...
 --algo muzero -> implementation is 'muzero'; allowed: ...
 --implementation DDQN --gamename cartpole --feature_dim 9 -> --feature_dim has no effect: head is 'plain'
@@ -66,16 +48,9 @@ train -> 'train' is not a flag; flags start with --
 --ray_address auto -> --ray_address has no effect without --num_workers or --use_tune
 --implementation A2C --clip_range 0.1 -> --clip_range has no effect: ppo_epochs is 1 and a batch holds all steps, ...
 --eval_agent= -> --eval_agent has no effect: it is empty
---plot= -> --plot has no effect: it is empty
 --use_tune false --lr x -> lr is 'x'; allowed: number, greater than 0
 --plot @ --logdir X -> --logdir has no effect with --plot
---plot @ --record -> --record has no effect with --plot
---eval_agent @ --logdir X -> --logdir has no effect with --eval_agent
---eval_agent @ --num_seeds 3 -> --num_seeds has no effect with --eval_agent
 --eval_agent @ --eval_episodes 3 -> --eval_episodes has no effect with --eval_agent; did you mean '--num_eval_episodes'?
---implementation RCPAA -> implementation is 'RCPAA'; did you mean 'RCP-A'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
---implementation ER --preset procmaze_hi
-    -> preset is 'procmaze_hi'; did you mean 'procmaze_high'? Allowed for ER: shipped, procmaze_high, ...
 --resume exp_dir/x
     -> resume is 'exp_dir/x'; allowed: true or false; it goes on with the newest run of the same settings, and ...
 --env_kwargs {} -> --env_kwargs is unknown; register an id with these arguments in a module of yours, ...
@@ -85,124 +60,69 @@ train -> 'train' is not a flag; flags start with --
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
 --config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
---reload nowhere.ckpt -> reload is 'nowhere.ckpt': no such file or folder
 --resume --use_tune -> --use_tune and --resume exclude each other
---eval_agent @ --use_tune -> --eval_agent and --use_tune exclude each other
---resume --reload @ -> --resume and --reload exclude each other
 --num_samples 3 -> --num_samples has no effect without --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
---eval_agent @ --num_grad_steps 3 -> --num_grad_steps has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
 --gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
---gamename panflute, -> gamename is 'panflute,': '' is unknown; allowed: num_pipes, spontaneous_reward
---gamename procmaze,grid_size -> gamename is 'procmaze,grid_size': grid_size needs a value: grid_size=4
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
---gamename procmaze,grid_size=[
-    -> gamename is 'procmaze,grid_size=[': grid_size is '['; allowed: integer, at least 2, at most 100
 --gamename procmaze,grid_size=5,grid_size=6 -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
---gamename buttongrid,grid_size=3,num_buttons=10
-    -> gamename is 'buttongrid,grid_size=3,num_buttons=10': num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename acrobot,grid_size=4 -> gamename is 'acrobot,grid_size=4'; allowed: acrobot, which has no parameters
---gamename procmase,grid_size=4 -> gamename is 'procmase'; did you mean 'procmaze'? Allowed: ...
---gamename procmaze --grid_size 1 -> grid_size is 1; allowed: integer, at least 2, at most 100
---gamename procmaze --grid_size -> --grid_size needs a value; allowed: integer, at least 2, at most 100
 --gamename procmaze --grid_sise 5 -> --grid_sise is unknown; did you mean '--grid_size'?
 --gamename buttongrid,grid_size=3 --num_buttons 10 -> num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename procmaze,grid_size=5 --num_pipes 3
     -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
---grid_size 3
-    -> --grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, opengrid, buttongrid
---implementation ER --epochs 3 -> --epochs has no effect with ER; did you mean '--total_steps'?
 --implementation ER --model simple -> --model has no effect with ER; did you mean '--implementation'?
 --implementation ER --rollout_length 3 -> --rollout_length has no effect: model is 'none', so nothing is imagined
---implementation ER --model_lr 1 -> --model_lr has no effect: model is 'none', so no model is learned
---implementation ER --latent_type gaussian
-    -> --latent_type has no effect: model is 'none', so there are no latent states
 --implementation ER --exploration_strat epsilon_greedy --softmax_temp 1
     -> --softmax_temp has no effect: exploration_strat is 'epsilon_greedy'
 --implementation ER --no_use_target --double_DQN
     -> --double_DQN has no effect: use_target is off, so there is only one network of values
---implementation RN --gamename cliff --agent QLearning --vary lr -> --vary has no effect: vary_hp is off
---implementation RN --gamename cliff --agent QLearning --mode two
-    -> mode is 'two'; allowed: icm, native, exclusive_potential, ...
 --implementation RN --gamename cliff --agent QLearning --mode 0 --rn_output symexp
     -> --rn_output has no effect: mode is 0, the task's own reward
 --implementation RN --gamename hopper --agent TD3 --mode 101 --proxy_hidden_size 5
     -> --proxy_hidden_size has no effect: mode is 101: its network is a weight for each number in info
---implementation RN --gamename cliff --agent QLearning --proxy_hidden_layer 0 --proxy_hidden_size 5
-    -> --proxy_hidden_size has no effect: proxy_hidden_layer is 0
---implementation SE --gamename pendulum --proxy bandit --preset two_stage --agent TD3 --learned_reset
-    -> --learned_reset has no effect: proxy is 'bandit', whose episodes have one step
 --implementation SE --gamename cartpole --latent_size 3 -> --latent_size has no effect: learned_reset is off
 --implementation RN --gamename cliff --agent QLearning --start_from cliff-additive-potential --rn_init real
     -> --rn_init has no effect: start_from says where the search starts
 --implementation RN --gamename cartpole-200 --rn_evolve_scale --rn_output_scale 9 --start_from cartpole-mdp
     -> --rn_output_scale has no effect: rn_evolve_scale goes on from the factor of start_from
 --implementation RN --gamename cliff --agent QLearning --mode 2.0 -> mode is '2.0'; did you mean 2? Allowed: 0, 1, ...
---implementation PerfectModel --rollout_batch_size 3
-    -> --rollout_batch_size has no effect: model is 'perfect', so no model is learned
---implementation PerfectModel --bernoulli_logits
-    -> --bernoulli_logits has no effect: model is 'perfect', so no bits are imagined
---implementation SimpleModel --gamename cartpole --num_features 2
-    -> --num_features has no effect: model is 'simple', so there are no latent states
 --implementation SimpleModel --bernoulli_logits --binary_obs no
     -> --bernoulli_logits has no effect: binary_obs is off, so no bits are imagined
 --implementation CategoricalLatent --min_std 1 -> --min_std has no effect: latent_type is 'categorical'
---implementation GaussianLatent --feature_width 3 -> --feature_width has no effect: latent_type is 'gaussian'
---implementation GaussianLatent --epsilon 0.2 -> --epsilon has no effect: exploration_strat is 'softmax'
 --implementation GaussianLatent --binary_obs --learn_obs_variance
     -> learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them
 --implementation ER --preset procmaze_low --gamename panflute
     -> preset is 'procmaze_low', but gamename is 'panflute'; leave out --gamename, or take a preset of panflute
 """
-# The words follow `--implementation SE --gamename cartpole`.
+# After `--implementation SE --gamename cartpole`.
 SEARCHES = """
---agent DDQM -> agent is 'DDQM'; did you mean 'DDQN'? Allowed: DDQN, DuelingDDQN, ...
 --agent DQN -> agent is 'DQN'; did you mean 'DDQN'? Allowed: DDQN, DuelingDDQN, ...
---agent reinforce -> agent is 'reinforce'; did you mean 'PPO'? Allowed: DDQN, ...
---agent CPG -> agent is 'CPG'; allowed: DDQN, DuelingDDQN, ...
 --agent UDRL -> agent is 'UDRL'; allowed: DDQN, DuelingDDQN, ...
---proxy bandid -> proxy is 'bandid'; did you mean 'bandit'? Allowed: mdp, bandit
 --preset papper
     -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, supervised, paper_varied
 --proxy bandit --preset paper
     -> preset is 'paper', which is for a mdp; did you mean '--proxy mdp'? Allowed for a bandit: recipe, two_stage, ...
---preset two_stage
-    -> preset is 'two_stage', which is for a bandit; did you mean '--proxy bandit'? Allowed for a mdp: ...
 --agent DDQN,,PPO -> agent is 'DDQN,,PPO', which has a comma without a name; allowed: each of DDQN, ... once
---agent DDQN,DDQN -> agent is 'DDQN,DDQN', which has DDQN twice; allowed: each of DDQN, DuelingDDQN, ... once
 --reward_form absolute
     -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
 --proxy bandit --scored_by target
     -> scored_by is 'target', but reward_form is 'free', which has no target; allowed: agents, or a reward_form of ...
 --proxy bandit --reward_form squared --second_scored_by target --objective average --test_every 50
     -> objective is 'average', but a target is what scores, which does not train; allowed: final
---strategy ness -> strategy is 'ness'; did you mean 'nes'? Allowed: nes, openai_es, snes, ars
 --strategy ars --no_mirrored
     -> mirrored is off, but strategy is 'ars', which compares the two of a pair; allowed: mirrored
 --population 5 -> population is 5; allowed with mirrored: an even number
---population 0 -> population is 0; allowed: integer, at least 1
---noise_std 0 -> noise_std is 0.0; allowed: number, greater than 0
---step_size -1 -> step_size is -1.0; allowed: number, greater than 0
---weight_decay 1 -> weight_decay is 1.0; allowed: number, at least 0, less than 1
---score_transform 8 -> score_transform is 8; allowed: integer, at least 0, at most 7
---lr -1 -> lr is -1.0; allowed: number, greater than 0
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
 --strategy nes --score_transform 7 --eval_every 5
     -> score_transform is 7, ... but eval_every is 5; allowed: a eval_every of 1, or a score_transform from 0 to 4
---solved_bonus 3 -> --solved_bonus has no effect: objective is 'final'
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
---proxy bandit --preset two_stage --pairs 9 --target_scale widest -> --target_scale has no effect: pairs is 9
---proxy bandit --table_episodes 9 -> --table_episodes has no effect: first_states is 'latent'
---clone_of values -> --clone_of has no effect: start_from is null
---test_limit_grows 2 3 -> --test_limit_grows has no effect: test_limit_first is null
 --test_limit_first 9 -> test_limit_first is 9, but test_limit is null; allowed: a test_limit to grow to
---test_limit 5 --test_limit_first 9 -> test_limit_first is 9, but test_limit is 5; allowed: at most 5; or null
 --test_limit 9 --test_limit_first 5 --test_limit_grows 7 7
     -> test_limit_grows is 7 7; allowed: two generations, the first before the second
---test_limit 9 --test_limit_first 5 --test_limit_grows 7 -> test_limit_grows is 7; allowed: two generations, ...
 --test_limit 9 --test_limit_first 5 --inner_rule tests
     -> inner_rule is 'tests', but test_limit_first is 5, ... whole episodes; allowed: test_limit_first null
 --test_limit 9 --test_limit_first 5 --target_return 400
@@ -211,32 +131,21 @@ SEARCHES = """
 --agent PPO --update_epoch 3 -> --update_epoch is unknown; did you mean '--ppo_epochs'?
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
 """
-# What the command looks at files and environments for: words -> line. RUN is a run of DDQN on CartPole and UDRL one of
-# UDRL. "@" is this file, and the working directory is an empty folder.
+# The command notices these after parsing, when it reads files and builds environments. RUN and UDRL are the folders of
+# finished runs of DDQN and UDRL on CartPole.
 COMMANDS = """
 --implementation RN --gamename cliff --mode aditive
     -> mode is 'aditive'; did you mean 'additive'? Allowed: icm, native, ...
---implementation RN --gamename cliff --mode -2 -> mode is -2; allowed: 0, 1, 2, 3...
 --gamma 0.9 --discount 0.9 -> gamma and discount are one setting; give discount
---discount 0.9 --gamma 0.9 -> gamma and discount are one setting; give discount
---algo UDRL --implementation DDQN -> algo and implementation are one setting; give implementation
 --learning_rate 1 --learn_rate 1 -> learning_rate and learn_rate are one setting; give lr
 --implementation DDQN --hidden_size 4 --hidden_sizes 4 -> hidden_sizes and hidden_size are one setting...
---implementation DDQN --hidden_size 4 --num_hidden_units 4 -> hidden_size and num_hidden_units are one setting...
---implementation DDQN --hidden_layer 17 -> hidden_layer is '17'; allowed: integer, at least 1, at most 16
---implementation DDQN --hiden_size 4 -> --hiden_size is unknown; did you mean '--hidden_sizes'?
 --implementation DDQN --vary_hp --hidden_sizes 4,5 -> hidden_sizes is [4, 5], but vary_hp draws width or depth...
---implementation DDQN --intrinsic rnd --icm_lr 1 -> --icm_lr has no effect: intrinsic is 'rnd'
 --eval_agent cartpole-bandit --hidden_size 4 -> ...hidden_size does not say all of hidden_sizes...
 --implementation CPG --max_episodes null -> max_episodes and total_steps are null; allowed: an end of the...
 --implementation TD3 --gamename pendulum --noise_type ornstein-uhlenbeck --test_noise
     -> test_noise is on, but noise_type is 'ornstein-uhlenbeck'; allowed...
---implementation SAC --gamename pendulum --noise_type ornstein-uhlenbeck --test_noise
-    -> test_noise is on, but noise_type is 'ornstein-uhlenbeck'; allowed...
 --implementation TD3 --gamename pendulum --noise_type ornstein-uhlenbeck --action_std 0
     -> --noise_type has no effect: action_std is 0
---implementation SAC --gamename pendulum --noise_type pink
-    -> noise_type is 'pink'; allowed: normal, ornstein-uhlenbeck
 --implementation DDQN --gamename pendulum
     -> gamename is 'pendulum', whose actions are continuous; DDQN takes discrete actions
 --implementation DDQN --gamename cartpole --command.return 3
@@ -248,40 +157,20 @@ COMMANDS = """
 --film cartpole-bandit acrobot-bandit
     -> film: 'cartpole-bandit' is of cartpole, 'acrobot-bandit' of acrobot; allowed: one environment...
 --film cartpole-bandit --film_out a.gif -> film_out is 'a.gif'; allowed: a file ending in .mp4...
---film cartpole-bandit --lr 1 -> --lr has no effect with --film
---film cartpole-bandit --plot . -> --plot and --film exclude each other
---film_out a.mp4 -> --film_out has no effect without --film
 --film cartpole-bandit --agent TD3 -> agent is 'TD3', but TD3 takes continuous actions, and ...
---film cartpole-bandit --agent PPPO -> agent is 'PPPO'...
---film RUN --agent PPO -> --agent has no effect with --film of runs: only on a proxy an agent is trained
 --film RUN real -> film: 'real' goes with a proxy, and ...
---report nowhere -> report is 'nowhere': no such file or folder
 --report . -> report is '.', which holds no metrics.csv; allowed: run folders, or any folder above them
 --report RUN --report_out page.pdf -> report_out is 'page.pdf'; allowed: a folder, or a file ending in .html
---report RUN --lr 1 -> --lr has no effect with --report
---report RUN --plot RUN -> --plot and --report exclude each other
---report_out x.html -> --report_out has no effect without --report
 --eval_agent RUN --evaluation sampled -> ...has no effect...DDQN...
 --eval_agent RUN --command.return 3 -> ...has no effect: DDQN...
 --eval_agent UDRL --gamename acrobot
     -> gamename is 'acrobot', whose obs_shape is (6,); allowed with a checkpoint of cartpole...
---eval_agent UDRL --grid_size 5
-    -> --grid_size has no effect with gamename cartpole; it is a parameter of procmaze, opengrid, ...
---eval_agent UDRL --half_length 0 -> half_length is 0.0; allowed: number, greater than 0...
---eval_agent UDRL --half_length 1 --hidden_sizes 4
-    -> --hidden_sizes has no effect with --eval_agent: the checkpoint holds it
 --eval_agent UDRL --half_length 1 --obedience
     -> --obedience has no effect with gamename cartpole,half_length=1.0: its commands...
 --eval_agent cartpole-bandit --half_length 1 -> --half_length has no effect with a proxy for --eval_agent...
---eval_agent cartpole-bandit --record -> --record has no effect with a proxy...
 --eval_agent cartpole-bandit --implementation A2C -> ...with a proxy for --eval_agent; did you mean '--agent'?...
---eval_agent cartpole-bandit --command.return 4 -> --command has no effect with a proxy...
---eval_agent cartpole-bandit --num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2...
 --eval_agent cartpole-bandit --buffer_size 10 -> batch_size is 32, but buffer_size is 10...
---eval_agent cartpole-bandit --feature_dim 3 -> --feature_dim has no effect: head is 'plain'
---eval_agent cartpole-bandit --no_vary_hp --vary lr -> --vary has no effect: vary_hp is off
 --eval_agent cartpole-bandit --real_steps 9 --no_real_baseline -> --real_steps has no effect with --no_real_baseline...
---eval_agent cartpole-bandit --count_bonus 1 -> --count_bonus is a setting of QLearning, SARSA, not of SE...
 --eval_agent cartpole-bandit --DDQN_lr 1 -> --DDQN_lr is unknown; did you mean '--lr'?
 --eval_agent cartpole-bandit --agent DDQN,PPO --num_agents 1 -> num_agents is 1; allowed with DDQN,PPO: at least 2
 --eval_agent cartpole-bandit --num_eval_episodes 1001 -> num_eval_episodes is 1001; allowed with a proxy: at most 1000
@@ -291,35 +180,18 @@ COMMANDS = """
     -> tune_algorithm is 'pbt', but trials of SE are whole searches; allowed: asha,...
 --use_tune --implementation SE --gamename cartpole --proxy bandit --tune_objective steps
     -> tune_objective is 'steps', but total_steps is null; allowed: a total_steps...
---use_tune --implementation SE --gamename cartpole --proxy bandit --tune_objective generation
-    -> ...did you mean 'generations'?...
---use_tune --implementation SE --gamename pendulum --proxy bandit --tune_objective generations
-    -> tune_objective is 'generations', but solved_reward is null; allowed: a solved_reward, or score
 --use_tune --tune_algorithm pbt --no_checkpoint
     -> --no_checkpoint and --tune_algorithm pbt exclude each other: it pauses trials
 """
-# The words follow `--implementation CPG --gamename cartpole`.
+# After `--implementation CPG --gamename cartpole`.
 POLICIES = """
---epochs 5 -> --epochs has no effect with CPG; did you mean '--max_episodes'?
---steps_per_epoch 5 -> --steps_per_epoch has no effect with CPG
---preset aac_tuned -> preset is 'aac_tuned'; allowed for CPG: published, skeleton
---implementation AAC --preset aac_tunde
-    -> preset is 'aac_tunde'; did you mean 'aac_tuned'? Allowed for AAC: published, skeleton, aac_tuned
---gae_lambda 0.9 -> gae_lambda is 0.9, but baseline is 'batch_mean'; allowed: a baseline of 'value' (AAC)
 --implementation AAC --shared_trunk --value_steps 3
     -> value_steps is 3, but shared_trunk is on, so that there is one network; allowed: 0
---batch_episodes 0 -> batch_episodes is 0; allowed: integer, at least 1, at most 4096
---learn_rat 0.1 -> --learn_rat is unknown; did you mean '--lr'?
---hidden_layers 8 -> --hidden_layers is unknown; did you mean '--hidden_sizes'?
---gamename pendulum -> gamename is 'pendulum', whose actions are continuous; CPG takes discrete actions
 --value_lr 0.1 -> --value_lr has no effect: baseline is 'batch_mean', so there is no value network
 --implementation AAC --shared_trunk --value_hidden_sizes 3
     -> --value_hidden_sizes has no effect: shared_trunk is on, so there is one network
---seed 9223372036854775807 --num_seeds 2
-    -> seed is 9223372036854775807; allowed with num_seeds 2: at most 9223372036854775806
---command.return 5 -> command.return has no effect: CPG here follows no command
 """
-# The words follow `--implementation SE --gamename cartpole`.
+# After `--implementation SE --gamename cartpole`, found after parsing.
 SEARCHED = """
 --gamename pendulum --agent DDQN
     -> agent is 'DDQN', but DDQN takes discrete actions, and those of pendulum are continuous; allowed: PPO, A2C, SAC...
@@ -330,80 +202,51 @@ SEARCHED = """
 --proxy bandit --first_states table
     -> first_states is 'table', but nothing is known of how far the observations of cartpole go; allowed: latent...
 --preset broad --agent DDQN -> agent is 'DDQN'; did you mean 'PPO,DDQN'? Allowed with preset broad: PPO, PPO,DDQN
---agent DDQN,PPO --gumbel_softmax_temp 2 -> --gumbel_softmax_temp is a setting of TD3Discrete, not of SE...
---agent DDQN,AAC -> agent is 'AAC'; did you mean 'A2C'? Allowed: DDQN, ...
---agent DDQN,PPO --PPO_lr 0 -> PPO_lr is 0.0; allowed: number, greater than 0
 --agent DDQN,PPO --batch_size 200 --buffer_size 100 -> batch_size is 200, but buffer_size is 100...
---agent PPO --PPO_lr 1 -> --PPO_lr is unknown...
---agent DDQN,SAC
-    -> agent is 'DDQN,SAC', but SAC takes continuous actions, and those of cartpole are discrete; allowed: DDQN, ...
---preset supervised --transitions 50 -> transitions is 50; allowed: integer, at least 100...
---preset supervised --transitions_from agent -> ...did you mean 'agents'...
 --preset supervised --start_from cartpole-mdp
     -> --start_from has no effect: preset is 'supervised', which searches for nothing
---preset supervised --agent PPO -> agent is 'PPO', which keeps no transitions in a replay buffer; allowed...
---preset supervised --population 8
-    -> --population has no effect: preset is 'supervised', which searches for nothing
 --preset supervised --raw_done -> raw_done is on, but preset is 'supervised'...
 --preset supervised --total_steps 1000 -> ...did you mean '--fit_updates'?...
---transitions 200 -> --transitions has no effect: preset is 'recipe'
 --preset supervised --proxy bandit -> ...did you mean '--proxy mdp'?...
---proxy bandit --preset distilled --pairs 1 -> pairs is 1; allowed: integer, at least 2, at most 64; or null
---proxy bandit --preset distilled --pairs 65 -> pairs is 65; allowed: integer, at least 2, at most 64; or null
 --proxy bandit --preset distilled --reward_form free -> ...but reward_form is 'free', which has no target...
 --proxy bandit --preset distilled --first_states latent -> first_states is 'latent', but pairs is ...
---proxy bandit --preset distilled --table_size 9 -> --table_size has no effect: pairs is ...
 --proxy mdp --pairs 4 -> pairs is 4, but proxy is 'mdp'; allowed: null, or the proxy bandit
 --proxy bandit --preset clone -> preset is 'clone', but start_from is null...
---proxy bandit --preset clone --start_from cartpole-bandit -> start_from is 'cartpole-bandit', which is no policy...
 --proxy bandit --preset clone --start_from test_teachers:balance --first_states latent -> ...first_states table...
---proxy bandit --preset clone --start_from test_teachers:balance --clone_of values -> ...reward_form free...
 --proxy bandit --preset clone --start_from test_teachers:balance --reward_form free
     -> reward_form is 'free', but clone_of is 'actions'; allowed: absolute, squared, exponential...
---gamename pendulum --agent TD3 --proxy bandit --preset clone --start_from test_teachers:brake --reward_form free
-    -> reward_form is 'free', but clone_of is 'actions'; allowed: absolute, squared, exponential...
 """
-# The words follow `--implementation RN --gamename emptyroom33 --agent QLearning`.
+# After `--implementation RN --gamename emptyroom33 --agent QLearning`.
 REWARDS = """
 --mode 3 -> ...mode is 3, which needs numbers in the info of each step...
---mode 9 -> mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102...
---agent QLearning,TD3 -> ...but TD3 takes continuous actions, and those of emptyroom33 are discrete...
---agent QLearning,AAC -> agent is 'AAC'; did you mean 'A2C'? Allowed: DDQN...
 --gamename cartpole -> ...whose observations are no cells; QLearning takes one-hot observations...
 --start_from cartpole-mdp -> start_from is 'cartpole-mdp', mdp of cartpole; allowed: reward of emptyroom33...
 --start_from @ -> start_from is '@', neither a proxy nor a policy: checkpoint...
---start_from / -> start_from is '/', neither a proxy nor a policy: folder '/' holds no checkpoint; allowed...
 --rn_input_center 1,2 -> rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none
---tau 0.1 -> ...not of RN with this agent...
 --rn_init hand -> rn_init is 'hand', but for emptyroom33 no potential is made by hand...
 """
 MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out {}, or take a preset of panflute"
-# What a file says (JSON where it begins with a bracket), the words after --config, and the line; "@" is the file.
+# Content of the settings file (JSON if it begins with a bracket), words after --config, message; "@" is the file.
 FILES = [
     ("learning_rat: 1", "", "@: learning_rat is unknown; did you mean 'lr'?"),
     ("epochs: 5", "--epochs 0", "epochs is 0; allowed: integer, at least 1; or null"),
     ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
     ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
-    ("implementation: XYZ", "", "@: implementation is 'XYZ'; allowed: UDRL, RCP-R, RCP-A, ... "),
     ("config: other.yaml", "", "@: config is no setting; allowed only as the flag --config"),
     ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage"),
     ("command: {speed: 1}", "",
      "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage"),
     ("agent: {lr: 0.1}", "", "@: agent is a mapping; settings are flat, one 'name: value' a line"),
-    ('exp_name: "\\udcff"', "", "@: exp_name is '\\udcff'; allowed: text in UTF-8 without NUL"),
     ('exp_name: "a\\0b"', "", "@: exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
     ("import: os", "", "@: import is no setting; allowed only as the flag --import"),
     *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give it as --{name}")
       for name in sorted(BY_FLAG)),
     ("gamename: antigravity:CartPole-v1", "", "@: gamename is 'antigravity:CartPole-v1': only a flag can have module "
      "antigravity imported; give --import antigravity"),
-    ("lr: &a [1]\nbatch_size: *a", "", "@: *a is an alias; write the value itself"),
     ("a: &a [x, x]\n" + "\n".join(f"{x}: &{x} [*{y}, *{y}]" for y, x in itertools.pairwise("abcdefghijklm")), "",
      "@: *a is an alias; write the value itself"),
-    ("lr: 1\ngamma: 0.9\nlr: 2", "", "@: lr is given twice"),
     ("gamma: " + 3000 * "[" + 3000 * "]", "", "config is '@': nested more than 5 deep"),
     ('{"gamma": ' + 3000 * "[" + 3000 * "]" + "}", "", "config is '@': nested more than 5 deep"),
-    ('{"gamma": [[[[[1]]]]]}', "", "config is '@': nested more than 5 deep"),
     ("#" * 100_001, "", "config is '@': too large; allowed: at most 100 kB"),
     ("- lr", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
     ("a: b: c", "", "config is '@': not valid YAML, line 1: mapping values are not allowed here"),
@@ -411,18 +254,14 @@ FILES = [
     ("\0", "", "config is '@': not valid YAML: unreadable"),
     ('{"gamma": 0.9,\n "lr": 0.9,\n}', "", "config is '@': not valid JSON, line 3: ... "),
     ('{"gamma": 0.9, "gamma": 0.8}', "", "@: gamma is given twice"),
-    ('{"lr": -0.50}', "", "@: lr is -0.5; allowed: number, greater than 0"),
     ('{"epochs": null}', "", "@: epochs and total_steps are null; allowed: an end of the training, one of them"),
     ("implementation: ER", "--implementation SimpleModel",
      "implementation is 'SimpleModel', but @ holds the values of 'ER'; leave out --implementation or --config"),
     ("implementation: ER\npreset: shipped", "--preset procmaze_low",
      "preset is 'procmaze_low', but @ holds the values of 'shipped'; leave out --preset or --config"),
     ("implementation: ER\npreset: procmaze_low", "--gamename panflute", MAZE.format("--gamename")),
-    ("implementation: ER\ngamename: panflute", "--preset procmaze_low", MAZE.format("--preset")),
     ("implementation: ER\ngamename: panflute\npreset: procmaze_low", "", "@: " + MAZE.format("gamename")),
     ("gamename: procmaze\ngrid_size: 1", "", "@: grid_size is 1; allowed: integer, at least 2, at most 100"),
-    ("gamename: procmaze\ngrid_size: 1", "--grid_size 0",
-     "grid_size is 0; allowed: integer, at least 2, at most 100"),
     ("gamename: procmaze\ngrid_size: 1", "--gamename panflute", "@: grid_size has no effect with gamename panflute; "
      "it is a parameter of procmaze, opengrid, buttongrid"),
 ]  # fmt: skip
@@ -430,7 +269,6 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
     ({"no_record": True}, "no_record is unknown; did you mean 'record'?"),
     ({"lr": None}, "lr is None; allowed: number, greater than 0"),
-    ({"epochs": 1.5}, "epochs is 1.5; allowed: integer, at least 1; or null"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
@@ -443,29 +281,28 @@ def rows(table: str, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def check(message: object, line: str) -> None:
-    """The line has any text for its dots, and beside them the spaces may be missing."""
+    """``line`` matches the message, with any text in place of its dots."""
     assert re.fullmatch(".*".join(re.escape(part.strip()) for part in line.split("...")), str(message)), message
 
 
 @pytest.mark.parametrize(("words", "line"), rows(FLAGS) + rows(SEARCHES, "--implementation SE --gamename cartpole "))
-def test_wrong_flags(words: str, line: str) -> None:
+def test_parse_error_message(words: str, line: str) -> None:
     with pytest.raises(SettingError) as error:
         parse(words.replace("@", __file__).split())
     check(error.value, line)
 
 
-IN_ALL = [
-    *rows(COMMANDS), *rows(POLICIES, "--implementation CPG --gamename cartpole "),
-    *rows(SEARCHED, "--implementation SE --gamename cartpole "),
-    *rows(REWARDS, "--implementation RN --gamename emptyroom33 --agent QLearning "),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "line"), IN_ALL)
-def test_commands_that_cannot_work(
+@pytest.mark.parametrize(
+    ("words", "line"),
+    rows(COMMANDS)
+    + rows(POLICIES, "--implementation CPG --gamename cartpole ")
+    + rows(SEARCHED, "--implementation SE --gamename cartpole ")
+    + rows(REWARDS, "--implementation RN --gamename emptyroom33 --agent QLearning "),
+)
+def test_command_error_message(
     words: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown, finished: Any
 ) -> None:
-    """Nothing is printed beside the line, and nothing written."""
+    """The command prints one line and writes no file."""
     monkeypatch.chdir(tmp_path)
     runs = {"RUN": "DDQN", "UDRL": "UDRL"} if "RUN" in words or "--eval_agent UDRL" in words else {}
     folders = {word: str(finished(implementation=name)[0]) for word, name in runs.items()}
@@ -476,7 +313,7 @@ def test_commands_that_cannot_work(
 
 
 @pytest.mark.parametrize(("text", "words", "line"), FILES, ids=lambda part: part[:40])
-def test_wrong_files(tmp_path: Path, text: str, words: str, line: str) -> None:
+def test_settings_file_error_message(tmp_path: Path, text: str, words: str, line: str) -> None:
     file = tmp_path / ("settings.json" if text[0] in "[{" else "settings.yaml")
     file.write_text(text)
     with pytest.raises(SettingError) as error:
@@ -484,7 +321,7 @@ def test_wrong_files(tmp_path: Path, text: str, words: str, line: str) -> None:
     check(error.value, line.replace("@", str(file)))
 
 
-def test_a_file_that_is_no_text_and_one_that_is_not_there(tmp_path: Path) -> None:
+def test_unreadable_file_error_message(tmp_path: Path) -> None:
     file, link = tmp_path / "weights.ckpt", tmp_path / "link"
     file.write_bytes(b"\x80\x02\xff\x00")
     link.symlink_to("nowhere")
@@ -498,7 +335,7 @@ def test_a_file_that_is_no_text_and_one_that_is_not_there(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("values", "line"), PYTHON)
-def test_wrong_keywords(values: dict[str, Any], line: str) -> None:
+def test_keyword_error_message(values: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingError) as error:
         settings_from(**values)
     check(error.value, line)
@@ -518,7 +355,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize(("text", "words", "lines"), SEVERAL, ids=[words for _, words, _ in SEVERAL])
-def test_all_that_is_wrong_is_told_at_once(
+def test_several_errors_are_printed_together(
     tmp_path: Path, text: str, words: str, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "settings.yaml"
@@ -531,49 +368,32 @@ def test_all_that_is_wrong_is_told_at_once(
         check(line, f"error: {expected}".replace("@", str(file)))
 
 
-def test_of_very_much_that_is_wrong_only_the_first_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_first_twenty_errors_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the command look for similar names for the others, which would take long for thousands of them."""
+    compared: list[str] = []
+    monkeypatch.setattr("control.cli.words.unknown", lambda name, *args: compared.append(name) or SettingError(name))
     file = tmp_path / "settings.yaml"
-    file.write_text("".join(f"nosuch{number}: 1\n" for number in range(50)))
+    file.write_text("".join(f"nosuch{number}: 1\n" for number in range(5000)))
     assert trainer.main(["--config", str(file)]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 20 and errors[-1].endswith("nosuch19 is unknown; see --help (and 30 settings more)")
+    assert len(errors) == len(compared) == 20 and errors[-1].endswith("nosuch19 (and 4980 settings more)")
 
 
-def test_names_are_compared_only_for_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[str] = []
-
-    def unknown(name: str, *args: Any) -> SettingError:
-        compared.append(name)
-        return SettingError(name)
-
-    monkeypatch.setattr("control.cli.words.unknown", unknown)
-    (file := tmp_path / "settings.yaml").write_text("".join(f"nosuch{number}: 1\n" for number in range(5000)))
-    with pytest.raises(SettingError) as caught:
-        parse(["--config", str(file)])
-    assert len(compared) == 20 and str(caught.value).count("\n") == 4999
-
-
-SIZE, COUNT, FLAG = "integer, at least 2, at most 100", "integer, at least 1, at most 100", "true or false"
 PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
-    (ProcMaze, {"grid_size": 4.0}, f"grid_size is 4.0; did you mean 4? Allowed: {SIZE}"),
-    *((kind, {name: value}, f"{name} is {value}; allowed: {allowed}") for kind in (ProcMaze, OpenGrid)
-      for name, value, allowed in (("grid_size", 1, SIZE),
-                                   ("spontaneous_termination", 1, FLAG), ("teleport_on_termination", None, FLAG))),
-    (ButtonGrid, {"grid_size": 101}, f"grid_size is 101; allowed: {SIZE}"),
-    (ButtonGrid, {"num_buttons": 101}, f"num_buttons is 101; allowed: {COUNT}"),
+    (ProcMaze, {"grid_size": 4.0}, "grid_size is 4.0; did you mean 4? Allowed: integer, at least 2, at most 100"),
+    (ProcMaze, {"spontaneous_termination": 1}, "spontaneous_termination is 1; allowed: true or false"),
+    (ProcMaze, {"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null"),
+    (OpenGrid, {"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2, at most 100"),
     (ButtonGrid, {"num_buttons": 10, "grid_size": 3}, "num_buttons is 10; allowed: integer, at least 1, at most 9"),
-    (ButtonGrid, {"spontaneous_reset": None}, f"spontaneous_reset is None; allowed: {FLAG}"),
-    (ButtonGrid, {"activate_on_reset": "no"}, f"activate_on_reset is 'no'; allowed: {FLAG}"),
-    (PanFlute, {"num_pipes": 0}, f"num_pipes is 0; allowed: {COUNT}"),
-    (PanFlute, {"num_pipes": 2.0}, f"num_pipes is 2.0; did you mean 2? Allowed: {COUNT}"),
-    (PanFlute, {"spontaneous_reward": 1}, f"spontaneous_reward is 1; allowed: {FLAG}"),
-    *((kind, {"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null")
-      for kind in (ProcMaze, OpenGrid, ButtonGrid, PanFlute)),
-]  # fmt: skip
+    (ButtonGrid, {"spontaneous_reset": None}, "spontaneous_reset is None; allowed: true or false"),
+    (PanFlute, {"num_pipes": 0}, "num_pipes is 0; allowed: integer, at least 1, at most 100"),
+]
 
 
 @pytest.mark.parametrize(("kind", "values", "line"), PROGRAMS)
-def test_wrong_parameters_of_environments(kind: type, values: dict[str, Any], line: str) -> None:
+def test_environment_parameter_error_message(kind: type, values: dict[str, Any], line: str) -> None:
     with pytest.raises(SettingError) as error:
         kind(**values)
     check(error.value, line)

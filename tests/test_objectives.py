@@ -1,4 +1,4 @@
-"""What a search maximises, and how soon agents solve, by hand."""
+"""Objectives of searches, and times until agents solve, by hand."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.evolution import objectives
 from control.evolution.objectives import first, first_stable, objective, stays_solved
 from control.reports.search import describe, quartiles, speed_text
 from models.proxies.reward.config import Config
-from models.proxies.search import OBJECTIVES, SearchConfig, validate
+from models.proxies.search import SearchConfig, validate
 
 NAN = float("nan")
 CURVE = torch.tensor([
@@ -38,7 +37,6 @@ def outcome_of(curve: Tensor = CURVE) -> Any:
     ({"survival_bonus": 0.1}, [-4.5, -1.5, -5.5, -6.5, -7.5, NAN]),  # tests of 105 and 75 steps
     ({"objective": "average", "test_every": 25}, [3.5, 6.0, 2.5, 7.75, 1.5, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 25}, [3.5, 6.0, 2.5, 7.75, 1.5, NAN]),
-    ({"objective": "average", "test_every": 25, "average_from": 26}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 50}, [13 / 3, 6.0, 10 / 3, 22 / 3, 2.0, NAN]),
     ({"objective": "average", "test_every": 25, "average_from": 75}, [4.0, 6.0, 5.0, 6.5, 2.5, NAN]),
     ({"objective": "average", "test_every": 25, "solved_reward": 5.0, "solved_bonus": 8.0},
@@ -46,37 +44,25 @@ def outcome_of(curve: Tensor = CURVE) -> Any:
     ({"objective": "auc", "test_every": 25}, [350.0, 600.0, 250.0, 775.0, 150.0, NAN]),
     ({"objective": "threshold", "solved_reward": 5.0, "unsolved_weight": 10.0}, [-100, -70, -100, -110, -120, NAN]),
 ])  # fmt: skip
-def test_fitness(settings: dict[str, Any], expected: list[float]) -> None:
+def test_objective_by_hand(settings: dict[str, Any], expected: list[float]) -> None:
     fitness = objective(outcome_of(), SearchConfig(**settings))
     torch.testing.assert_close(fitness, torch.tensor(expected), equal_nan=True)
 
 
-def test_every_objective_can_be_chosen() -> None:
-    assert tuple(OBJECTIVES) == SearchConfig.__dataclass_fields__["objective"].metadata["choices"]
-    assert all(callable(getattr(objectives, name)) for name in OBJECTIVES)
-
-
-def test_when_an_agent_is_solved() -> None:
+def test_first_and_stable_solution_by_hand() -> None:
     assert first(CURVE, 5.0).tolist() == FIRST and first_stable(CURVE, 5.0).tolist() == FOR_GOOD
     assert stays_solved(CURVE, 5.0).tolist() == [False, True, True, False, False, False]
-    assert stays_solved(CURVE[:, :3], 2.0).tolist() == [
-        True,
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]  # the latter two of three
+    assert stays_solved(CURVE[:, :3], 2.0).tolist() == [True, True, False, True, False, False]  # the last two of three
 
 
-def test_quartiles_are_agents_and_the_last_one_counts() -> None:
+def test_quartiles() -> None:
     curve = torch.zeros(5, 10)
     assert quartiles(torch.tensor([3, 0, 9, 1, 2]), curve, 25) == [50, 75, 100, 250]
     assert quartiles(torch.tensor([3, 10, 9, 10, 10]), curve, 25) == [250, None, None, None]
-    assert quartiles(torch.tensor([0, 1, 2, 3]), curve, 1) == [2, 3, 4, 4]  # the higher of two
+    assert quartiles(torch.tensor([0, 1, 2, 3]), curve, 1) == [2, 3, 4, 4]
 
 
-def test_words_on_speed() -> None:
+def test_summary_of_speed() -> None:
     config = SearchConfig(test_every=25, solved_reward=5.0)
     summary = describe(outcome_of(), config)
     assert summary["first"] == [50, 75, None, None] and summary["stays"] == [100, None, None, None]
@@ -93,26 +79,22 @@ def test_words_on_speed() -> None:
 
 
 GROWS = {"solved_reward": 5.0, "test_limit_first": 5, "test_limit": 10, "test_limit_grows": (4, 9)}
-WRONG: list[tuple[dict[str, Any], str]] = [
+INCOMPATIBLE: list[tuple[dict[str, Any], str]] = [
     ({"objective": "average"}, "objective is 'average', but test_every is null; allowed: steps between tests"),
-    ({"objective": "auc"}, "objective is 'auc', but test_every is null"),
     ({"objective": "threshold"}, "objective is 'threshold', but solved_reward is null"),
     ({"solved_bonus": 2.0}, "solved_bonus is 2.0, but solved_reward is null; allowed: a solved_reward to reach"),
     ({"choose_by": "stays", "test_every": 5}, "choose_by is 'stays', but solved_reward is null"),
-    ({"choose_by": "stays", "solved_reward": 5.0}, "choose_by is 'stays', but test_every is null"),
     ({"test_every": 25, "inner_rule": "plateau"}, "test_every is 25, but inner_rule is 'plateau'; allowed: budget"),
-    ({"test_every": 25, "train_episodes": 9}, "test_every is 25, but train_episodes is 9; allowed: null"),
     ({"test_every": 25, "inner_steps": 24}, "average_from + test_every is 25; allowed: at most 24, the steps of"),
     ({"test_every": 25, "average_from": 50, "second_phase": 3, "second_steps": 70}, "is 75; allowed: at most 70, the"),
-    ({"test_every": 25, "deploy_steps": 20}, "is 25; allowed: at most 20, the steps of"),
     (GROWS | {"objective": "average", "test_every": 25, "solved_bonus": 2.0}, "solved_bonus is 2.0, but test_limit"),
     (GROWS | {"quit_when_solved": True, "generations": 8}, "but generations is 8, and only tests from 9 on"),
     ({"rank_apart": True, "strategy": "nes", "score_transform": 6, "eval_every": 1}, "score_transform is 6, which"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("settings, line", WRONG)
-def test_settings_that_do_not_go_together(settings: dict[str, Any], line: str) -> None:
+@pytest.mark.parametrize("settings, line", INCOMPATIBLE)
+def test_incompatible_settings(settings: dict[str, Any], line: str) -> None:
     message = validate(Config(**settings))
     assert message is not None and line in message and "\n" not in message
 
@@ -124,11 +106,11 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], line: str) -
     {"objective": "threshold", "solved_reward": 5.0}, {"rank_apart": True, "strategy": "nes", "score_transform": 3},
     {"choose_by": "stays", "solved_reward": 5.0, "test_every": 100, "deploy_steps": 100},
 ])  # fmt: skip
-def test_settings_that_go_together(settings: dict[str, Any]) -> None:
+def test_compatible_settings(settings: dict[str, Any]) -> None:
     assert validate(Config(**settings)) is None
 
 
-def test_the_settings_of_a_phase() -> None:
+def test_settings_of_a_phase() -> None:
     config = SearchConfig(second_phase=3, second_noise_std=0.5, second_agents=7, second_steps=11)
     changed = {"noise_std": 0.5, "agents_per_proxy": 7, "inner_steps": 11}
     assert all(config.at(generation) is config for generation in (1, 3)) and SearchConfig().at(9) == SearchConfig()

@@ -1,5 +1,6 @@
-"""The scripts that train side by side, with an interpreter that trains nothing: only they are under test. Jobs are
-started with xargs, and once more with GNU parallel where that is installed."""
+"""Scripts that train several runs at once, with a fake interpreter that trains nothing.
+
+Jobs start with xargs, and again with GNU parallel if it is installed."""
 
 import os
 import shutil
@@ -15,7 +16,7 @@ from fake_runs import STARTERS, Script
 SEEDS = "bash_train.sh"
 GRADIENTS = "experiments/policy_gradients/run.sh"
 CELLS = "experiments/model_generalisation/run.sh"
-# What the interpreter does for each script after a job: the folders and lines that a run of trainer.py leaves.
+# Code that the fake interpreter runs after a job: folders and output of a run of trainer.py.
 AFTER = {
     SEEDS: """
 if os.environ.get("RUNS"):
@@ -26,7 +27,6 @@ if os.environ.get("RUNS"):
 place = given["--logdir"], "beresheet", given["--exp_name"], given["--implementation"], "seed_5-6"
 os.makedirs(os.path.join(*place), exist_ok=True)
 """,
-    # As trainer.py's own summary says it.
     CELLS: """
 world = given["--preset"].split("_")[0] + "_grid_size=3"
 place = given["--logdir"], world, given["--exp_name"], given["--implementation"], "version_0"
@@ -54,16 +54,6 @@ def seeds(tmp_path: Path, starter: str) -> Script:
     return script(SEEDS, tmp_path, starter)
 
 
-@pytest.fixture
-def gradients(tmp_path: Path, starter: str) -> Script:
-    return script(GRADIENTS, tmp_path, starter)
-
-
-@pytest.fixture
-def cells(tmp_path: Path, starter: str) -> Script:
-    return script(CELLS, tmp_path, starter)
-
-
 def called(*words: str) -> str:
     return f"argv {[str(ROOT / 'trainer.py'), *words]} threads 1\n"
 
@@ -73,42 +63,29 @@ def called(*words: str) -> str:
 
 @pytest.mark.parametrize(("path", "flags", "variables", "message"), [
     (SEEDS, "--lrr 1", {}, "error: --lrr is unknown; did you mean '--lr'?\n"),
-    (SEEDS, "", {"SEEDS": "1 99999999999999999999"}, "error: seed is 99999999999999999999; allowed: integer"),
     (SEEDS, "--seed=3", {}, "--seed=3 is not for here; give seeds as SEEDS"),
     (SEEDS, "", {"SEEDS": "25 x"}, "SEEDS is '25 x'"),
     (SEEDS, "", {"SEEDS": " "}, "SEEDS is ' '"),
     (SEEDS, "", {"SEEDS": "25 26 25"}, "each seed once"),
     (SEEDS, "--logdir python/x", {}, "logdir is 'python/x'"),
-    (GRADIENTS, "--seed=3", {}, "--seed=3 is not for here; give seeds as SEEDS"),
+    (SEEDS, "", {"JOBS": "two"}, "JOBS is 'two'; allowed: an integer of at least 1"),
+    (SEEDS, "", {"PYTHON": "no-such-python"}, "PYTHON is 'no-such-python'"),
     (GRADIENTS, "--max_episodes 3", {}, "give it as EPISODES"),
-    (GRADIENTS, "--preset skeleton", {}, "--preset is not for here"),
     (GRADIENTS, "", {"SEEDS": "1 3"}, "SEEDS is '1 3'; allowed: integers of at least 0, each one above the last"),
-    (GRADIENTS, "", {"SEEDS": " "}, "SEEDS is ' '"),
-    (GRADIENTS, "", {"EPISODES": "0"}, "EPISODES is '0'; allowed: an integer of at least 1"),
-    (CELLS, "--seed=3", {}, "--seed=3 is not for here; give it as SEED="),
+    (GRADIENTS, "", {"LOGDIR": "python/x"}, "LOGDIR is 'python/x'; no folder can be written there"),
     (CELLS, "--total_steps 3", {}, "--total_steps is not for here; give it as NUM_STEPS="),
-    (CELLS, "--implementation ER", {}, "give it as AGENTS="),
-    (CELLS, "--preset procmaze_low", {}, "give it as REGIMES=low"),
     (CELLS, "", {"AGENTS": "ER SimplModel"}, "AGENTS is 'ER SimplModel'; allowed: any of ER PerfectModel Sim"),
-    (CELLS, "", {"WORLDS": " "}, "WORLDS is ' '; allowed: any of procmaze buttongrid panflute, each once"),
-    (CELLS, "", {"REGIMES": "middle"}, "REGIMES is 'middle'; allowed: any of high low, each once"),
-    (CELLS, "", {"NUM_SEEDS": "0"}, "NUM_SEEDS is '0'; allowed: an integer of at least 1"),
-    (CELLS, "", {"SEED": "-1"}, "SEED is '-1'; allowed: an integer of at least 0"),
     (CELLS, "", {"NUM_STEPS": "1e6"}, "NUM_STEPS is '1e6'; allowed: an integer of at least 1"),
     (CELLS, "", {"EXP_NAME": "../x"}, "EXP_NAME is '../x'; allowed: letters, digits"),
-    *((path, "", {"JOBS": "two"}, "JOBS is 'two'; allowed: an integer of at least 1") for path in AFTER),
-    *((path, "", {"PYTHON": "no-such-python"}, "PYTHON is 'no-such-python'") for path in AFTER),
-    *((path, "", {"LOGDIR": "python/x"}, "LOGDIR is 'python/x'; no folder can be written there")
-      for path in (GRADIENTS, CELLS)),
 ])  # fmt: skip
-def test_a_call_that_cannot_work_is_one_line(
+def test_wrong_call_is_refused(
     path: str, flags: str, variables: dict, message: str, tmp_path: Path, starter: str
 ) -> None:
     script(path, tmp_path, starter).refuses(message, *flags.split(), **variables)
 
 
 @pytest.mark.parametrize(("path", "word"), [(SEEDS, "SEEDS"), (GRADIENTS, "EPISODES"), (CELLS, "NUM_SEEDS")])
-def test_help_and_a_machine_without_both_starters(path: str, word: str, tmp_path: Path) -> None:
+def test_help_and_missing_starters(path: str, word: str, tmp_path: Path) -> None:
     launcher, folder = script(path, tmp_path, "xargs"), tmp_path / "bin"
     code, out, err = launcher("--help")
     assert code == 0 and word in out and err == ""
@@ -122,14 +99,14 @@ def test_help_and_a_machine_without_both_starters(path: str, word: str, tmp_path
     (SEEDS, {"SEEDS": "1 2 3"}),
     pytest.param(GRADIENTS, {"SEEDS": "1 2"}, marks=pytest.mark.slow), pytest.param(CELLS, {}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_ctrl_c_lets_every_job_write_its_checkpoint(path: str, variables: dict, tmp_path: Path, starter: str) -> None:
+def test_ctrl_c_lets_jobs_write_checkpoints(path: str, variables: dict, tmp_path: Path, starter: str) -> None:
     launcher = script(path, tmp_path, starter)
     process, _ = launcher.waiting(2, JOBS="2", **variables)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=90)
     assert process.returncode == 130, (out, err)
     assert err.count("checkpoint written") == 2 and "figure" not in out
-    assert len(list(tmp_path.glob("waiting *"))) == 2, "nothing begins after Ctrl-C"
+    assert len(list(tmp_path.glob("waiting *"))) == 2, "no job starts after Ctrl-C"
     code, out, err = launcher(*["--resume"] * (path != GRADIENTS), **variables)
     assert (code, err) == (0, "") and set(launcher.finished().values()) == {1}
 
@@ -142,26 +119,26 @@ def log_of(folder: Path, seed: int) -> str:
     return path.read_text()
 
 
-def test_five_seeds_by_default_and_every_flag_as_it_was(seeds: Script, tmp_path: Path) -> None:
+def test_default_seeds_and_quoted_flags(seeds: Script, tmp_path: Path) -> None:
     odd = "it's {} $HOME; a*b"
     words = ["--exp_name", odd, "--no_checkpoint", "--gamename=cartpole"]
     code, out, err = seeds(*words)
-    assert (code, err) == (0, ""), "a progress bar is for terminals"
+    assert (code, err) == (0, "")
     for seed in range(25, 30):
         assert out.index(f"seed {seed} begins\n") < out.index(f"seed {seed} finished after ")
         assert log_of(tmp_path, seed) == called(*words, "--seed", str(seed))
     assert list(tmp_path.glob("exp_dir/bash_train/*/joblog.tsv"))
-    assert "--plot" not in out, "there is no run to plot"
+    assert "--plot" not in out
 
 
-def test_plot_command_names_the_folder_of_the_runs(seeds: Script, tmp_path: Path) -> None:
+def test_output_has_the_plot_command(seeds: Script, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("implementation: RCP-A\n")
     flags = ["--logdir", "out here", "--gamename=CartPole-v1", "--exp_name", "two words", "--config", "run.yaml"]
     _, out, _ = seeds(*flags, SEEDS="1", RUNS="out here/cartpole/two_words/RCP-A/seed_1/version_0")
     assert out.splitlines()[-1].endswith(r"--plot out\ here/cartpole/two_words/RCP-A")
 
 
-def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path) -> None:
+def test_failed_seed_is_named_and_resumed(seeds: Script, tmp_path: Path) -> None:
     code, _, err = seeds("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
     assert code == 1 and seeds.finished() == {"1": 1, "3": 1}
     assert "seed 2: error: 2 broke [exp_dir/bash_train/" in err and "seed 1:" not in err
@@ -175,14 +152,14 @@ def test_a_failed_seed_is_named_and_resumed_alone(seeds: Script, tmp_path: Path)
     assert seeds.finished() == {"1": 4, "2": 3, "3": 2}
 
 
-def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script, starter: str) -> None:
-    """Killed outright, the script leaves its jobs behind; they are named instead of joined by others."""
+def test_jobs_of_a_killed_script_are_named(seeds: Script, starter: str) -> None:
+    """A killed script leaves its jobs behind; the next call names them and starts no others."""
     process, jobs = seeds.waiting(2, SEEDS="1 2", JOBS="2")
-    if starter == "parallel":  # its jobs have process groups of their own
+    if starter == "parallel":  # its jobs have other process groups
         os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()
-    process.wait(timeout=90)  # what is left behind may still hold its output
+    process.wait(timeout=90)  # its jobs may still hold the output
     try:
         code, _, err = seeds("--resume", SEEDS="1 2")
         assert code == 2 and "seed 1 is still training, as process" in err and err.count("\n") == 1
@@ -194,30 +171,11 @@ def test_after_sigkill_no_run_gets_a_second_writer(seeds: Script, starter: str) 
     assert seeds.finished() == {"1": 1, "2": 1}
 
 
-def test_xargs_says_so_and_writes_the_joblog_of_gnu_parallel(tmp_path: Path) -> None:
-    code, out, err = script(SEEDS, tmp_path, "xargs")("--gamename=cartpole", SEEDS="1 2 3", JOBS="2")
-    assert (code, err) == (0, "") and out.count("GNU parallel is missing") == 1
-    (log,) = tmp_path.glob("exp_dir/bash_train/UDRL-cartpole-*/joblog.tsv")
-    assert len(log.read_text().splitlines()) == 4
-
-
-def test_what_one_starter_has_begun_the_other_goes_on_with(tmp_path: Path) -> None:
-    alone, other = script(SEEDS, tmp_path, STARTERS[-1]), script(SEEDS, tmp_path, STARTERS[0])
-    code, out, err = alone("--epochs", "3", SEEDS="1 2 3", FAIL="2", JOBS="2")
-    assert code == 1 and alone.finished() == {"1": 1, "3": 1} and "seed 2 ended with status 1" in out
-    code, out, err = other("--epochs", "3", "--resume", SEEDS="1 2 3", FAIL="2")
-    assert code == 1 and "Finished earlier and skipped: 1 3" in out and alone.finished() == {"1": 1, "3": 1}
-    code, out, err = alone("--epochs", "3", "--resume", SEEDS="1 2 3")
-    assert code == 0, err
-    assert "Finished earlier and skipped: 1 3" in out and alone.finished() == {"1": 1, "2": 1, "3": 1}
-    assert alone("--epochs", "3", "--resume", SEEDS="1 2 3")[0] == 0 and alone.finished()["2"] == 1
-
-
 # -- policy gradients --------------------------------------------------------------------------------------------------
 
 
-def test_every_arm_is_trained_and_then_drawn(gradients: Script, tmp_path: Path) -> None:
-    code, out, err = gradients("--eval_every", "5", EPISODES="640", LOGDIR="my runs")
+def test_policy_gradient_script_trains_and_draws_every_arm(tmp_path: Path, starter: str) -> None:
+    code, out, err = script(GRADIENTS, tmp_path, starter)("--eval_every", "5", EPISODES="640", LOGDIR="my runs")
     assert (code, err) == (0, "")
     logs = {path.stem: path.read_text() for path in (tmp_path / "my runs" / "policy_gradients").glob("*.log")}
     assert set(logs) == {f"{name}_published" for name in ("VPG", "EPG", "BPG", "CPG", "AAC")} | {"AAC_aac_tuned"}
@@ -226,29 +184,17 @@ def test_every_arm_is_trained_and_then_drawn(gradients: Script, tmp_path: Path) 
         "--logdir", "my runs", *"--resume --seed 5 --num_seeds 2 --eval_every 5".split(),
     )  # fmt: skip
     published = [f"my runs/beresheet/published/{name}/seed_5-6" for name in ("AAC", "BPG", "CPG", "EPG", "VPG")]
-    figure_args = [
-        *published,
-        "my runs/beresheet/aac_tuned/AAC/seed_5-6",
-        "--out",
-        "my runs/policy_gradients/comparison.png",
-    ]
-    assert out.splitlines()[-1] == f"figure {figure_args}"
-
-
-def test_an_arm_that_failed_is_named_and_tried_again(gradients: Script) -> None:
-    code, out, err = gradients(FAIL="BPG published")
-    assert code == 1 and "figure" not in out
-    log = "exp_dir/policy_gradients/BPG_published.log"
-    assert err.splitlines()[1:] == [f"  BPG_published: error: BPG published broke [{log}]"]
-    assert len(gradients.finished()) == 5
-    assert gradients()[0] == 0 and gradients.finished()["BPG published"] == 1
+    out_flags = ["--out", "my runs/policy_gradients/comparison.png"]
+    assert out.splitlines()[-1] == f"figure {[*published, 'my runs/beresheet/aac_tuned/AAC/seed_5-6', *out_flags]}"
 
 
 # -- model generalisation ----------------------------------------------------------------------------------------------
 
 
-def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> None:
-    code, out, err = cells("--buffer_size", "50", LOGDIR="my runs", SEED="007", EXP_NAME="short")
+def test_model_generalisation_script_trains_and_draws_every_cell(tmp_path: Path, starter: str) -> None:
+    code, out, err = script(CELLS, tmp_path, starter)(
+        "--buffer_size", "50", LOGDIR="my runs", SEED="007", EXP_NAME="short"
+    )
     assert (code, err) == (0, "")
     logs = {path.stem: path.read_text() for path in (tmp_path / "my runs" / "short").glob("*.log")}
     assert set(logs) == {f"{agent}_panflute_{data}" for agent in ("ER", "SimpleModel") for data in ("high", "low")}
@@ -258,22 +204,5 @@ def test_every_cell_is_trained_and_then_drawn(cells: Script, tmp_path: Path) -> 
     ))  # fmt: skip
     assert "'--exp_name', 'short_high', '--total_steps', '2005'" in logs["ER_panflute_high"]
     figure_line = out.splitlines()[-1]
-    assert (
-        figure_line.startswith("figure [")
-        and "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in figure_line
-    )
+    assert "'my runs/panflute_grid_size=3/short_low/SimpleModel/version_0'" in figure_line
     assert figure_line.endswith("'--out', 'my runs/short/comparison.png']")
-
-
-def test_resume_passes_over_what_finished(cells: Script, tmp_path: Path) -> None:
-    code, out, err = cells(FAIL="ER panflute_low")
-    assert code == 1 and "figure" not in out
-    log = "exp_dir/model_generalisation/ER_panflute_low.log"
-    assert err.splitlines()[1:] == [f"  ER_panflute_low: error: ER panflute_low broke [{log}]"]
-    assert cells("--resume")[0] == 0
-    assert (tmp_path / log).read_text().splitlines()[-2].endswith("'--num_seeds', '2', '--resume'] threads 1")
-    assert list(cells.finished().values()) == [1] * 4
-    # longer runs go on, and without it all runs anew
-    for flags, times in (["--resume"], 2), ([], 3):
-        assert cells(*flags, NUM_STEPS="3000")[0] == 0
-        assert cells.finished()["ER panflute_low"] == times

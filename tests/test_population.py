@@ -1,4 +1,4 @@
-"""The population of a generation among worker processes: same numbers, and nothing left behind."""
+"""Ray workers for the population of a search: same numbers as one process, and no process left behind."""
 
 import contextlib
 import os
@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from conftest import ROOT
-from control.cli.parse import parse
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected, make_workers
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -28,11 +27,11 @@ from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
-# One Ray for all: it takes a quarter of a minute of two processors to start.
+# One Ray for all tests, as its start takes 15 seconds.
 pytestmark = pytest.mark.xdist_group("workers")
 GAME = "cartpole-200"
 CONFIG = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
-# Two batch sizes, so that a part holds programs of several shapes.
+# Two batch sizes, so that each worker trains programs of several shapes.
 AGENT = AgentConfig(batch_size=9, hidden_sizes=(11,), vary_hp=True, vary=("lr", "batch_size"))
 SEEDS = [11, 12, 11, 12, 13]
 
@@ -48,7 +47,7 @@ def two() -> Iterator[RayWorkers]:
     workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)
     yield workers
     workers.close()
-    workers.close()
+    workers.close()  # twice is no error
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +55,14 @@ def proxies(local: InnerLoop) -> torch.Tensor:
     return local.stages.parameters.initial(Streams(list(range(len(SEEDS)))))
 
 
-def same(outcome: Outcome, other: Outcome) -> None:
+def assert_same_outcome(outcome: Outcome, other: Outcome) -> None:
     for name in ("returns", "steps", "episodes"):
         assert torch.equal(getattr(outcome, name), getattr(other, name))
     assert outcome.test_steps == other.test_steps
 
 
 def worker_pids(driver: int, busy: bool = False) -> list[int]:
-    """Process ids of the workers, or of the busy ones, of the Ray that process ``driver`` has started."""
+    """Process ids of the (busy) workers of the Ray started by process ``driver``."""
     names, parents = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -75,43 +74,30 @@ def worker_pids(driver: int, busy: bool = False) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_workers_do_what_one_process_does(
+def test_two_workers_equal_one_process(
     local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = local.run(proxies, SEEDS)
     assert len(alone.returns.unique()) > 2
     shared = two.run(proxies, SEEDS)
-    same(alone, shared)
+    assert_same_outcome(alone, shared)
     assert shared.train_seconds > 0 and shared.test_seconds > 0
     overrides = {"inner_steps": 30, "test_limit": 7, "inner_rule": "plateau"}
-    same(local.run(proxies[:3], SEEDS[:3], **overrides), two.run(proxies[:3], SEEDS[:3], **overrides))  # type: ignore[arg-type]
-    same(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
+    assert_same_outcome(local.run(proxies[:3], SEEDS[:3], **overrides), two.run(proxies[:3], SEEDS[:3], **overrides))  # type: ignore[arg-type]
+    assert_same_outcome(local.run(None, SEEDS[:1]), two.run(None, SEEDS[:1]))
     cancelled: list[Any] = []
     monkeypatch.setattr("ray.cancel", lambda task, force: cancelled.append(task))
     monkeypatch.setattr(cluster, "_GRACE_SECONDS", 60.0)
-    with pytest.raises(RuntimeError, match=r"(?s)in run.*size"):  # what a worker raises comes out as it is
+    with pytest.raises(RuntimeError, match=r"(?s)in run.*size"):  # the error of a worker
         two.run(proxies[:, :-1], SEEDS)
-    assert not cancelled  # the other one raises too, and Ray aborts this process where it ends as it is cancelled
+    assert not cancelled  # the other worker raises too; a cancelled task could abort this process
 
 
 @pytest.mark.slow
-def test_agents_of_two_families_are_shared_out_too(two: RayWorkers) -> None:
-    words = "--proxy mdp --gamename cartpole-200 --agent DDQN,PPO --inner_steps 60 --test_episodes 2 --max_steps 20"
-    settings = parse(["--implementation", "SE", *words.split(), "--rollout_steps", "10", "--PPO_batch_size", "10"])
-    job = settings.proxy, settings.run.agent, settings.agent, GAME
-    alone, workers = InnerLoop(*job), RayWorkers(*job, 2, None)  # in the Ray of `two`
-    proxies = alone.stages.parameters.initial(Streams([0, 1, 2, 3]))
-    outcome = alone.run(proxies, [11, 12, 14, 17])
-    same(outcome, workers.run(proxies, [11, 12, 14, 17]))
-    assert len(outcome.returns.unique()) > 2
-    workers.close()
-
-
-@pytest.mark.slow
-def test_a_killed_worker_changes_nothing(
+def test_killed_worker_is_replaced(
     local: InnerLoop, two: RayWorkers, proxies: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another starts its agents over. It dies when they are trained, and not at a moment that a clock decides."""
+    """Another worker trains its agents again."""
     work, tries = cluster._work, tmp_path / "tries"
 
     def dies_at_first(job: Any, call: Any) -> Outcome | None:
@@ -126,14 +112,14 @@ def test_a_killed_worker_changes_nothing(
 
     monkeypatch.setattr(cluster, "_work", dies_at_first)
     workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)  # in the Ray of `two`
-    same(local.run(proxies, SEEDS), workers.run(proxies, SEEDS))
+    assert_same_outcome(local.run(proxies, SEEDS), workers.run(proxies, SEEDS))
     killed, other = map(int, tries.read_text().split())
     assert killed != other and killed not in worker_pids(os.getpid())
     workers.close()
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies: torch.Tensor) -> None:
+def test_worker_that_dies_three_times_is_an_error(two: RayWorkers, proxies: torch.Tensor) -> None:
     stop_event, spared = threading.Event(), worker_pids(os.getpid())[0]
     killed: set[int] = set()
 
@@ -155,8 +141,8 @@ def test_a_worker_that_dies_again_and_again_is_one_line(two: RayWorkers, proxies
 
 
 @pytest.mark.slow
-def test_workers_in_a_trial_use_the_search_s_ray(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
-    """All cores are taken, by the trials; what the workers leave is the search's."""
+def test_workers_of_a_trial_use_the_ray_of_the_search(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
+    """Trials occupy all cores."""
     import ray
 
     @ray.remote(num_cpus=2)
@@ -167,11 +153,11 @@ def test_workers_in_a_trial_use_the_search_s_ray(local: InnerLoop, two: RayWorke
         assert ray.is_initialized()
         return outcome
 
-    same(local.run(proxies, SEEDS), ray.get(trial.remote()))
-    same(local.run(proxies, SEEDS), two.run(proxies, SEEDS))
+    assert_same_outcome(local.run(proxies, SEEDS), ray.get(trial.remote()))
+    assert_same_outcome(local.run(proxies, SEEDS), two.run(proxies, SEEDS))
 
 
-# -- in processes of their own ---------------------------------------------------------------------------------
+# -- in other processes ------------------------------------------------------------------------------------------------
 
 SETUP = f"""
 import os, signal, sys
@@ -190,7 +176,7 @@ def script(code: str, **environment: str) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(**kwargs: object) -> None:
         raise Exception("The current node timed out during startup.\nMore.")
 
@@ -202,25 +188,9 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_more_workers_than_a_trial_has_cores_are_refused(two: RayWorkers) -> None:
-    """This Ray stands for that of a search."""
+def test_too_many_workers_for_a_trial_are_refused(two: RayWorkers) -> None:
     with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):
         make_workers(CONFIG, "DDQN", AGENT, GAME, 3)
-
-
-@pytest.mark.slow
-def test_more_workers_than_cores_give_the_same_numbers(local: InnerLoop, proxies: torch.Tensor) -> None:
-    script = f"""
-import torch
-from control.evolution.cluster import RayWorkers
-from test_population import AGENT, CONFIG, GAME, SEEDS
-workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, {(os.cpu_count() or 1) + 1}, None)
-proxies = torch.tensor({proxies.tolist()})
-print(workers.run(proxies, SEEDS).returns.tolist())
-"""
-    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    done = subprocess.run([sys.executable, "-c", script], env=os.environ | path, capture_output=True, text=True)
-    assert done.stdout.strip() == str(local.run(proxies, SEEDS).returns.tolist()), done.stderr
 
 
 INTERRUPTED = """
@@ -248,8 +218,8 @@ except Stop:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_the_parents_and_nothing_is_printed_or_left() -> None:
-    """Without `close`; Ctrl-C to the processes of Ray and the workers too, and one worker is killed meanwhile."""
+def test_ctrl_c_leaves_no_output_or_process() -> None:
+    """Without `close`, with Ctrl-C for all processes of Ray, and with one worker killed."""
     pytest.importorskip("ray", reason="needs the extra tune")
     temporary = tempfile.mkdtemp(prefix="t")  # a short path, as sockets need
     process = script(INTERRUPTED, TMPDIR=temporary)
@@ -287,10 +257,8 @@ def search(logdir: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_search_on_two_nodes_of_which_one_dies_gives_the_numbers_of_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second node is killed after the first generation; its agents start over on the first."""
+def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first node trains the agents of the dead one again."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 

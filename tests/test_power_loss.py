@@ -1,4 +1,4 @@
-"""Power that fails: what a disk may hold then, tried for every moment of a run; and clocks that are set back."""
+"""Power cuts at every moment of a run, and clocks that go backwards."""
 
 import hashlib
 import itertools
@@ -19,29 +19,24 @@ from helpers import flags, same_runs, trained
 from resuming import stopped
 
 Finished = Callable[..., tuple[Path, str]]
-Names = dict[str, int]  # paths below the root, and which file stands there; -1 for a folder
-State = dict[str, bytes | None]  # paths and contents, None for a folder
+Names = dict[str, int]  # path below the root -> number of the file; -1 for a folder
+State = dict[str, bytes | None]  # path -> content; None for a folder
 
 
 class Disk:
-    """What a journaling file system may hold after the power fails, at any of the moments at which a run syncs or moves
-    a file or has logged an epoch.
+    """Possible states of a journaling file system after a power cut at each sync, move or logged epoch of a run.
 
-    Names come back as of some moment since the last sync of anything, in order. Of what was written to a file since
-    that file's own last sync, nothing may be there, or all of it, or as many zeros.
+    Names are from any moment since the last sync. Data since the last sync of a file are lost, complete, or zeros.
     """
 
     def __init__(self, root: Path):
         self.root, self.states = root, dict[str, State]()
-        self.numbers, self.count = (
-            dict[int, int](),
-            0,
-        )  # inode -> file; a new one where it was free
+        self.numbers, self.count = dict[int, int](), 0  # inode -> number of the file
         self.synced, self.written = dict[int, bytes](), dict[int, bytes]()
         self.names: list[Names] = [{}]
 
     def look(self) -> None:
-        """Take in what has changed, and note what would be left if the power failed now."""
+        """Record the changes and the possible states after a power cut now."""
         now: Names = {}
         inodes: dict[int, int] = {}
         for path in sorted(self.root.rglob("*")) if self.root.exists() else ():
@@ -66,10 +61,9 @@ class Disk:
         return {"synced": synced, "written": written, "zeros": synced.ljust(len(written), b"\0")}[durability]
 
     def note(self, state: State) -> None:
-        matters = [
-            item for item in state.items() if "events" not in item[0] and not item[0].endswith(("tmp", "lock", "png"))
-        ]
-        digest = hashlib.sha256(repr([item for item in matters if item[1] is not None]).encode())
+        ignored = ("tmp", "lock", "png")
+        files = [item for item in state.items() if "events" not in item[0] and not item[0].endswith(ignored)]
+        digest = hashlib.sha256(repr([item for item in files if item[1] is not None]).encode())
         self.states.setdefault(digest.hexdigest(), state)
 
     @contextmanager
@@ -111,14 +105,14 @@ class Disk:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["UDRL", "DDQN", "SE"])
-def test_a_run_goes_on_from_whatever_a_power_cut_leaves(
+def test_run_resumes_after_a_power_cut(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Finished
 ) -> None:
     changes = {"implementation": implementation, "checkpoint_every": 2}
     disk = Disk(tmp_path / "exp_dir")
     with disk.watched(monkeypatch):
         full_run = trained(tmp_path / "exp_dir", **changes)
-    assert len(disk.states) >= 20, "nothing was watched"
+    assert len(disk.states) >= 20
     wrong = []
     for number, state in enumerate(disk.states.values()):
         disk.restore(state, root := tmp_path / f"cut_{number}")
@@ -133,17 +127,16 @@ def test_a_run_goes_on_from_whatever_a_power_cut_leaves(
 
 
 def logged_scalars(folder: Path) -> list[tuple[int, float]]:
-    """Steps and values of a tag as TensorBoard shows them."""
+    """Steps and values of a tag in TensorBoard."""
     events = EventAccumulator(str(folder))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars("time/epoch")]
 
 
-def test_a_clock_that_is_set_back(
+def test_clock_goes_backwards(
     logdir: Path, monkeypatch: pytest.MonkeyPatch, finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By an hour in the middle of both parts of a run, and by a day between them. The first dies after epoch 3, and its
-    checkpoint is of epoch 2."""
+    """By an hour in each part of a run, and by a day between them."""
     today, looks = time.time(), itertools.count()
 
     def clock(start: float) -> Callable[[], float]:

@@ -1,4 +1,4 @@
-"""Whoever waits sees how much is done, and what is computed does not depend on it."""
+"""Progress lines and bars, which do not change results."""
 
 import io
 import sys
@@ -20,14 +20,14 @@ from models.proxies.synthetic.config import Config
 from models.streams import Streams
 
 
-def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINE_SECONDS", 0.0)
     with progress("agents") as watch:
         second = part(watch, 0.5, 0.5)
         assert watch and second
         watch(0.25)
         second(0.5)
-        second(1.0)  # what comes next says so
+        second(1.0)  # no line for the end
     captured = capsys.readouterr()
     assert [line.split(",")[0] for line in captured.out.splitlines()] == ["  agents: 25 %", "  agents: 75 %"]
     assert not captured.err
@@ -40,7 +40,7 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], mo
     assert not capsys.readouterr().out
 
 
-def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -54,7 +54,7 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
     ({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False),
     ({"NO_COLOR": ""}, True, True),
 ])  # fmt: skip
-def test_colours_are_for_terminals_that_show_them(
+def test_colours_on_terminals(
     environment: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()
@@ -70,7 +70,7 @@ def test_colours_are_for_terminals_that_show_them(
 
 
 @pytest.mark.parametrize("changes", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])
-def test_who_watches_agents_changes_nothing(changes: dict[str, Any]) -> None:
+def test_progress_does_not_change_results(changes: dict[str, Any]) -> None:
     config = Config(proxy_hidden_size=7, max_steps=25, inner_steps=300, test_episodes=3, compiled=False, **changes)
     agent = AgentConfig(hidden_sizes=(8,), batch_size=5, vary_hp=True, vary=("depth",))
     loop = InnerLoop(config, "DDQN", agent, "cartpole")
@@ -83,7 +83,7 @@ def test_who_watches_agents_changes_nothing(changes: dict[str, Any]) -> None:
 
 
 def returns_again(table: Tensor, trained: list[int], doing: str = "", **changes: Any) -> tuple[Tensor, list[int]]:
-    """The re-test of means whose agents return ``table [N, count]``; ``trained`` gets the agents."""
+    """Re-evaluation of means with agents of returns ``table [N, count]``; the agents are added to ``trained``."""
 
     def run(proxies: Tensor, seeds: list[int], **kwargs: Any) -> Outcome:
         trained.extend(seeds)
@@ -101,7 +101,7 @@ def returns_again(table: Tensor, trained: list[int], doing: str = "", **changes:
     return _returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], doing)
 
 
-def test_who_is_still_re_evaluated_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_re_evaluation_prints_its_stages(capsys: pytest.CaptureFixture[str]) -> None:
     table = torch.full((3, 16), 480.0)
     table[1, :8] = 0.0
     returns_again(table, [], "re-evaluating 3 means")
@@ -110,8 +110,8 @@ def test_who_is_still_re_evaluated_is_said_in_words(capsys: pytest.CaptureFixtur
     ]  # fmt: skip
 
 
-def test_a_longer_test_may_still_bring_the_winner() -> None:
-    """CartPole's own limit is 500 steps."""
+def test_longer_tests_may_bring_the_winner() -> None:
+    """CartPole has a limit of 500 steps."""
     table = torch.full((2, 32), 480.0)
     table[1, :8], table[1, 8:] = 100.0, 1000.0
     scores, tested = returns_again(table, [], test_limit=1000)
@@ -119,7 +119,7 @@ def test_a_longer_test_may_still_bring_the_winner() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed: int) -> None:
+def test_losing_means_get_fewer_agents(seed: int) -> None:
     means, count = 5, 20
     table = 500 - 40 * torch.rand(means, count, generator=torch.Generator().manual_seed(seed)).pow(4) * (seed % 3)
     trained: list[int] = []
@@ -127,6 +127,6 @@ def test_means_that_cannot_win_get_fewer_agents_and_the_winner_is_the_same(seed:
     full_scores = [float(score) if agents == count else 0.0 for score, agents in zip(scores, tested, strict=True)]
     assert full_scores.index(max(full_scores)) == int(table.mean(1).argmax())
     assert len(trained) == sum(tested) and tested[0] == count
-    assert seed % 3 or max(tested[1:]) < count  # where all are perfect, none is better than the first
+    assert seed % 3 or max(tested[1:]) < count
     for mean, agents in enumerate(tested):
         assert scores[mean] == table[mean, :agents].mean()

@@ -1,4 +1,4 @@
-"""From Python: `trainer.train`, `load`, `evaluate`, `module`, and Lightning's own Trainer around the module."""
+"""The Python interface: `trainer.train`, `load`, `evaluate`, and modules under Lightning's Trainer."""
 
 import json
 import os
@@ -19,12 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import trainer
 import understudy
 from conftest import ROOT
-from control.cli import parse as config
-from control.cli.settings import RunConfig, Settings, acting
-from control.commands.train import build_module
+from control.cli.settings import RunConfig, Settings
 from control.lightning.agent import AgentModule
 from control.lightning.evolution_strategy import EvolutionStrategy
-from control.lightning.module import RunModule
 from control.loops.steps import StepGroups
 from control.storage.checkpoints import CheckpointError
 from fake_runs import Shown, refused
@@ -57,10 +54,10 @@ def lightning(folder: Path, epochs: int, *callbacks: pl.Callback, **settings: An
     )  # fmt: skip
 
 
-# -- runs ------------------------------------------------------------------------------------------------------------
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_from_python_is_that_of_the_command(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_train_equals_the_command(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     run = trainer.train(verbose=False, logdir=tmp_path / "python", **SMALL["UDRL"])
     captured = capsys.readouterr()
     assert captured.out == captured.err == "" and run.finished
@@ -73,14 +70,11 @@ def test_a_run_from_python_is_that_of_the_command(logdir: Path, tmp_path: Path, 
         assert trainer.main([*words, "--evaluation", "sampled" if sample else "greedy"]) == 0
         table = capsys.readouterr().out
         evaluation = trainer.evaluate(run.folder, episodes=7, sample=sample)
-        assert (
-            evaluation.returns.shape == (1, 7)
-            and f"{evaluation.mean:.1f}" in table
-            and f"{evaluation.std:.1f}" in table
-        )
+        assert evaluation.returns.shape == (1, 7)
+        assert f"{evaluation.mean:.1f}" in table and f"{evaluation.std:.1f}" in table
 
 
-def test_a_loaded_agent_plays(tmp_path: Path) -> None:
+def test_loaded_agent_predicts_and_evaluates(tmp_path: Path) -> None:
     run = trainer.train(verbose=False, logdir=tmp_path, num_seeds=2, **SMALL["DDQN"])
     loaded_run = trainer.load(run.folder / "checkpoints" / "best.ckpt")
     obs = np.array([0.1, -0.2, 0.03, 0.4])
@@ -91,13 +85,11 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
     assert run.evaluate(3).returns.shape == (2, 3)
     with pytest.raises(SettingError, match="sample is True"):
         run.evaluate(3, sample=True)
-    for wrong, line in (((obs, {}), "observations are of type tuple"), (obs[1:], r"shape \[3\]; allowed: \[4\]"),
-                        (obs[None], r"obs has shape \[1, 4\]; allowed: \[4\], one")):  # fmt: skip
+    for wrong, line in ((obs[1:], r"shape \[3\]; allowed: \[4\]"), (obs[None], r"\[1, 4\]; allowed: \[4\], one")):
         with pytest.raises(SettingError, match=line):
             run.predict(wrong)
-    for mode, value in (("plot", [run.folder]), ("use_tune", True), ("eval_agent", run.folder)):
-        with pytest.raises(SettingError, match=f"{mode} is .*; allowed: null, as only the command does that"):
-            trainer.train(**{mode: value})
+    with pytest.raises(SettingError, match="plot is .*; allowed: null, as only the command does that"):
+        trainer.train(plot=[run.folder])
     with pytest.raises(SettingError, match="path is None; allowed: the path of a run's folder, or of a checkpoint"):
         trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
@@ -108,7 +100,7 @@ def test_a_loaded_agent_plays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("extra_env", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
-def test_importing_the_trainer_loads_no_torch_and_sets_its_threads(extra_env: dict[str, str], threads: str) -> None:
+def test_import_loads_no_torch_and_sets_threads(extra_env: dict[str, str], threads: str) -> None:
     code = (
         "import os, sys, trainer; assert 'torch' not in sys.modules and 'pytorch_lightning' not in sys.modules\n"
         f"assert os.environ['OMP_NUM_THREADS'] == '{threads}' and os.environ['MKL_CBWR'] == 'AUTO'"
@@ -120,9 +112,7 @@ def test_importing_the_trainer_loads_no_torch_and_sets_its_threads(extra_env: di
     assert done.returncode == 0, done.stderr
 
 
-def test_without_a_logger_there_is_still_metrics_csv_and_a_missing_one_is_one_line(
-    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     error = refused(trainer.main, flags(logdir, logger="wandb"), "error: logger is 'wandb', but", capsys)
     assert "'wandb' is not installed" in error and "[loggers]" in error and not [*logdir.rglob("*")]
@@ -130,12 +120,12 @@ def test_without_a_logger_there_is_still_metrics_csv_and_a_missing_one_is_one_li
     assert "metrics.csv" in names and not any(name.startswith("events") for name in names)
 
 
-# -- Lightning's own Trainer -----------------------------------------------------------------------------------------
+# -- Lightning's Trainer -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_any_lightning_trainer_will_do(name: str, tmp_path: Path) -> None:
-    """Scores for its callbacks, numbers for its loggers, checkpoints that load."""
+def test_module_works_with_lightnings_callbacks_and_loggers(name: str, tmp_path: Path) -> None:
+    """Callbacks get scores, loggers get numbers, and checkpoints load."""
     module = trainer.module(**SMALL[name])
     logger = CSVLogger(tmp_path)
     stop = EarlyStopping(monitor="eval/return_greedy", mode="max", patience=0, min_delta=1e9)
@@ -144,7 +134,7 @@ def test_any_lightning_trainer_will_do(name: str, tmp_path: Path) -> None:
         max_epochs=5, accelerator="cpu", logger=logger, callbacks=[stop, best], enable_progress_bar=False
     )
     fitting.fit(module)
-    assert module.epoch == 2  # the first that was no better
+    assert module.epoch == 2  # the first without improvement
     assert float(fitting.callback_metrics["eval/return_greedy"]) == float(module.row["eval/return_greedy"].mean())
     text = Path(logger.log_dir, "metrics.csv").read_text()
     assert "rollout/return_mean" in text and len(text.splitlines()) == 3
@@ -157,7 +147,7 @@ def test_any_lightning_trainer_will_do(name: str, tmp_path: Path) -> None:
     assert trainer.evaluate(best.best_model_path, episodes=3).returns.shape == (1, 3)
 
 
-def test_a_misspelt_monitor_is_told_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misspelt_monitor_prints_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = next(iter(SMALL))
     wrong = EarlyStopping(monitor="eval/retrun_greedy", mode="max")
     right = ModelCheckpoint(tmp_path, monitor="eval/return_greedy", mode="max")
@@ -171,7 +161,7 @@ def test_a_misspelt_monitor_is_told_before_training(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_lightnings_checkpoints_resume_exactly(name: str, tmp_path: Path) -> None:
     checkpointer = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="eval/return_greedy", save_top_k=-1)
     full_module = trainer.module(**SMALL[name])
     fitting = lightning(tmp_path, 4, checkpointer)
@@ -186,7 +176,7 @@ def test_lightnings_checkpoints_resume_to_the_bit(name: str, tmp_path: Path) -> 
     assert longer.epoch == 5 and list(different(dict(longer.state_dict()), dict(full_module.state_dict())))
 
 
-def test_lightning_goes_on_with_the_same_agent_and_environment_only(tmp_path: Path) -> None:
+def test_checkpoint_of_another_agent_is_refused(tmp_path: Path) -> None:
     (fitting := lightning(tmp_path, 1)).fit(trainer.module(**SMALL["UDRL"]))
     fitting.save_checkpoint(tmp_path / "end.ckpt")
     other = trainer.module(**SMALL["DDQN"])
@@ -194,24 +184,12 @@ def test_lightning_goes_on_with_the_same_agent_and_environment_only(tmp_path: Pa
         lightning(tmp_path, 2).fit(other, ckpt_path=tmp_path / "end.ckpt", weights_only=True)
 
 
-@pytest.mark.parametrize("command", ["--implementation PPO", "--implementation SE --agent PPO,A2C"])
-def test_what_only_continuous_actions_have_is_for_them_alone(command: str) -> None:
-    def module_of(words: str) -> RunModule:
-        return build_module(config.parse(f"{command} {words}".split()))
-
-    assert "action_std" not in acting(module_of("--gamename cartpole").settings)
-    assert acting(module_of("--gamename pendulum --action_std 0.5").settings)["action_std"] == 0.5
-    with pytest.raises(SettingError, match="--action_std has no effect on cartpole: there are no continuous actions"):
-        module_of("--gamename cartpole --action_std 0.5")
-
-
 FAMILIES = list({family(name).package: name for name in reversed(ALL) if name in implementations()}.values())
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test is an evaluation, of whose first actions those for a batch of observations are told, and leaves no
-    trace in training."""
+def test_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test is an evaluation and does not change training; predictions equal the actions of the evaluation."""
 
     def module() -> AgentModule:
         run = RunConfig(implementation=name, gamename=default_game(name), num_seeds=2, steps_per_epoch=60, epochs=2,
@@ -240,13 +218,13 @@ def test_a_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch
     with pytest.raises(SettingError, match=r"observations have shape \[4, 2\]; allowed: \["):
         parted(torch.zeros(4, 2))
     with pytest.raises(SettingError, match=r"observations are of type tuple, which is no array of numbers; a"):
-        parted((obs[0].numpy(), {}))  # what reset() gives
+        parted((obs[0].numpy(), {}))  # the result of reset()
     fitting.fit_loop.max_epochs = 2
     fitting.fit(parted)
     assert not list(different(dict(parted.state_dict()), dict(full_module.state_dict())))
 
 
-def test_a_synthetic_environment_is_a_module_that_steps(tmp_path: Path) -> None:
+def test_proxy_module_steps_and_saves(tmp_path: Path) -> None:
     module = trainer.module(implementation="SE", gamename="cartpole", proxy="mdp", compiled=False)
     module.set_mean(module.first_mean())
     states = module.initial_states([3, 4])
@@ -262,18 +240,18 @@ def test_a_synthetic_environment_is_a_module_that_steps(tmp_path: Path) -> None:
     module.close()
 
 
-def test_a_reward_network_is_a_module_that_pays() -> None:
+def test_reward_module_returns_shaped_rewards() -> None:
     """Mode 2 adds the discounted difference of potentials to the reward."""
     module = trainer.module(implementation="RN", gamename="cliff", agent="QLearning", mode=2, compiled=False)
     module.set_mean(module.stages.parameters.initial(Streams([0]))[0])
     obs, next_obs, reward = torch.eye(48)[:3], torch.eye(48)[1:4], torch.tensor([-1.0, -1.0, 5.0])
     terminated = torch.tensor([False, False, True])
-    paid = module(obs, next_obs, reward, terminated, discount=0.9)
+    reward_out = module(obs, next_obs, reward, terminated, discount=0.9)
     phi = module.stages.parameters.program(module.mean.detach())
     potential, next_potential = phi(obs[None])[0], phi(next_obs[None])[0]
     if module.config.rn_terminal == "zero":
         next_potential = next_potential.masked_fill(terminated, 0.0)
-    torch.testing.assert_close(paid, reward + 0.9 * next_potential - potential)
+    torch.testing.assert_close(reward_out, reward + 0.9 * next_potential - potential)
     module.close()
 
 
@@ -351,12 +329,12 @@ def test_max_time_ends_the_training_of_every_family(name: str, tmp_path: Path) -
     module.close()
 
 
-# -- the page and its notebook ---------------------------------------------------------------------------------------
+# -- the page and its notebook -----------------------------------------------------------------------------------------
 
 
-def test_the_notebook_is_the_page() -> None:
+def test_notebook_equals_the_page() -> None:
     page = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE | re.DOTALL)
     notebook = json.loads((ROOT / "docs" / "python.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert notebook["nbformat"] == 4 and cells[1:] == [block.rstrip("\n") for block in page]
-    compile(cells[0], "first cell", "exec")  # which finds the checkout
+    compile(cells[0], "first cell", "exec")

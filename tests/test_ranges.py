@@ -1,4 +1,4 @@
-"""Every number has a finite range and every text a length; what is beyond ends in one short line that says both."""
+"""Ranges of settings: finite for numbers, a maximal length for texts, and a short error beyond them."""
 
 import math
 from pathlib import Path
@@ -16,8 +16,8 @@ from models.settings import SMALLEST, SettingError, bounds
 from trainer import main
 
 NUMBERS = (int, float)
-ONE_OF_EACH = list({family(name).config: name for name in reversed(implementations())}.values())
-LONG, LONGER = "9" * 400, "9" * 5000  # the latter is more than Python makes an integer of
+FAMILIES = list({family(name).config: name for name in reversed(implementations())}.values())
+LONG = "9" * 400
 
 
 def numeric(flags_by_name: dict[str, Flag]) -> list[Flag]:
@@ -25,7 +25,7 @@ def numeric(flags_by_name: dict[str, Flag]) -> list[Flag]:
 
 
 @pytest.mark.parametrize("name", implementations())
-def test_every_number_has_a_finite_range_and_every_text_a_length(name: str) -> None:
+def test_numbers_have_finite_ranges_and_texts_a_length(name: str) -> None:
     flags_by_name = flags(name, "cartpole") | {n: f for game in GAMES for n, f in parameters(game).items()}
     assert len(numeric(flags_by_name)) > 30
     for flag in flags_by_name.values():
@@ -44,19 +44,16 @@ def outside(flag: Flag, bound: str, value: Any) -> Any:
     return value + (1 if up else -1) if flag.kind.item is int else math.nextafter(value, math.inf if up else -math.inf)
 
 
-@pytest.mark.parametrize(
-    "name", [*ONE_OF_EACH, *sorted({game.base_name for game in GAMES.values() if game.parameters})]
-)
-def test_what_is_just_outside_is_one_line_that_says_so(name: str, capsys: Shown) -> None:
-    """Settings of each family, those of every run along with the first, and parameters of games."""
+@pytest.mark.parametrize("name", [*FAMILIES, *sorted({game.base_name for game in GAMES.values() if game.parameters})])
+def test_value_just_outside_its_range_is_refused(name: str, capsys: Shown) -> None:
+    """Settings of each family and parameters of games; settings of every run only with the first family."""
     if name in GAMES:
         flags_by_name, start = parameters(name), ["--gamename", name]
     else:
         flags_by_name, start = flags(name, "cartpole"), ["--implementation", name, "--gamename", "cartpole"]
-        if name != ONE_OF_EACH[0]:
-            flags_by_name = {
-                n: flag for n, flag in flags_by_name.items() if ": " in flag.section or "hyper" in flag.section
-            }
+        if name != FAMILIES[0]:
+            sections = (": ", "hyper")
+            flags_by_name = {n: flag for n, flag in flags_by_name.items() if any(s in flag.section for s in sections)}
     for flag in numeric(flags_by_name):
         for bound, value in bounds(flag.kind, flag.meta).items():
             beyond = outside(flag, bound, value)
@@ -67,29 +64,21 @@ def test_what_is_just_outside_is_one_line_that_says_so(name: str, capsys: Shown)
 
 LINES = [
     (f"--seed {LONG}", "seed is 99999", "at most 9223372036854775807"),
-    (f"--seed {LONGER}", "seed is '99999", "at most 9223372036854775807"),
     ("--lr 1e400", "lr is '1e400'", "greater than 0, at most 1000000000"),
     ("--lr 1e-40", "lr is 1e-40", "greater than 0, at most 1000000000, of size 1e-30 at least where not 0"),
     ("--command.return 1e308", "command.return is 1e+308", "at least -1000000000, at most 1000000000; or null"),
     ("--epochs 1e-3", "epochs is '1e-3'", "integer, at least 1; or null"),
-    ("--epochs 0e3", "epochs is 0", "integer, at least 1; or null"),
-    ("--eval_episodes 1e24", "eval_episodes is 999999999999999983222784", "integer, at least 1, at most 1000000"),
     ("--hidden_sizes 9223372036854775807", "hidden_sizes is [9223372036854775807]", "each at most 65536"),
     (f"--hidden_sizes {'8,' * 17}", "hidden_sizes is [8, 8, 8", "each at most 65536, 16 of them at most"),
-    (f"--exp_name {'a' * 300}", "exp_name is 'aaaaa", "text, at most 100 bytes, not empty"),
     (f"--exp_name {'ä' * 51}", "exp_name is 'äääää", "text, at most 100 bytes, not empty"),
     (f"--logdir {'a/' * 2100}", "logdir is 'a/a/a", "text, at most 4096 bytes, not empty"),
     (f"--eval_agent {'a' * 300}", "File name too long", ""),
-    (f"--gamename procmaze,grid_size={LONGER}", "grid_size is '99999", "at least 2, at most 100"),
     (f"--{'x' * 5000} x y", "is unknown", ""),
-    ("--eval_agent cartpole-bandit --lr 1e300", "lr is 1e+300", "greater than 0, at most 1000000000"),
 ]
 
 
 @pytest.mark.parametrize(("words", "problem", "allowed"), LINES, ids=[words[:30] for words, *_ in LINES])
-def test_the_line_says_what_was_given_and_what_is_allowed(
-    words: str, problem: str, allowed: str, capsys: Shown, tmp_path: Path
-) -> None:
+def test_range_error_message(words: str, problem: str, allowed: str, capsys: Shown, tmp_path: Path) -> None:
     line = refused(main, words.split(), problem, capsys)
     assert allowed in line and len(line) < 700
     if "." in words.split()[0] or len(words.split()) != 2 or "File" in problem or "logdir" in words:
@@ -102,23 +91,17 @@ def test_the_line_says_what_was_given_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            {"seed": 10**5000},
-            "seed is a number of thousands of digits; allowed: integer, at least 0, at most 9223372036",
-        ),
+        ({"seed": 10**5000}, "seed is a number of thousands of digits; allowed: integer, at least 0, at most 92233"),
         ({"lr": 10**400}, "lr is 1000000000.*; allowed: number, greater than 0, at most 1000000000"),
         ({"epochs": 1e3}, r"epochs is 1000.0; did you mean 1000\? Allowed: integer, at least 1; or null"),
-        ({"epochs": True}, "epochs is True; allowed: integer, at least 1; or null$"),
-        ({"command": {"return": -(10**400)}}, "command.return is -1000000.*; allowed: number, at least -1000000000"),
         ({"hidden_sizes": (8,) * 17}, "hidden_sizes is .*, 16 of them at most"),
-        ({"implementation": 10**5000}, "implementation is 'a number of thousands of digits'; allowed: UDRL"),
     ],
 )
-def test_python_keywords_have_the_same_ranges(values: dict[str, Any], message: str) -> None:
+def test_keyword_range_error_message(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=f"^{message}"):
         settings_from(**values)
 
 
-def test_the_bounds_themselves_are_allowed() -> None:
+def test_bounds_are_allowed() -> None:
     settings = settings_from(implementation="CPG", lr=1e9, reward_scale=SMALLEST, seed=2**63 - 1, max_episodes=10**9)
     assert settings.agent.lr == 1e9 and settings.agent.reward_scale == SMALLEST

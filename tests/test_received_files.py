@@ -1,4 +1,4 @@
-"""Files that somebody else made: none takes the machine's time or memory, or puts another file into a page."""
+"""Hostile files: no file takes much time or memory, or adds other files to a page."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import torch
 
 import trainer
 import understudy
-from control.cli.files import read_config, read_json
+from control.cli.files import read_config
 from control.reports.search import read_trials
 from control.reports.sheets import check_writable
 from control.storage import checkpoints
@@ -25,11 +25,11 @@ from control.storage.run_dir import read_metrics
 from control.storage.versions import read_versions
 from fake_runs import Shown
 from fake_runs import refused as refused_run
-from inputs import archive, saved
+from inputs import archive, nested, saved
 from models.settings import SettingError
 from understudy import ProxyError
 
-# -- checkpoints -----------------------------------------------------------------------------------------------------
+# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 PICKLE, STORAGE = "archive/data.pkl", "archive/data/0"
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\nq\x07"  # the function, and its place 7 in the memo
@@ -40,7 +40,7 @@ def content(part: Any) -> dict[str, Any]:
 
 
 def pickled(opcodes: bytes, **storages: bytes) -> bytes:
-    """An archive whose content is {"understudy": what ``opcodes`` make}."""
+    """An archive with {"understudy": ``opcodes``}."""
     head, tail = b"\x80\x02}X\x0a\x00\x00\x00understudy", b"s."
     return archive(
         {PICKLE: head + opcodes + tail} | {f"archive/data/{name}": storage for name, storage in storages.items()}
@@ -48,7 +48,7 @@ def pickled(opcodes: bytes, **storages: bytes) -> bytes:
 
 
 def tensor(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> bytes:
-    """Opcodes of a tensor within a storage that says to hold ``count`` numbers."""
+    """Opcodes of a tensor in a storage that claims to hold ``count`` numbers."""
     return TENSOR + arguments(size, stride, count) + b"R"
 
 
@@ -58,16 +58,8 @@ def arguments(size: tuple[int, ...], stride: tuple[int, ...], count: int) -> byt
     return b"(" + storage + offset + b"".join(encoded_shape) + b"\x89}t"
 
 
-def nested(levels: int, kind: Callable[[list], Any] = list) -> Any:
-    """As large as 2 ** levels once it is followed to its leaves."""
-    part: Any = "x"
-    for _ in range(levels):
-        part = kind([part, part])
-    return part
-
-
 def shared_parts(entries: int) -> bytes:
-    """An archive whose table of contents names the same bytes many times."""
+    """An archive with many entries of the same bytes."""
     local = b"PK\x03\x04" + struct.pack("<5H3L2H", 20, 0, 0, 0, 33, 0, 0, 0, 1, 0) + b"a"
     table = b"PK\x01\x02" + struct.pack("<6H3L5H2L", 20, 20, 0, 0, 0, 33, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
     count = min(entries, 65535)
@@ -76,7 +68,7 @@ def shared_parts(entries: int) -> bytes:
 
 
 def overlapping() -> bytes:
-    """Ten parts of a million bytes each, all of them the same ones."""
+    """Ten parts with the same million bytes."""
     archive_bytes = archive({"archive/data.pkl": bytes(10**6)})
     start = archive_bytes.index(b"PK\x01\x02")
     table, end = archive_bytes[start:-22], archive_bytes[-22:]
@@ -84,7 +76,7 @@ def overlapping() -> bytes:
 
 
 def declared(size: int) -> bytes:
-    """A part that says to have ``size`` bytes, by the fields for large files."""
+    """A part that claims ``size`` bytes in the fields for large files."""
     archive_bytes = bytearray(archive({PICKLE: b"\x80\x02}."}))
     at = archive_bytes.index(b"PK\x01\x02")
     extra = struct.pack("<2H2Q", 1, 16, size, size)
@@ -103,17 +95,16 @@ def large_table(size: int) -> bytes:
     return archive_bytes[:-22] + record + locator + archive_bytes[-22:]
 
 
-def without_end(opcode: bytes, count: int) -> bytes:
-    """A pickle with a list of ``count`` times what ``opcode`` makes."""
+def repeated_opcode(opcode: bytes, count: int) -> bytes:
+    """A pickle with a list of ``count`` times ``opcode``."""
     return pickled(b"](" + opcode * count + b"e")
 
 
-MOST = 2**21 - 400  # opcodes of one byte that a pickle may have
+MAX_OPCODES = 2**21 - 400  # opcodes of one byte that a pickle may have
 WORDS = b"X\x00\x00\x08\x00" + b"x" * 2**19 + b"q\x01"
 PAIRS = b"](" + b"]q\x02(K\x01K\x01e" * 1000 + b"eq\x01"  # a list of pairs, number 1 in the memo
 ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "lists that share parts, as settings": (lambda: saved(content(nested(60))), "again and again"),
-    "lists that share parts, as format": (lambda: saved({OURS: {"format": nested(60)}}), "again and again"),
     "tuples that share parts, as a key": (
         lambda: pickled(b"}" + pickle.dumps(nested(60, tuple), 2)[2:-1] + b"K\x01s"), "a tuple as a key"),
     "tuples that share parts, as a storage": (
@@ -132,14 +123,12 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a thousand dimensions": (lambda: pickled(tensor((1,) * 1000, (1,) * 1000, 1), **{"0": bytes(4)}), "dimensions"),
     "compressed": (lambda: archive({PICKLE: bytes(10**8)}, zipfile.ZIP_DEFLATED), "compressed"),
     "a hundred thousand parts": (lambda: shared_parts(100_000), "table of contents"),
-    "as many parts as may be": (lambda: shared_parts(44_000), "damaged"),
     "parts that share bytes": (overlapping, "share their bytes"),
     "a part of 2 ** 62 bytes": (lambda: declared(2**62), "share their bytes"),
     "a table of contents of 2 ** 62 bytes": (lambda: large_table(2**62), "damaged"),
     "a pickle of 10 MB": (lambda: archive({PICKLE: bytes(10**7)}), "allowed: at most"),
     "a number of 2 GB": (lambda: pickled(b"\x8b\xff\xff\xff\x7f"), "damaged"),
     "bytes of 2 ** 60": (lambda: pickled(b"\x8e" + struct.pack("<Q", 2**60)), "damaged"),
-    "text of 4 GB": (lambda: pickled(b"X\xff\xff\xff\xff"), "damaged"),
     "a place of 2 ** 31 in the memo": (lambda: pickled(b"Nr\xff\xff\xff\x7f"), "was not written by this program"),
     "bytearray(10 ** 10)": (lambda: pickled(b"cbuiltins\nbytearray\nI10000000000\n\x85R"), "bytearray"),
     "copies of a mapping": (
@@ -148,18 +137,18 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: pickled(tensor((10**6,), (1,), 10**6) + b"(" + b"\x88K\x01" * 10**5 + b"u", **{"0": bytes(4 * 10**6)}),
         "as a key"),
     "attributes of a function": (lambda: pickled(TENSOR + b"}X\x01\x00\x00\x00aK\x01sb"), "was not written"),
-    "two million mappings": (lambda: without_end(b"}", MOST), "was not written"),
+    "two million mappings": (lambda: repeated_opcode(b"}", MAX_OPCODES), "was not written"),
     "half a million ordered mappings": (
-        lambda: pickled(b"](ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * (MOST // 4) + b"e"), "was not written"),
+        lambda: pickled(b"](ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * (MAX_OPCODES // 4) + b"e"), "was not wri"),
     "four hundred thousand tensors": (
         lambda: pickled(b"](" + TENSOR + arguments((1,), (1,), 1) + b"q\x08R"
-                        + b"h\x07h\x08R" * (MOST // 5) + b"e", **{"0": bytes(4)}), "holds 5[0-9]{4} tensors"),
+                        + b"h\x07h\x08R" * (MAX_OPCODES // 5) + b"e", **{"0": bytes(4)}), "holds 5[0-9]{4} tensors"),
     "a million levels": (lambda: pickled(b"]" * 10**6 + b"a" * (10**6 - 1)), "was not written"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_checkpoint_takes_time_or_memory(attack: str, tmp_path: Path) -> None:
+def test_hostile_checkpoint_is_refused(attack: str, tmp_path: Path) -> None:
     make, message = ATTACKS[attack]
     path = tmp_path / "last.ckpt"
     path.write_bytes(make())
@@ -168,7 +157,7 @@ def test_no_checkpoint_takes_time_or_memory(attack: str, tmp_path: Path) -> None
     assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(path))
 
 
-# -- other files of a run --------------------------------------------------------------------------------------------
+# -- other files of a run ----------------------------------------------------------------------------------------------
 
 
 def pipe(path: Path) -> None:
@@ -184,10 +173,10 @@ def large(path: Path) -> None:
         file.truncate(10**10)
 
 
-@pytest.mark.parametrize("odd", [pipe, device, large, Path.mkdir])
-def test_what_is_no_regular_file_of_a_sensible_size_is_not_read(odd: Callable[[Path], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("make_special", [pipe, device, large, Path.mkdir])
+def test_special_or_huge_files_are_not_read(make_special: Callable[[Path], None], tmp_path: Path) -> None:
     for name in ("metrics.csv", "config.yaml", "versions.json", "trials.json"):
-        odd(tmp_path / name)
+        make_special(tmp_path / name)
     with pytest.raises(SettingError, match="not a regular file|too large|directory"):
         read_metrics(tmp_path / "metrics.csv")
     with pytest.raises(SettingError, match="not a regular file|too large|directory"):
@@ -197,17 +186,11 @@ def test_what_is_no_regular_file_of_a_sensible_size_is_not_read(odd: Callable[[P
     assert read_versions(tmp_path) == []
 
 
-def test_no_file_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
+def test_dangling_link_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "plot.png").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SettingError, match="cannot be written: .* is a link to nothing"):
         check_writable("plot_out", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").is_symlink() and not (tmp_path / "elsewhere").exists()
-
-
-def test_deep_json_is_a_value_error(tmp_path: Path) -> None:
-    (tmp_path / "versions.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="nested too deep"):
-        read_json(tmp_path / "versions.json")
 
 
 GROUP = {
@@ -218,23 +201,18 @@ GROUP = {
 }  # fmt: skip
 CHANGES: list[dict[str, Any]] = [
     {"over_seeds": None},
-    {"over_seeds": {"unknown": {}}},
     {"over_seeds": {"eval/return_greedy": {}}},
-    {"seeds": []},
     {"over_seeds": {"eval/return_greedy": {"n": 1, "mean": 10**400, "iqm": 1.0, "iqm_interval": None}}},
-    {"over_seeds": {"eval/return_greedy": {"n": 1, "mean": 1.0, "iqm": 1.0, "iqm_interval": [1.0]}}},
-    {"seeds": {"25": {}}},
+    {"seeds": []},
     {"seeds": {"25": {"eval/return_greedy": {"last": "x"}}}},
     {"names": 3},
     {"curves": []},
     {"curves": {"eval/return_greedy": {"env_steps": [1, 9], "seeds": [[1.0]]}}},
-    {"curves": {"eval/return_greedy": {"env_steps": [[1, 9]], "seeds": [[1.0, 2.0]]}}},
-    {"curves": {"eval/return_greedy": {"env_steps": [1, 9], "seeds": [1.0, 2.0, 3.0]}}},
 ]
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "over_seeds", "seeds"], ids=str)
-def test_damaged_numbers_of_a_figure_are_not_drawn(change: Any, tmp_path: Path, capsys: Shown) -> None:
+def test_damaged_numbers_of_a_figure_are_refused(change: Any, tmp_path: Path, capsys: Shown) -> None:
     group = {n: v for n, v in GROUP.items() if n != change} if isinstance(change, str) else GROUP | change
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"runs": "", "groups": {"UDRL": group}}))
@@ -242,8 +220,8 @@ def test_damaged_numbers_of_a_figure_are_not_drawn(change: Any, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_page_holds_no_file_from_outside_the_folder_of_its_run(tmp_path: Path, capsys: Shown) -> None:
-    """A link out of it is left out, a link within it and a picture are not."""
+def test_page_leaves_out_links_to_other_folders(tmp_path: Path, capsys: Shown) -> None:
+    """The page leaves out links to other folders."""
     run, secret = tmp_path / "run", tmp_path / "secret.png"
     (run / "videos").mkdir(parents=True)
     (run / "metrics.csv").write_text("epoch,env_steps,seed,eval/return_greedy\n" + "1,100,25,1.0\n2,200,25,2.0\n")
@@ -263,7 +241,7 @@ def test_a_page_holds_no_file_from_outside_the_folder_of_its_run(tmp_path: Path,
         assert output.count(f"left out: '{run / name}'") == 1
 
 
-def test_a_page_holds_no_metrics_of_another_folder(tmp_path: Path, capsys: Shown) -> None:
+def test_linked_metrics_are_refused(tmp_path: Path, capsys: Shown) -> None:
     for name in ("ours", "received"):
         (tmp_path / name).mkdir()
     (tmp_path / "ours" / "metrics.csv").write_text("epoch,env_steps,seed,eval/return_greedy\n1,100,25,1.0\n")
@@ -271,7 +249,7 @@ def test_a_page_holds_no_metrics_of_another_folder(tmp_path: Path, capsys: Shown
     refused_run(trainer.main, ["--report", str(tmp_path / "received")], "is a link to another folder's", capsys)
 
 
-def test_a_learned_environment_with_a_huge_header_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+def test_huge_safetensors_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     entries = ",".join(f'"{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(200_000))
     path.write_bytes(struct.pack("<Q", len(entries) + 2) + b"{" + entries.encode() + b"}")
@@ -280,7 +258,7 @@ def test_a_learned_environment_with_a_huge_header_is_refused_before_it_is_parsed
 
 
 @pytest.mark.parametrize("offsets", [(0, 2**40), (2**62, 2**63), (8, 4), (4, 12)])
-def test_offsets_of_a_learned_environment_lie_within_its_file(offsets: tuple[int, int], tmp_path: Path) -> None:
+def test_safetensors_offsets_outside_the_file_are_refused(offsets: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     head = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": offsets}}).encode()
     path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(8))

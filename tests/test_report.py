@@ -1,4 +1,4 @@
-"""The page about runs: one file that needs nothing else, with what was run, measured, filmed and set."""
+"""`--report`: a page of one file with curves, tables, films and settings of runs."""
 
 import base64
 import re
@@ -11,17 +11,15 @@ import pytest
 
 import trainer
 from control.films.encoding import mp4
-from control.reports import page as pages
-from control.reports.page import _ranges as ranges
 from control.storage.versions import FILE, read_versions, versions, write_versions
-from fake_runs import Shown, refused, write_run
+from fake_runs import Shown, write_run
 from helpers import trained
 
 LINE = ["--gamename", "lunarlander"]
 
 
 class Page(HTMLParser):
-    """A page taken apart: its tags in order, what refers to something, and texts."""
+    """Parsed tags and texts of a page."""
 
     VOID = ("meta", "img", "br", "hr", "path", "use", "link", "source")
 
@@ -76,7 +74,7 @@ def write_film(path: Path, side: int = 64, count: int = 8) -> None:
 
 @pytest.fixture
 def compared(logdir: Path) -> Path:
-    """Two algorithms of three seeds, the second with another learning rate; a film; names that want escaping."""
+    """Two algorithms with three seeds and different learning rates, a film, and names to escape."""
     for name, lr in (("UDRL", "0.001"), ("RCP-R", "0.002")):
         for seed in (25, 26, 27):
             flags = [*LINE, "--lr", lr, "--seed", str(seed)]
@@ -91,7 +89,7 @@ def make_page(*argv: str | Path, out: Path) -> Page:
 
 
 def check_page(page: Page) -> None:
-    """No page may fail this."""
+    """Properties of every page: no links to outside, valid ids, accessibility."""
     source = page.source
     assert len(source.encode()) < 5_000_000
     assert not re.search(r"""(src|href|action|data|poster)\s*=\s*["']?\s*(https?:|//|file:|/)""", source)
@@ -105,12 +103,9 @@ def check_page(page: Page) -> None:
     targets = [attrs[name][1:] for _, attrs in page.tags for name in ("href", "xlink:href") if name in attrs]
     targets += re.findall(r"url\(#([^)]+)\)", source)
     assert {item for item in targets if not item.startswith("ata:")} <= set(ids)
-    # for those who do not see it
     assert page.all("html")[0]["lang"] == "en" and page.all("title") and len(page.all("h1")) == 1
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1 and all(
-        next_level <= level + 1 for level, next_level in zip(levels, levels[1:], strict=False)
-    )
+    assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
     assert all(attrs.get("alt") for attrs in page.all("img"))
     assert all(attrs.get("aria-label") for attrs in page.all("video") + page.all("svg"))
     assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
@@ -121,11 +116,9 @@ def check_page(page: Page) -> None:
 
 
 @pytest.mark.draws
-def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     page = make_page(compared, out=tmp_path / "page.html")
-    output = capsys.readouterr().out
-    size = (tmp_path / "page.html").stat().st_size / 1e6
-    assert output == f"Report: {tmp_path / 'page.html'} ({size:.1f} MB; open it in a browser)\n"
+    assert capsys.readouterr().out.startswith(f"Report: {tmp_path / 'page.html'} (")
     check_page(page)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
@@ -140,37 +133,31 @@ def test_a_comparison(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
     commands = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
-    assert commands in page.text and "<span>--seed</span> 25 <span>--lr</span>" in page.source, (
-        "which no line is cut in"
-    )
-    assert re.search(r"figure > .wide::before { content: .*scroll sideways", page.source)
+    assert commands in page.text
     assert "a<b>" not in page.source and "before versions were noted" in page.text
 
 
 @pytest.mark.draws
-def test_one_run_as_it_is_made(logdir: Path, capsys: Shown, brief: None) -> None:
+def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
     assert trainer.main(["--report", str(folder)]) == 0
     page = Page(folder / "report.html")
     check_page(page)
     assert "UDRL on cartpole" in page.text and page.all("video")
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
-    assert (
-        "lr 0.002 " in changed_settings
-        and "time_limit 9 null " in changed_settings
-        and "discount" not in changed_settings
-    )
-    noted = versions()
-    assert read_versions(folder) == [{"from": "1"} | noted]
-    assert f"torch {noted['torch']}" in page.text and noted["understudy"] in page.text
+    assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
+    assert "discount" not in changed_settings
+    current_versions = versions()
+    assert read_versions(folder) == [{"from": "1"} | current_versions]
+    assert f"torch {current_versions['torch']}" in page.text and current_versions["understudy"] in page.text
     assert "--lr 0.002" in page.text.partition("How to repeat it")[2]
     capsys.readouterr()
-    assert trainer.main(["--report", str(folder)]) == 0  # its own page is written anew
+    assert trainer.main(["--report", str(folder)]) == 0  # replaces the page
     assert [path.name for path in folder.glob("*.html")] == ["report.html"]
 
 
 @pytest.mark.draws
-def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     folder = trained(logdir, "--no_compiled", implementation="SE")
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
@@ -178,55 +165,8 @@ def test_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-def test_families_are_compared_by_one_return_where_all_have_it(greedy: bool, logdir: Path, tmp_path: Path) -> None:
-    """Agents, whatever search is listed beside them."""
-    search = {"search/fitness_mean": 2.0, "search/center_return": 4.0}
-    write_run(logdir, "SE", lambda epoch, seed: search, epochs=2, steps=50_000)
-    cpg_row = {"rollout/return_running_mean": 3.0} | ({"eval/return_greedy": 5.0} if greedy else {})
-    for name, row in ("CPG", cpg_row), ("DDQN", {"eval/return_greedy": 7.0}):
-        write_run(logdir, name, lambda epoch, seed, row=row: row, epochs=2)
-    page = make_page(logdir, out=tmp_path / "page.html").text
-    results = page.partition("Results over seeds")[2].partition("Curves")[0]
-    assert "SE 1 (25) 100,000 of all agents search mean 4.0" in results
-    budget_text = "up to 2,000 environment steps of a seed and up to 100,000 steps of all agents of a search together"
-    assert f"3 groups of runs, 1 seed each, {budget_text}, on proxies." in page
-    assert ("CPG 1 (25) 2,000 greedy 5.0" if greedy else "CPG 1 (25) 2,000 running mean 3.0") in results
-    assert "DDQN 1 (25) 2,000 greedy 7.0" in results and "rows of different ones" in results
-
-
-@pytest.mark.draws
-def test_a_comparison_of_scores_names_those_in_it(compared: Path, tmp_path: Path) -> None:
-    write_run(compared, "RCP-A", numbers(20.0), seeds=(25, 26), name="a<b>&c")
-    write_run(compared, "SE", lambda epoch, seed: {"search/fitness_mean": 2.0}, name="a<b>&c")
-    page = make_page(compared, out=tmp_path / "page.html")
-    sentence = "probability of improvement: RCP-R and UDRL."
-    ending = f"{sentence} The tables below have the numbers."
-    assert f" {sentence} " in page.text and any(attrs["aria-label"].endswith(ending) for attrs in page.all("svg"))
-
-
-def test_the_name_of_a_page(compared: Path, tmp_path: Path, capsys: Shown) -> None:
-    for names in (("UDRL", "RCP-R"), ("UDRL", "RCP-R"), ("RCP-R",)):
-        folders = [str(path) for name in names for path in compared.glob(f"*/*/{name}/seed_2[56]")]
-        assert trainer.main(["--report", *folders, "--report_out", str(tmp_path)]) == 0
-    assert sorted(path.name for path in tmp_path.glob("*.html")) == [
-        "report_lunarlander_RCP-R.html", "report_lunarlander_RCP-R_UDRL.html",
-    ]  # fmt: skip
-    (plain := tmp_path / "u").touch()
-    words = ["--report", str(compared), "--report_out", str(plain)]
-    refused(trainer.main, words, f"report_out is '{plain}'; allowed: a folder, or a file", capsys)
-
-
-def test_of_many_films_the_first_are_shown(compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_film(next(compared.glob("*/*/UDRL/seed_25/version_0")) / "videos" / "final.mp4")
-    monkeypatch.setattr(pages, "MAX_FILMS", 1)
-    page = make_page(compared, out=tmp_path / "page.html")
-    check_page(page)
-    assert len(page.all("video")) == 1 and "And 1 films more, in the folders of the runs." in page.text
-
-
-def test_runs_that_say_little(logdir: Path, tmp_path: Path) -> None:
-    """No config.yaml, no returns; settings of another program; versions that are damaged."""
+def test_page_of_incomplete_runs(logdir: Path, tmp_path: Path) -> None:
+    """Runs without config.yaml or returns, with foreign settings, and with damaged versions."""
     folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
@@ -238,7 +178,7 @@ def test_runs_that_say_little(logdir: Path, tmp_path: Path) -> None:
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
 
 
-def test_versions_are_noted_where_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_versions(tmp_path, 1)
     write_versions(tmp_path, 5)
     assert len(read_versions(tmp_path)) == 1
@@ -246,9 +186,5 @@ def test_versions_are_noted_where_they_change(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("control.storage.versions.versions", lambda: changed)
     write_versions(tmp_path, 7)
     assert [(entry["from"], entry["torch"]) for entry in read_versions(tmp_path)][1:] == [("7", "0.1")]
-    write_versions(tmp_path, 7)  # from its checkpoint once more
+    write_versions(tmp_path, 7)  # again from the checkpoint
     assert [entry["from"] for entry in read_versions(tmp_path)] == ["1", "7"]
-
-
-def test_seeds_in_words() -> None:
-    assert ranges([27, 25, 26, 31]) == "25-27, 31" and ranges([4]) == "4"

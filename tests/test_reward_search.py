@@ -1,4 +1,4 @@
-"""Whole searches for rewards: phases, resume, where they start, and what is said of what they found."""
+"""Whole searches for reward networks: phases, resume, restarts and initial rewards."""
 
 import json
 from pathlib import Path
@@ -27,13 +27,13 @@ SMALL: dict[str, Any] = {
     "test_episodes": 1, "solved_reward": 0.8, "second_phase": 2, "second_noise_std": 0.5, "second_agents": 2,
     "second_steps": 60, "choose_by": "stays", "lr": 1.0, "discount": 0.8, "eps_init": 0.3, "eps_min": 0.3,
 }  # fmt: skip
-OF_OTHERS = ("hidden_sizes", "batch_size", "test_limit")
+UNUSED = ("hidden_sizes", "batch_size", "test_limit")
 
 
 def search(folder: Path, *extra_flags: str, **changes: Any) -> list[str]:
     words = flags(folder, *extra_flags, **(SMALL | changes))
     idle = ("proxy_hidden_size",) if changes.get("mode") == 0 else ()
-    for name in (*OF_OTHERS, *idle):  # which tables of values have not, nor the task's own reward
+    for name in (*UNUSED, *idle):  # settings without effect for tables
         at = words.index(f"--{name}")
         del words[at : at + 2]
     return words
@@ -44,9 +44,8 @@ def searched(folder: Path, *extra_flags: str, **changes: Any) -> Path:
     return sorted(folder.glob("*/*/*/*/version_*"))[-1]
 
 
-def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """The strategy starts anew with the second phase's settings, and the archive is of that phase alone. Ended in each
-    phase and on the boundary, and resumed, it is the same search."""
+def test_two_phases_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """The second phase starts a new strategy and archive. The search resumes exactly at any generation."""
     starts: list[tuple[float, bool]] = []
     init = OpenAIES.__init__
 
@@ -72,32 +71,14 @@ def test_a_search_in_two_phases_and_one_that_goes_on(tmp_path: Path, monkeypatch
     output = capsys.readouterr().out
     assert "emptyroom33 by a reward network: " in output and output.count("\n  solved first ") == 2
     rows = [line for line in output.splitlines() if line.startswith(("reward network ", "real reward "))]
-    assert len(rows) == 2 and all(" 40 " in row for row in rows)  # trained for as long
+    assert len(rows) == 2 and all(" 40 " in row for row in rows)  # the same number of steps
     line = "whose observations are no cells; QLearning takes one-hot observations"
     refused(trainer.main, ["--eval_agent", "cartpole-mdp", "--agent", "QLearning"], line, capsys)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "cartpole --mode 2",
-        "pendulum --agent PPO --mode 6",
-        pytest.param("mountaincar-continuous --agent TD3 --mode 2", marks=pytest.mark.slow),
-    ],  # fmt: skip
-)
-def test_a_bent_potential_is_searched_for_anywhere(words: str, tmp_path: Path) -> None:
-    short = "--population 2 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0"
-    short += " --center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
-    game, *extra_flags = words.split()
-    run = ["--implementation", "RN", "--gamename", game, *extra_flags, *short.split(), "--logdir", str(tmp_path)]
-    assert trainer.main([*run, "--rn_output", "symexp"]) == 0
-    (path,) = tmp_path.glob("*/*/*/*/version_0/proxy.safetensors")
-    assert files.load(path).config.rn_output == "symexp"
-
-
 @pytest.mark.parametrize("solved", [None, -1e6])
-def test_a_search_with_nothing_to_climb_stops_unless_it_is_solved(tmp_path: Path, solved: float | None, capsys) -> None:
-    """In mode 0 all rewards are one."""
+def test_constant_fitness_stops_an_unsolved_search(tmp_path: Path, solved: float | None, capsys) -> None:
+    """In mode 0 all proxies are equal."""
     changes = {"mode": 0, "generations": 21, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "second_phase": 30,
            "second_steps": 2, "eval_every": 50, "objective": "final", "choose_by": "return"}  # fmt: skip
     changes |= {} if solved is None else {"solved_reward": solved}
@@ -109,8 +90,8 @@ def test_a_search_with_nothing_to_climb_stops_unless_it_is_solved(tmp_path: Path
         assert trainer.main(argv) == 0
 
 
-def test_a_search_with_nothing_to_climb_starts_elsewhere(tmp_path: Path, capsys) -> None:
-    """Every five generations, with twice the noise, and to the same numbers when it is resumed in between."""
+def test_constant_fitness_restarts_with_more_noise(tmp_path: Path, capsys) -> None:
+    """Every five generations, with twice the noise; a resumed search gives the same numbers."""
     changes = {"mode": 0, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "eval_every": 50, "objective": "final",
            "choose_by": "return", "second_phase": 30, "second_steps": 2, "noise_std": 0.05}  # fmt: skip
     means = []
@@ -120,11 +101,7 @@ def test_a_search_with_nothing_to_climb_starts_elsewhere(tmp_path: Path, capsys)
             assert trainer.main([*argv, *(["--resume"] if generations != parts[0] else [])]) == 0
         output = capsys.readouterr().out
         if parts == [12]:
-            assert (
-                output.count("note: all proxies of generation 1 have the same fitness")
-                == output.count("note: all")
-                == 1
-            )
+            assert output.count("note: all") == 1 and "note: all proxies of generation 1 have the same fit" in output
         notes = [line for line in output.splitlines() if line.startswith("note: for ")]
         assert [note.split()[2] for note in notes] == ["5", "10"]
         assert "noise_std 0.1;" in notes[0] and "noise_std 0.2;" in notes[1] and "a new one" in notes[1]
@@ -135,8 +112,8 @@ def test_a_search_with_nothing_to_climb_starts_elsewhere(tmp_path: Path, capsys)
     assert torch.equal(*means)
 
 
-def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:
-    """The factor that a search has found goes into the file, and from there into the search that goes on."""
+def test_search_starts_from_a_saved_reward(tmp_path: Path) -> None:
+    """The file includes the evolved scale, and another search continues from it."""
     path = tmp_path / "proxy.safetensors"
     stages, flat = random_networks("cliff", mode=2, rn_evolve_scale=True, rn_output_scale=3.0, **CLIFF)
     flat[0, -1] = 0.7
@@ -155,8 +132,5 @@ def test_a_search_that_starts_from_another_s_reward(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="which is of cliff; allowed: a proxy of emptyroom33"):
         first_parameters(str(path), stages.config, stages.spaces, "emptyroom33")
     assert isinstance(stages.parameters, Networks)
-    with pytest.raises(
-        SettingError,
-        match="start_from is 'test_teachers:balance', a policy, but a proxy of this kind is made from none",
-    ):
+    with pytest.raises(SettingError, match="a policy, but a proxy of this kind is made from none"):
         check_teacher("test_teachers:balance", stages, "cliff")

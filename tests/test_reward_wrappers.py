@@ -1,4 +1,4 @@
-"""Learned rewards for Gymnasium's environments: one at a time, many at once in every way to reset, and refusals."""
+"""Wrappers that give Gymnasium environments a learned reward: single, vectorized, and errors."""
 
 import pickle
 from pathlib import Path
@@ -16,7 +16,7 @@ from envs.make import make_environment
 from models.proxies import files
 from models.proxies.reward.config import Config
 from models.spaces import Continuous, Discrete, Spaces
-from proxies import written as synthetic
+from proxies import written as write_synthetic
 from rewards import CLIFF, SCALED, SMALL, Learners, phi_error, phi_of, random_networks, telling, written
 from rounding import assert_near, gamma
 from understudy import ProxyError, RewardVectorWrapper, RewardWrapper
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: float) -> list[list[tuple]]:
-    """What each environment gives whose episodes follow one another: reward, native reward, whether it ended."""
+    """Reward, native reward and end of each step of single environments."""
     rows = []
     for row, seed in enumerate(seeds):
         env, env_rows = RewardWrapper(gym.make("Telling-v0"), path, discount), []
@@ -47,7 +47,7 @@ def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: floa
 
 @pytest.mark.parametrize("autoreset", AutoresetMode)
 @pytest.mark.parametrize("mode, terminal", [(2, "free"), (2, "zero"), (4, "free"), (7, "zero"), (102, "free")])
-def test_many_at_once_are_paid_as_one_at_a_time(
+def test_vector_wrapper_equals_single_wrappers(
     mode: int, terminal: str, autoreset: AutoresetMode, telling: str, path: Path
 ) -> None:
     stages, flat = random_networks(telling, **{"mode": mode, "rn_terminal": terminal} | SMALL | SCALED)
@@ -81,8 +81,8 @@ def test_many_at_once_are_paid_as_one_at_a_time(
 
 
 @pytest.mark.parametrize("game, gym_id, mode", [("cliff", "CliffWalking-v1", 2), ("cartpole", "CartPole-v1", 6)])
-def test_environments_of_gymnasium(game: str, gym_id: str, mode: int, path: Path) -> None:
-    """Cells are numbers there, and one-hot to the network."""
+def test_wrapped_gymnasium_environments(game: str, gym_id: str, mode: int, path: Path) -> None:
+    """Cells are numbers in Gymnasium and one-hot for the network."""
     stages, flat = random_networks(game, mode=mode, **CLIFF)
     written(path, stages, flat[0])
     with RewardWrapper(gym.make(gym_id), path, 0.8) as env:
@@ -102,7 +102,7 @@ def test_environments_of_gymnasium(game: str, gym_id: str, mode: int, path: Path
 
 
 @pytest.mark.slow
-def test_half_cheetah_tells_what_its_modes_need(path: Path) -> None:
+def test_half_cheetah_reports_the_info_of_its_modes(path: Path) -> None:
     pytest.importorskip("mujoco", reason="needs the extra mujoco")
     stages, flat = random_networks("halfcheetah", mode=4, proxy_hidden_size=5)
     shaped_env = stages.stage(flat, Learners([0.9]))
@@ -115,7 +115,7 @@ def test_half_cheetah_tells_what_its_modes_need(path: Path) -> None:
         assert env.step(action)[1] == pytest.approx(reward, abs=1e-4)
 
 
-def test_the_discount_is_that_of_the_searched_agents(path: Path) -> None:
+def test_default_discount_is_from_the_search(path: Path) -> None:
     stages, flat = random_networks("cliff", mode=1, **CLIFF)
 
     def first_reward(**kwargs: Any) -> float:
@@ -131,22 +131,12 @@ def test_the_discount_is_that_of_the_searched_agents(path: Path) -> None:
             first_reward(discount=wrong)
 
 
-def test_only_potentials_need_a_discount(path: Path) -> None:
-    stages, flat = random_networks("cliff", mode=5, **CLIFF)
-    env = RewardWrapper(gym.make("CliffWalking-v1"), written(path, stages, flat[0]))
-    env.reset(seed=0)
-    cell = torch.eye(48)[[24]]
-    assert_near(
-        env.step(0)[1],
-        float(phi_of(stages.parameters, flat[0], cell)),
-        float(phi_error(stages.parameters, flat[0], cell)),
-    )
-
-
-def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
+def test_wrapper_error_messages(path: Path, telling: str) -> None:
     stages, flat = random_networks("cliff", mode=2, **CLIFF)
     written(path, stages, flat[0])
-    other = synthetic(path.with_name("environment.safetensors")) is None or path.with_name("environment.safetensors")
+    other = write_synthetic(path.with_name("environment.safetensors")) is None or path.with_name(
+        "environment.safetensors"
+    )
     makes = (lambda env: RewardWrapper(gym.make(env), path, 0.9),
              lambda env: RewardVectorWrapper(SyncVectorEnv([lambda: gym.make(env)] * 2), path, 0.9))  # fmt: skip
     for make in makes:
@@ -173,8 +163,8 @@ def test_what_does_not_fit_is_one_line(path: Path, telling: str) -> None:
         env.step(0)
 
 
-class Like(gym.Env):
-    """An environment of these spaces, with the id of another."""
+class EnvironmentWithSpaces(gym.Env):
+    """An environment with these spaces and any id."""
 
     def __init__(self, space: gym.Space, actions: int, name: str = "") -> None:
         self.observation_space, self.spec = space, gym.spec(name) if name else None
@@ -193,24 +183,19 @@ SQUARE = Box(-9, 9, (2, 2), np.float32)
 @pytest.mark.parametrize(("game", "env", "message"), [
     ("halfcheetah", (NUMBERS[17], -6, "Walker2d-v5"), "which is HalfCheetah-v5; this environment is Walker2d-v5$"),
     ("halfcheetah", (NUMBERS[17], -2), "17 numbers and continuous actions of size 6, .* 17 .* actions of size 2$"),
-    ("halfcheetah", (NUMBERS[17], 6), "here there are observations of 17 numbers and 6 actions$"),
     ("cartpole-200", (SQUARE, 2), r"here there are observations of 4 numbers in the shape \[2, 2\] and 2 actions$"),
-    ("cartpole-200", (NUMBERS[4], 2, "CliffWalking-v1"), "it is for cartpole-200, which is CartPole-v0; this env"),
     ("cliff", (Cells(48, start=1), 4), "here there are observations of 48 cells that count from 1 and 4 actions$"),
-    ("halfcheetah", (NUMBERS[17], -6, "HalfCheetah-v4"), ""),  # bounds are another matter
-    ("halfcheetah", (NUMBERS[17], -6), ""),
-    ("cartpole-200", (NUMBERS[4], 2, "CartPole-v1"), ""),
+    ("halfcheetah", (NUMBERS[17], -6, "HalfCheetah-v4"), ""),  # bounds are ignored
     ("cliff", (Cells(48), 4, "CliffWalking-v1"), ""),
-    ("cliff", (NUMBERS[48], 4, "CliffWalkingSlippery-v1"), ""),
     ("test:Square-v0", (SQUARE, 2), ""),
 ])  # fmt: skip
-def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, message: str, path: Path) -> None:
+def test_environment_must_match_the_reward(game: str, env: tuple, message: str, path: Path) -> None:
     sizes = {"halfcheetah": 17, "cliff": 48}
     actions = Continuous((-1.0,) * 6, (1.0,) * 6) if game == "halfcheetah" else Discrete(4 if game == "cliff" else 2)
     config, spaces = Config(mode=101), Spaces((sizes.get(game, 4),), actions, info=("x_position",))
     files.save(path, torch.ones(1), config=config, spaces=spaces, game=game, description={})
-    makes = (lambda: RewardWrapper(Like(*env), path),
-             lambda: RewardVectorWrapper(SyncVectorEnv([lambda: Like(*env)] * 2), path))  # fmt: skip
+    makes = (lambda: RewardWrapper(EnvironmentWithSpaces(*env), path),
+             lambda: RewardVectorWrapper(SyncVectorEnv([lambda: EnvironmentWithSpaces(*env)] * 2), path))  # fmt: skip
     for make in makes:
         if not message:
             assert make().reset()[1] == {}
@@ -220,8 +205,8 @@ def test_another_environment_of_the_same_size_is_refused(game: str, env: tuple, 
         assert "\n" not in str(caught.value)
 
 
-def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Path) -> None:
-    """phi in NumPy is the network of the file in every mode, of many states at once."""
+def test_numpy_network_equals_torch(telling: str, path: Path) -> None:
+    """phi in NumPy equals the network of the file in every mode."""
     for mode in MODES:
         stages, flat = random_networks(telling, **{"mode": mode, "proxy_hidden_layer": 2} | SMALL | SCALED)
         loaded = understudy.load(written(path, stages, flat[0]))
@@ -235,23 +220,7 @@ def test_a_proxy_in_memory_and_the_package_s_own_network(telling: str, path: Pat
     assert make_environment(telling, 1, 1).spaces.info == ("speed", "cost")
 
 
-def test_both_states_of_a_potential_are_seen_with_the_info_of_the_step(telling: str, path: Path) -> None:
-    """Mode 4: reward plus discounted phi of the state after less phi of the state before, both with this info."""
-    stages, flat = random_networks(telling, mode=4, **SMALL)
-    env = RewardWrapper(gym.make("Telling-v0"), written(path, stages, flat[0]), 0.9)
-    previous_obs, _ = env.reset(seed=3)
-    for action in (1, 0, 1):
-        next_obs, reward, *_, info = env.step(action)
-        step_info = torch.tensor([[info["speed"], info["cost"]]])
-        phi = [
-            phi_of(stages.parameters, flat[0], torch.tensor(obs)[None], step_info).item()
-            for obs in (previous_obs, next_obs)
-        ]
-        assert reward == pytest.approx(info["native_reward"] + 0.9 * phi[1] - phi[0], abs=1e-5)
-        previous_obs = next_obs
-
-
-def test_gymnasium_s_own_check_has_nothing_to_say() -> None:
+def test_wrapper_passes_check_env_and_pickles() -> None:
     unwrapped = gym.make("CliffWalking-v1").unwrapped
     check_env(RewardWrapper(unwrapped, "cliff-additive-potential"), skip_render_check=True)
     wrapper = RewardWrapper(gym.make("CliffWalking-v1"), "cliff-additive-potential")

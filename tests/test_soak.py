@@ -1,9 +1,8 @@
-"""`make soak`: runs killed with SIGKILL at random moments and resumed, over all families: 200 kills, about an hour.
+"""`make soak`: runs killed with SIGKILL at random moments and resumed: 200 kills (SOAK_KILLS), about an hour.
 
-Each round starts a run, kills it or one of its worker processes one to three times, lets it come to its end with
-``--resume`` and holds it against a run that nobody touched, to the bit. Every round is a line of ``SOAK_FILE``
-(default: exp_dir/soak.jsonl). Rounds that stand there are not repeated, so a soak that was ended goes on. SOAK_KILLS
-says how many kills instead of 200.
+Each round starts a run, kills it or one of its workers up to three times, finishes it with ``--resume`` and compares it
+with an uninterrupted run. ``SOAK_FILE`` (default: exp_dir/soak.jsonl) has a line for each round; an interrupted soak
+continues after its last round.
 """
 
 import json
@@ -30,13 +29,13 @@ pytestmark = pytest.mark.soak
 
 KILLS = int(os.environ.get("SOAK_KILLS", 200))
 FILE = Path(os.environ.get("SOAK_FILE", ROOT / "exp_dir" / "soak.jsonl"))
-BEGUN = 0.75  # of kills wait for the first epoch; the rest may fall into imports and the start
+AFTER_FIRST_EPOCH = 0.75  # share of kills after the first epoch; the rest may fall into imports
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What runs, how many of 200 kills it gets, and who is killed: the run itself, or one of the processes that it has
-    started whose command line contains ``victim``. ``ends`` are the exit statuses allowed then."""
+    """Settings of a run, its number of 200 kills, and the killed process: the run, or a child with ``victim`` in its
+    command line. ``ends`` are the allowed exit statuses."""
 
     kills: int
     changes: dict[str, Any]
@@ -45,7 +44,7 @@ class Setup:
 
     @property
     def forks(self) -> bool:
-        """Runs with processes of their own start as a person starts them."""
+        """Runs with child processes start from the shell instead."""
         return "num_workers" not in self.changes
 
     def argv(self, logdir: Path) -> list[str]:
@@ -94,8 +93,8 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 
 def soak(name: str, share: int, play: Callable[[random.Random, Path], Iterator[float]], folder: Path) -> None:
-    """Play rounds until the kills of a set-up are recorded. ``play`` gives the seconds after which each of its kills
-    fell, and raises AssertionError where what came out is not what an untouched run makes."""
+    """Play rounds until all kills of a set-up are recorded. ``play`` yields the age of the run at each kill, and raises
+    AssertionError if the result differs from an uninterrupted run."""
     target_kills = max(1, round(share * KILLS / sum(setup.kills for setup in SETUPS.values())))
     FILE.parent.mkdir(parents=True, exist_ok=True)
     while (done := sum(len(line["after"]) for line in recorded(name))) < target_kills:
@@ -115,7 +114,7 @@ def soak(name: str, share: int, play: Callable[[random.Random, Path], Iterator[f
 
 
 @pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.changes])
-def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) -> None:
+def test_killed_and_resumed_run_equals_uninterrupted(name: str, tmp_path: Path) -> None:
     setup = SETUPS[name]
     full_run = Running(setup.argv(tmp_path / "whole"), tmp_path / "whole", setup.forks)
     full_run.until_it_speaks()
@@ -127,13 +126,13 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) 
         logdir = round_folder / "exp_dir"
         for start in range(draws.choice((1, 1, 2, 3))):
             run = Running(setup.argv(logdir), round_folder / f"start_{start}", setup.forks)
-            has_begun = draws.random() < BEGUN
+            has_begun = draws.random() < AFTER_FIRST_EPOCH
             if has_begun:
                 run.until_it_speaks()
             time.sleep(draws.uniform(0, length - first * has_begun))
             age, status = run.age, run.kill(setup.victim, draws)
             if status is None or status == 0 and not setup.victim:
-                break  # it was faster
+                break  # it ended before
             errors = run.err.read_text()
             assert status in setup.ends and errors.count("\n") == (status == 2), f"ended with {status}: {errors}"
             yield age
@@ -143,9 +142,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) 
     soak(name, setup.kills, play, tmp_path)
 
 
-def test_a_killed_search_of_hyperparameters_keeps_what_has_ended(tmp_path: Path) -> None:
-    """It cannot be resumed: its files are whole, trials that had ended are those of an untouched search, and so are all
-    of the next search beside it."""
+def test_killed_hyperparameter_search_keeps_finished_trials(tmp_path: Path) -> None:
+    """Its files are intact, and finished trials and the next search equal an uninterrupted search."""
     name = "hyperparameters, the search"
     full_folder, length = searched(tmp_path)
 
@@ -168,7 +166,7 @@ def test_a_killed_search_of_hyperparameters_keeps_what_has_ended(tmp_path: Path)
     soak(name, SETUPS[name].kills, play, tmp_path)
 
 
-def test_a_killed_trial_stops_no_other(tmp_path: Path) -> None:
+def test_killed_trial_does_not_stop_others(tmp_path: Path) -> None:
     name = "hyperparameters, a trial"
     full_folder, length = searched(tmp_path)
 
@@ -194,7 +192,7 @@ SAMPLES = 3
 
 
 def tuning(folder: Path) -> list[str]:
-    """Trials one after another, so that the n-th has the same hyperparameters in every search."""
+    """One trial at a time, so that all searches have the same trials."""
     (space := folder / "space.yaml").write_text(SPACE)
     tune_flags = f"--num_samples {SAMPLES} --epochs 40 --eval_every 4 --max_concurrent_trials 1 --tune_algorithm asha"
     search_flags = [*TINY, *tune_flags.split(), "--logdir", str(folder / "exp_dir"), "--search_space", str(space)]
@@ -202,14 +200,14 @@ def tuning(folder: Path) -> list[str]:
 
 
 def searched(folder: Path) -> tuple[Path, float]:
-    """A search that nobody touched, and how long it took."""
+    """An uninterrupted search and its duration."""
     run = Running(tuning(folder), folder / "whole")
     run.to_the_end()
     return run_folder(folder / "exp_dir"), run.age
 
 
 def same_trials(full_folder: Path, other: Path, allowed: set[str]) -> None:
-    """Every trial in the table of ``other`` has a status that is allowed; finished ones are those of ``whole``."""
+    """All trials of ``other`` have an allowed status; finished ones equal those in ``full_folder``."""
     if not (table := other / "results.csv").exists():
         return
     expected_rows = {row["trial"]: row for row in rows(full_folder / "results.csv")}

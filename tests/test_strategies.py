@@ -1,4 +1,4 @@
-"""Each strategy against an update worked by hand, on a bowl with a known best point, and through a restart."""
+"""Evolution strategies: updates by hand, convergence on a quadratic function, and state_dict."""
 
 import io
 import math
@@ -51,13 +51,13 @@ CLIMBS: list[tuple[str, bool, dict[str, Any], float]] = [
 
 
 @pytest.mark.parametrize(("name", "mirrored", "changes", "accuracy"), CLIMBS)
-def test_finds_the_best_point(name: str, mirrored: bool, changes: dict[str, Any], accuracy: float) -> None:
+def test_converges_on_a_quadratic_function(name: str, mirrored: bool, changes: dict[str, Any], accuracy: float) -> None:
     strategy = make(name, torch.zeros(20), **{"population": 32, "mirrored": mirrored, "noise_std": 0.05, **changes})
     assert float(BEST.norm()) > 2.7
     assert climb(strategy, 200) < accuracy
 
 
-def test_the_population_and_its_order() -> None:
+def test_order_of_the_population() -> None:
     assert [type(make(name)) for name in ("nes", "openai_es", "snes", "ars")] == [NES, OpenAIES, SNES, ARS]
     pairs = torch.tensor([[10.5, 21], [9.5, 19], [11.5, 19.5], [8.5, 20.5]])
     for name in STRATEGIES:
@@ -65,31 +65,31 @@ def test_the_population_and_its_order() -> None:
         assert strategy.rows == 2 and torch.equal(strategy.ask(NOISE), pairs)
         single = make(name, mirrored=False, population=2)
         assert single.rows == 2 and torch.equal(single.ask(NOISE), pairs[::2])
-        assert make(name, population=5, mirrored=False).rows == 5, "odd without mirroring"
+        assert make(name, population=5, mirrored=False).rows == 5
 
 
 FLAT = [9.3, 9.3, 9.3, 9.3]
-# strategy, settings, fitness, that of the mean, and where the mean moves to
+# strategy, settings, fitness, fitness of the mean, expected mean
 BY_HAND: list[tuple[str, dict[str, Any], list[float], float | None, list[float]]] = [
     # Pair scores 3 (by the minus, so its noise turns round) and 2: weights 1 and -1 under transformation 2.
     ("nes", {"score_transform": 2, "step_size": 2.0, "weight_decay": 0.1}, [1, 3, 2, 0], None, [9 - 4, 18 - 1]),
     ("nes", {"score_transform": 2, "step_size": 2.0, "weight_decay": 0.1, "nes_step_size": True}, [1, 3, 2, 0], None,
      [9 - 0.5 * 4, 18 - 0.5 * 1]),
     ("nes", {"score_transform": 2, "mirrored": False, "population": 2}, [1, 3], None, [10 + 0.5 * 2, 20 - 0.5 * 3]),
-    # A pair whose two are equal keeps its sign.
+    # A pair with equal fitness keeps its sign.
     ("nes", {"score_transform": 4}, [5, 5, 1, 1], None, [10.5, 21]),
-    # The fitness of the mean is handed on.
+    # The transformation sees the fitness of the mean.
     ("nes", {"score_transform": 7}, [1, 3, 2, 0], 3.0, [10, 20]),
     ("nes", {"score_transform": 7}, [1, 3, 2, 0], 2.0, [9.5, 19]),
-    # A pair that failed is the worst pair: transformation 2 weighs the other 1 and this one -1, with its plus's sign.
+    # The failed pair is the worst: transformation 2 weighs the other 1 and this one -1, with the sign of its plus.
     ("nes", {"score_transform": 2}, [NAN, INF, 0, -5], None, [10 + 0.5 * (3 - 1), 20 + 0.5 * (-1 - 2)]),
     ("openai_es", {"step_size": 0.25, "weight_decay": 0.01}, [1, 3, 2, 0], None, [10.25, 19.75]),
-    # A plateau moves only what orders equal members.
+    # Equal members: only strategies that order them move.
     ("openai_es", {}, FLAT, None, [10, 20]),
     ("snes", {}, FLAT, None, [10, 20]),
-    # Of two pairs the one with the best member counts, and the standard deviation of its two is 1.
+    # The pair with the best member counts, with a standard deviation of 1.
     ("ars", {"step_size": 0.5, "weight_decay": 0.1}, [1, 3, 2, 0], None, [9 - 0.5 * 2, 18 - 0.5 * 4]),
-    # A pair that failed is as good as the worst sound member: the other one counts, with its deviation of 2.5.
+    # The failed pair equals the worst member: the other one counts, with a deviation of 2.5.
     ("ars", {}, [NAN, INF, 0, -5], None, [10 + 5 / 2.5 * 3, 20 - 5 / 2.5]),
     ("ars", {}, FLAT, None, [10, 20]),
 ]  # fmt: skip
@@ -97,10 +97,8 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float], float | None, list[float]]
 
 @pytest.mark.parametrize(("name", "changes", "fitness", "score", "expected"), BY_HAND)
 def test_updates_by_hand(name: str, changes: Any, fitness: list[float], score: float | None, expected: Any) -> None:
-    mean, expected_mean = (
-        updated_mean(make(name, **changes), torch.tensor(fitness), score=score),
-        torch.tensor(expected).float(),
-    )
+    mean = updated_mean(make(name, **changes), torch.tensor(fitness), score=score)
+    expected_mean = torch.tensor(expected).float()
     torch.testing.assert_close(mean, expected_mean)
     assert torch.equal(mean, MEAN) == torch.equal(expected_mean, MEAN)
 
@@ -136,34 +134,34 @@ def test_snes_by_hand() -> None:
     torch.testing.assert_close(strategy.noise_std, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_snes_mirrored_is_snes_on_its_population() -> None:
-    """Four rows that happen to be two and their opposites."""
+def test_mirrored_snes_equals_plain_snes() -> None:
+    """Four rows that are two and their negatives."""
     mirrored, plain = make("snes"), make("snes", mirrored=False)
     rows = torch.stack((NOISE, -NOISE), dim=1).flatten(0, 1)
     torch.testing.assert_close(updated_mean(mirrored), updated_mean(plain, noise=rows))
     torch.testing.assert_close(mirrored.noise_std, plain.noise_std)
-    best, second = math.log(3) / math.log(4.5), math.log(1.5) / math.log(4.5)  # of row 0's minus and row 1's plus
+    best, second = math.log(3) / math.log(4.5), math.log(1.5) / math.log(4.5)
     expected = [10 + 0.5 * (-best + second * 3), 20 + 0.5 * (-best * 2 - second)]
     torch.testing.assert_close(mirrored.mean, torch.tensor(expected))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_tell_returns(name: str) -> None:
+def test_tell_returns_statistics(name: str) -> None:
     mean = MEAN.clone()
     strategy = make(name, mean, weight_decay=0.1)
     numbers = strategy.tell(NOISE, torch.tensor([NAN, 1.0, 2.0, INF]))
-    assert torch.equal(mean, MEAN) and strategy.mean.dtype == torch.float32, "the caller's tensors are left alone"
+    assert torch.equal(mean, MEAN) and strategy.mean.dtype == torch.float32
     assert set(numbers) == {"update_norm", "noise_std", "failed"} and numbers["failed"] == 2
     assert numbers["update_norm"] == pytest.approx(float((strategy.mean - MEAN).norm()), rel=1e-5)
     assert numbers["noise_std"] == (pytest.approx(float(strategy.noise_std.mean())) if name == "snes" else 0.5)
     old_state = strategy.state_dict()
     numbers = strategy.tell(NOISE, torch.tensor([NAN, INF, -INF, NAN]))
-    assert numbers["failed"] == 4 and numbers["update_norm"] == 0, "with all failed nothing moves"
+    assert numbers["failed"] == 4 and numbers["update_norm"] == 0
     assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(old_state[k])) for k, v in strategy.state_dict().items())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
+def test_state_dict_round_trip(name: str) -> None:
     settings = {"population": 8, "noise_std": 0.1, "weight_decay": 0.01}
     full_strategy, half = make(name, torch.zeros(20), **settings), make(name, torch.zeros(20), **settings)
     climb(full_strategy, 4), climb(half, 4)
@@ -171,7 +169,7 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
     torch.save(half.state_dict(), file)
     saved_mean = half.mean.clone()
     half.state_dict()["mean"].zero_()
-    assert torch.equal(half.mean, saved_mean), "a state is a copy"
+    assert torch.equal(half.mean, saved_mean)
     file.seek(0)
     restored = make(name, torch.ones(20), **settings)
     restored.load_state_dict(torch.load(file, weights_only=True))
@@ -185,26 +183,15 @@ def test_goes_on_from_its_state_to_the_bit(name: str) -> None:
 @pytest.mark.parametrize(
     "name, kind", [*(("nes", kind) for kind in range(8)), ("openai_es", 0), ("snes", 0), ("ars", 0)]
 )
-def test_a_failed_member_is_the_worst_one(name: str, kind: int, failure: float) -> None:
-    """As if it had scored as the worst sound one or less; its mirror image may still be the best."""
+def test_failed_member_is_the_worst(name: str, kind: int, failure: float) -> None:
+    """Its mirrored member may still be the best."""
     strategy, other = make(name, score_transform=kind), make(name, score_transform=kind)
     moved = updated_mean(strategy, torch.tensor([1.0, failure, failure, 3.0]), score=0.5)
     assert moved.isfinite().all() and not torch.equal(moved, MEAN)
-    # Both failed members share the last rank, so equal scores below all others stand for them.
+    # Both failed members share the last rank, like equal scores below all others.
     assert torch.equal(moved, updated_mean(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
 
 
-PAIRED = [(name, mirrored) for name in STRATEGIES for mirrored in (True, False) if mirrored or name != "ars"]
-
-
-@pytest.mark.parametrize(("name", "mirrored"), PAIRED)
-def test_population_of_two_goes_towards_the_better(name: str, mirrored: bool) -> None:
-    strategy = make(name, population=2, mirrored=mirrored)
-    noise = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])[: strategy.rows]
-    assert (updated_mean(strategy, torch.tensor([1.0, 2.0]), noise) < MEAN).all()
-    assert strategy.mean.isfinite().all()
-
-
-def test_rules_that_compare_with_the_mean_need_its_fitness() -> None:
+def test_transformation_seven_needs_the_fitness_of_the_mean() -> None:
     with pytest.raises(ValueError, match="needs the fitness of the mean"):
         updated_mean(make("nes", score_transform=7))

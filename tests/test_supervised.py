@@ -1,4 +1,4 @@
-"""Synthetic environments fitted to transitions: against known systems, the environments themselves and their files."""
+"""Synthetic environments fitted to transitions of known systems and of real environments."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from models.proxies import files
 from models.proxies.supervised import Fit, Transitions
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.registry import default_config
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -35,7 +34,7 @@ PUSH = torch.tensor([[0.5, -1.0], [0.0, 2.0], [-0.7, 0.1]])  # of each action
 
 
 def system(count: int, seed: int) -> Transitions:
-    """A linear one at scales far from 1, which ends where its first number is above 3 standard deviations / 4."""
+    """A linear system at scales far from 1, which ends if its first number exceeds 3/4 standard deviations."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(count, 2, generator=generator) * torch.tensor([30.0, 0.02]) + torch.tensor([100.0, 5.0])
     action = torch.randint(3, (count,), generator=generator)
@@ -58,7 +57,7 @@ def linear(**changes: Any) -> tuple[Fit, torch.Tensor]:
     return fit_to(system(400, 0), Spaces((2,), Discrete(3)), 800, **changes)
 
 
-def test_a_linear_system_is_found_and_its_ends_are_learned() -> None:
+def test_linear_system_is_recovered() -> None:
     fit, flat = linear(proxy_hidden_layer=0)
     flat, rows = fit.in_raw_units(flat), system(500, 1)
     out = fit.networks.program(flat).step(rows.obs[None], rows.action[None])
@@ -69,16 +68,8 @@ def test_a_linear_system_is_found_and_its_ends_are_learned() -> None:
     assert errors["ends_missed"] < 0.05 and errors["ends_false"] < 0.02 and 0.15 < rows.ended.mean() < 0.35
 
 
-def test_what_is_learned_reads_action_then_state_as_the_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = Fit.inputs
-    monkeypatch.setattr(Fit, "inputs", lambda self, rows: inputs(self, rows).roll(2, 1))  # as in the public code
-    fit, flat = linear(proxy_hidden_layer=0)
-    assert fit.losses(flat, system(500, 1))[0][0] < 1e-6  # within the fit nothing is wrong
-    assert fit.errors(fit.in_raw_units(flat), system(500, 1))["obs_loss"] > 1
-
-
-@pytest.mark.parametrize("activation", ["relu", "leakyrelu", "tanh", "prelu", "identity"])
-def test_the_scales_are_folded_into_the_layers(activation: str) -> None:
+@pytest.mark.parametrize("activation", ["relu", "tanh", "prelu"])
+def test_scales_are_folded_into_the_layers(activation: str) -> None:
     rows = system(200, 0)
     fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 5, proxy_activation_fn=activation, proxy_hidden_layer=2)
     x, parts = ((fit.inputs(rows) - fit.center) / fit.spread).T[None], fit.networks.parts
@@ -92,7 +83,7 @@ def test_the_scales_are_folded_into_the_layers(activation: str) -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "leakyrelu", "tanh", "prelu", "identity"])
-def test_the_gradient_is_that_of_the_losses(activation: str) -> None:
+def test_gradient_equals_finite_differences(activation: str) -> None:
     rows = system(30, 0)
     fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 2, proxy_activation_fn=activation, proxy_hidden_size=5)
     losses, gradient = fit.losses(flat, rows)
@@ -103,7 +94,7 @@ def test_the_gradient_is_that_of_the_losses(activation: str) -> None:
     assert losses.shape == (3,)
 
 
-def test_what_never_varies_is_a_constant_everywhere() -> None:
+def test_constant_targets_give_constant_outputs() -> None:
     rows = system(200, 0)
     rows = Transitions(rows.obs, rows.action, torch.full((200,), 0.1), rows.next_obs, torch.zeros(200))
     fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 3)
@@ -113,7 +104,7 @@ def test_what_never_varies_is_a_constant_everywhere() -> None:
     assert out.reward.sub(0.1).abs().max() < 1e-6 and out.done.max() <= 0.5
 
 
-def test_pieces_are_of_one_episode_and_held_out_as_a_whole() -> None:
+def test_held_out_rows_are_whole_pieces_of_episodes() -> None:
     obs = torch.arange(130.0)[:, None]
     next_obs, terminated = obs + 1, torch.zeros(130)
     next_obs[19], terminated[69] = -1.0, 1.0  # a time limit, and an end
@@ -124,21 +115,18 @@ def test_pieces_are_of_one_episode_and_held_out_as_a_whole() -> None:
     assert held_out in [[*range(a, b)] for a, b in ((0, 20), (20, 70), (70, 120), (120, 130))]
 
 
-def test_errors_of_rollouts_by_hand() -> None:
+def test_rollout_errors_by_hand() -> None:
     obs = 0.4 * torch.arange(21.0)[:, None]
     rows = Transitions(obs[:20], torch.zeros(20, dtype=torch.int64), torch.ones(20), obs[1:], torch.eye(20)[7])
     fit, flat = fit_to(rows, Spaces((1,), Discrete(2)), 0, proxy_hidden_layer=0)
     flat.zero_()
     named_weights = fit.networks.named_tensors(flat[0])
-    named_weights["state.0.weight"][0, 2], named_weights["state.0.bias"][0], named_weights["reward.0.bias"][0] = (
-        1.0,
-        0.5,
-        1.0,
-    )
+    named_weights["state.0.weight"][0, 2], named_weights["state.0.bias"][0] = 1.0, 0.5
+    named_weights["reward.0.bias"][0] = 1.0
     errors, spread = fit.errors(flat, rows), float(obs[1:].std(correction=0))
-    # 0.1 too far in each step, and never an end: pieces are the steps up to the end at step 7, and those after it.
+    # Each step is 0.1 too far and never ends. The pieces are the 8 steps up to the end, and the 12 after it.
     assert errors["obs_loss"] == pytest.approx((0.1 / spread) ** 2, rel=1e-4) and errors["reward_loss"] == 0
-    assert errors["rollout_error"] == pytest.approx(0.8 / spread, rel=1e-4)  # of 8 and 12 steps the lower median
+    assert errors["rollout_error"] == pytest.approx(0.8 / spread, rel=1e-4)  # the lower median
     assert (errors["ends_missed"], errors["ends_false"], errors["rollout_ends"]) == (1, 0, 0.5)
     named_weights["done.0.bias"][0] = 0.6
     errors = fit.errors(flat, rows)
@@ -151,12 +139,11 @@ def test_errors_of_rollouts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("source", "game", "agent"),
     [
-        ("random", "cartpole", "DDQN"), ("random", "pendulum", "TD3"),
-        ("agents", "cartpole", "DDQN"), ("agents", "cartpole", "TD3Discrete"), ("agents", "pendulum", "TD3"),
+        ("random", "cartpole", "DDQN"), ("agents", "cartpole", "DDQN"), ("agents", "pendulum", "TD3"),
         ("random", "gymnasium.envs.classic_control:MountainCar-v0", "DDQN"),
     ],
 )  # fmt: skip
-def test_transitions_are_those_of_the_environment(source: str, game: str, agent: str) -> None:
+def test_transitions_follow_the_environment(source: str, game: str, agent: str) -> None:
     words = ["--implementation", "SE", "--gamename", game, "--agent", agent, "--preset", "supervised"]
     words += ["--transitions", "300", "--transitions_from", source, "--compiled", "false"]
     settings = parse.parse(words)
@@ -188,7 +175,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("fit"))
 
 
-def test_the_file_opens_in_gymnasium_with_the_same_steps(folder: Path) -> None:
+def test_fitted_proxy_steps_equally_in_gymnasium(folder: Path) -> None:
     proxy = files.load(folder)
     env = gymnasium.make("understudy/Synthetic-v0", proxy=str(folder))
     obs, _ = env.reset(seed=3)
@@ -205,14 +192,12 @@ def test_the_file_opens_in_gymnasium_with_the_same_steps(folder: Path) -> None:
     names = {"population", "noise_std", "step_size", "strategy", "second_phase", "center_agents"}
     assert not names & {*understudy.load(folder).config, *proxy.description["settings"]}
     table = read_metrics(folder / "metrics.csv")
-    assert (
-        table["model/heldout_obs_loss"][-1] == pytest.approx(fit["held_out"]["obs_loss"]) and len(table["epoch"]) == 20
-    )
+    assert table["model/heldout_obs_loss"][-1] == pytest.approx(fit["held_out"]["obs_loss"])
     assert (folder / "curve.png").exists()
 
 
 @pytest.mark.slow
-def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_path: Path) -> None:
+def test_resumed_fit_equals_uninterrupted(folder: Path, tmp_path: Path) -> None:
     class Stop(pl.Callback):
         def on_train_epoch_end(self, lightning: pl.Trainer, module: pl.LightningModule) -> None:
             lightning.should_stop = lightning.current_epoch == 6
@@ -222,18 +207,7 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_same_file(folder: Path, tmp_p
     same_runs(folder, run(tmp_path, resume=True))
 
 
-@pytest.mark.slow
-def test_wide_starts_are_normal_with_half_the_largest_size_met(folder: Path, tmp_path: Path) -> None:
-    proxy = files.load(run(tmp_path, learned_reset=True, max_steps=50, seed=1))
-    rows = record_transitions(InnerLoop(proxy.config, "DDQN", default_config("DDQN", "cartpole"), "cartpole"), 1)
-    starts = proxy.networks.program(proxy.parameters[None]).first_states(torch.randn(1, 5000, 4))[0]
-    ratio = starts.std(0) / rows.obs.abs().amax(0)
-    assert ((0.4 < ratio) & (ratio < 0.55)).all()  # a tenth of the rows is held out
-    other = files.load(folder)  # of another seed
-    assert not torch.equal(proxy.parameters[: len(other.parameters)], other.parameters)
-
-
-def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_agents_and_searches_use_the_fit(folder: Path, tmp_path: Path, capsys: Shown) -> None:
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2"]) == 0
     assert "synthetic" in capsys.readouterr().out
     search = {"implementation": "SE", "gamename": "cartpole", "generations": 1, "population": 2, "center_agents": 1}
@@ -243,7 +217,7 @@ def test_agents_train_on_it_and_a_search_starts_from_it(folder: Path, tmp_path: 
     torch.testing.assert_close(proxy.parameters, files.load(folder).parameters, rtol=0, atol=1e-6)
 
 
-def test_actions_of_several_numbers_are_read_as_they_are() -> None:
+def test_continuous_actions_are_inputs() -> None:
     generator = torch.Generator().manual_seed(0)
     obs, action = torch.randn(300, 2, generator=generator), 3 * torch.randn(300, 2, generator=generator)
     rows = Transitions(obs, action, action[:, 0], obs - action, torch.zeros(300))

@@ -1,5 +1,4 @@
-"""Learned environments on disk: what is written is read, anybody can rebuild it, and a damaged file is told in one
-line."""
+"""Files of learned environments: round trips, networks rebuilt with plain layers, errors for damaged files."""
 
 import dataclasses
 import json
@@ -8,7 +7,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,7 +25,7 @@ from models.spaces import Discrete, Spaces
 from proxies import DESCRIPTION, KINDS, PLAIN, REWARDS, stack_of, step_errors, written
 from rounding import assert_near
 from understudy import ProxyError
-from understudy.kinds import KINDS as READ
+from understudy.kinds import KINDS as FILE_KINDS
 from understudy.kinds import MODES
 
 
@@ -37,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS | REWARDS)
-def test_what_is_written_is_read_to_the_bit(path: Path, kind: str) -> None:
+def test_save_and_load_round_trip(path: Path, kind: str) -> None:
     parameters = written(path, kind)
     config, spaces, game = (KINDS | REWARDS)[kind]
     loaded = files.load(path)
@@ -46,21 +44,11 @@ def test_what_is_written_is_read_to_the_bit(path: Path, kind: str) -> None:
     assert dataclasses.replace(loaded, parameters=parameters) == expected
     assert loaded.networks.size == len(parameters)
     written(path, kind, description={"scores": [{"again": float("nan")}, (1.5, float("inf"))]})
-    assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}  # what was never measured
-
-
-@pytest.mark.parametrize("name", understudy.pretrained())
-def test_a_shipped_file_is_written_again_byte_for_byte(path: Path, name: str) -> None:
-    shipped = understudy.pretrained()[name]
-    proxy = files.load(name)
-    for _ in range(5):
-        files.save(path, proxy.parameters, config=proxy.config, spaces=proxy.spaces, game=proxy.game,
-                   description=proxy.description)  # fmt: skip
-        assert path.read_bytes() == shipped.read_bytes()
+    assert files.load(path).description == {"scores": [{"again": None}, [1.5, None]]}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
+def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
     parameters = written(path, kind)
     config, spaces, _ = KINDS[kind]
     tensors, generator = load_file(path), torch.Generator().manual_seed(1)
@@ -98,11 +86,11 @@ def test_plain_linear_layers_give_the_same_step(path: Path, kind: str) -> None:
         pairs.append((program.first_states(noise[None])[0], network("initial", noise), error))
     for actual, expected, error in pairs:
         assert_near(actual, expected, error)
-    assert not tensors  # all were used
+    assert not tensors  # the program uses all of them
 
 
 def reward_by_target(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) -> Tensor:
-    """Rewards ``[N]`` of actions by what a target says, both ``[N, A]``."""
+    """Rewards ``[N]`` of encoded actions ``[N, A]`` with the outputs ``aim [N, A]`` of a target network."""
     if isinstance(spaces.actions, Discrete):
         aim = F.one_hot(aim.argmax(1), spaces.actions.n)
     else:
@@ -116,7 +104,7 @@ def reward_by_target(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) ->
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old = written(path)
 
     def full(*_: object) -> None:
@@ -129,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file(path: Path, fails: str, monkeypa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_no_reader_would_take_is_never_written(path: Path) -> None:
+def test_invalid_parameters_are_not_written(path: Path) -> None:
     good, original_bytes = written(path), path.read_bytes()
     config, spaces, game = KINDS["mdp"]
     unwritable: list[tuple[Tensor, dict[str, Any], type[Exception], str]] = [
@@ -152,7 +140,7 @@ def one_line(path: Path) -> str:
     return line
 
 
-def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_truncated_or_corrupted_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -165,25 +153,21 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
     for text, message in (
         (None, "without 'understudy' metadata"), ("{", "its metadata are damaged (Expecting property name"),
         ("[" * 10**5, "(too deeply nested)"), ('{"format": 1, "format": 1}', "(a name is there twice)"),
-        ('{"format": 1e999}', "('1e999' is no finite number)"), ('{"format": NaN}', "('NaN' is no finite number)"),
+        ('{"format": NaN}', "('NaN' is no finite number)"),
         (f'{{"format": {"9" * 5000}}}', "its metadata are damaged"), (" " * 2**21, "(2,097,152 characters, at most"),
     ):  # fmt: skip
         save_file({"a": torch.zeros(2)}, path, None if text is None else {"understudy": text})
         assert message in one_line(path)
     written(path)
     valid_content = path.read_bytes()
-    for content in [
-        *(valid_content[:size] for size in [*range(0, len(valid_content), 101), len(valid_content) - 1]),
-        valid_content + b"\0",
-    ]:
-        path.write_bytes(content)
+    for size in [*range(0, len(valid_content), 101), len(valid_content) - 1]:
+        path.write_bytes(valid_content[:size])
         assert "not a whole safetensors file" in one_line(path)
     for place in range(0, len(valid_content), 13):
-        path.write_bytes(
-            valid_content[:place] + bytes([valid_content[place] ^ 1 << place % 8]) + valid_content[place + 1 :]
-        )
+        flipped = bytes([valid_content[place] ^ 1 << place % 8])
+        path.write_bytes(valid_content[:place] + flipped + valid_content[place + 1 :])
         one_line(path)
-    assert "it is not as it was written" in one_line(path)  # a number among the last
+    assert "it is not as it was written" in one_line(path)
     monkeypatch.setattr("builtins.open", refused)
     assert "cannot be read (Permission denied)" in one_line(path)
 
@@ -191,77 +175,61 @@ def test_files_that_are_others_cut_off_or_not_readable(path: Path, monkeypatch: 
 CONFIG = dataclasses.asdict(KINDS["mdp"][0])
 SPACES = {"obs_shape": (4,), "max_episode_steps": None, "max_return": None}
 TWO: dict[str, Any] = SPACES | {"actions": {"n": 2}}
-# Changes of a good file, to its header (None: without) and its tensors, and what is then said of it.
+REWARD_CONFIG = dataclasses.asdict(REWARDS["reward-3"][0])
+# Changes of the header of a valid file (None: left out) and of its tensors, and the message.
 DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"done.1.bias": None}, "tensor done.1.bias is missing"),
     ({}, {"done.1.biass": torch.zeros(1)}, "tensor 'done.1.biass' is unknown; did you mean 'done.1.bias'?"),
     ({}, {"state.0.weight": torch.zeros(6, 9)}, "tensor state.0.weight is F32 [6, 9]; allowed: F32 [9, 6]"),
-    ({}, {"reward.0.bias": torch.zeros(9).double()}, "tensor reward.0.bias is F64 [9]; allowed: F32 [9]"),
     ({}, {"reward.0.bias": torch.full((9,), torch.nan)}, "tensor reward.0.bias holds numbers that are not finite"),
     ({"format": 2}, {}, "its format is 2; allowed: 1"),
-    ({"format": True}, {}, "its format is True; allowed: 1"),
     ({"digest": "x"}, {}, "it is not as it was written: its digest is another"),
     ({"fornat": 1}, {}, "its part 'fornat' is unknown; did you mean 'format'?"),
     ({"game": None}, {}, "its game is missing or damaged"),
-    ({"game": "cart\npole"}, {}, r"its game is 'cart\npole'; allowed: the name of an environment"),
     ({"config": CONFIG | {"proxy": ["mdp"]}}, {}, "its setting proxy is ['mdp']; allowed: mdp, bandit"),
     ({"config": CONFIG | {"max_steps": 10**400}}, {}, "0...; allowed: integer, at least 1; or null"),
-    ({"config": CONFIG | {"inner_rule": "tests"}}, {}, "its setting inner_rule is 'tests', but solved_reward is null"),
     ({"config": [1]}, {}, "its config is missing or damaged"),
     ({"config": {}}, {}, "its setting proxy is missing"),
     ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
     ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; did you mean 'mdp'? Allowed: mdp, bandit, reward"),
-    ({"config": CONFIG | {"max_steps": True}}, {}, "max_steps is True; allowed: integer, at least 1; or null"),
     ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 0, at most 16"),
-    ({"config": CONFIG | {"population": 0}}, {}, "its setting population is 0; allowed: integer, at least 1"),
     ({"config": CONFIG | {"proxy_hidden_size": 65_536, "proxy_hidden_layer": 2}}, {}, "tensor done.2.bias is missing"),
     ({"description": {"settings": []}}, {}, "its description.settings are damaged"),
     ({"spaces": {}}, {}, "its spaces are damaged"),
-    ({"spaces": SPACES | {"actions": {"n": 2}, "obs_shape": (4, 4)}}, {}, "its spaces are damaged"),
     *(({"spaces": SPACES | {"actions": actions}}, {}, "its spaces are damaged") for actions in (
-        {"n": 0}, {"n": "2"}, {"low": [0.0], "high": []}, {"low": [1.0], "high": [0.0]}, {"low": []}, [2], {"n": True},
-        {"n": 2, "low": [0.0], "high": [1.0]}, {"low": [-(10**400)], "high": [1]}, {"low": [False], "high": [True]},
-        {"low": [-1e300], "high": [1e300]}, {"low": [1.0], "high": [1.0 + 1e-12]}, {"low": "a", "high": "b"},
+        {"n": 0}, {"low": [0.0], "high": []}, {"low": [1.0], "high": [0.0]}, [2], {"n": True},
+        {"n": 2, "low": [0.0], "high": [1.0]}, {"low": [-(10**400)], "high": [1]}, {"low": "a", "high": "b"},
     )),
     *(({"spaces": TWO | {name: value}}, {}, "its spaces are damaged") for name, value in (
-        ("max_episode_steps", 0), ("max_episode_steps", -5), ("max_episode_steps", 200.0), ("max_episode_steps", True),
-        ("max_episode_steps", 10**400), ("max_return", True), ("max_return", "500"), ("max_return", 10**400),
-        ("obs_shape", "4"), ("obs_shape", {"4": 4}), ("obs_shape", [True]), ("obs_shape", [[4]]), ("more", 1),
+        ("max_episode_steps", 0), ("max_episode_steps", 200.0), ("max_episode_steps", 10**400), ("max_return", True),
+        ("max_return", 10**400), ("obs_shape", "4"), ("obs_shape", [True]), ("obs_shape", [[4]]), ("more", 1),
     )),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("header, tensors, line", DAMAGED)
-def test_files_that_were_changed(path: Path, header: dict[str, Any], tensors: dict[str, Any], line: str) -> None:
-    changed(path, "mdp", header, tensors, line)
-
-
-OF_REWARD = dataclasses.asdict(REWARDS["reward-3"][0])
-REWARD_SPACES = {"obs_shape": [3], "actions": {"low": [-1], "high": [1]}, "max_episode_steps": 9, "max_return": None}
 DAMAGED_REWARDS: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"reward.1.bias": None}, "tensor reward.1.bias is missing"),
-    ({"config": OF_REWARD | {"mode": 2}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 3]"),
-    ({"config": OF_REWARD | {"mode": 9}}, {}, "its setting mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102"),
-    ({"config": OF_REWARD | {"mode": True}}, {}, "its setting mode is True"),
-    ({"config": OF_REWARD | {"rn_terminal": "zeroo"}}, {}, "did you mean 'zero'?"),
-    ({"config": OF_REWARD | {"rn_output_scale": "1"}}, {}, "its setting rn_output_scale is '1'; allowed: number"),
-    ({"config": OF_REWARD | {"rn_input_spread": [1, 0, 1]}}, {}, "allowed: list of numbers other than 0, at most 512"),
-    ({"config": OF_REWARD | {"rn_input_center": [1, 0]}}, {}, "its spaces are damaged"),
-    ({"config": {name: OF_REWARD[name] for name in OF_REWARD if name != "mode"}}, {}, "its setting mode is missing"),
-    *(({"spaces": REWARD_SPACES | changes}, {}, "its spaces are damaged") for changes in (
-        {}, {"info": []}, {"info": "ab"}, {"info": [1, 2]}, {"info": ["x"] * 65}, {"info": None})),
-    ({"spaces": REWARD_SPACES | {"info": ["speed"]}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 4]"),
+    ({"config": REWARD_CONFIG | {"mode": 2}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 3]"),
+    ({"config": REWARD_CONFIG | {"mode": 9}}, {}, "its setting mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101"),
+    ({"config": REWARD_CONFIG | {"rn_terminal": "zeroo"}}, {}, "did you mean 'zero'?"),
+    ({"config": REWARD_CONFIG | {"rn_output_scale": "1"}}, {}, "its setting rn_output_scale is '1'; allowed: number"),
+    ({"config": REWARD_CONFIG | {"rn_input_spread": [1, 0, 1]}}, {}, "list of numbers other than 0, at most 512"),
+    ({"config": REWARD_CONFIG | {"rn_input_center": [1, 0]}}, {}, "its spaces are damaged"),
+    *(({"spaces": {"obs_shape": [3], "actions": {"low": [-1], "high": [1]}, "max_episode_steps": 9, "max_return": None}
+        | changes}, {}, line) for changes, line in (
+        ({}, "its spaces are damaged"), ({"info": [1, 2]}, "its spaces are damaged"),
+        ({"info": ["x"] * 65}, "its spaces are damaged"),
+        ({"info": ["speed"]}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 4]"))),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("header, tensors, line", DAMAGED_REWARDS)
-def test_files_of_rewards_that_were_changed(
-    path: Path, header: dict[str, Any], tensors: dict[str, Any], line: str
+@pytest.mark.parametrize(
+    ("kind", "header", "tensors", "line"),
+    [("mdp", *case) for case in DAMAGED] + [("reward-3", *case) for case in DAMAGED_REWARDS],
+)
+def test_edited_file_is_refused(
+    path: Path, kind: str, header: dict[str, Any], tensors: dict[str, Any], line: str
 ) -> None:
-    changed(path, "reward-3", header, tensors, line)
-
-
-def changed(path: Path, kind: str, header: dict[str, Any], tensors: dict[str, Any], line: str) -> None:
     written(path, kind)
     with safe_open(path, "pt") as file:
         now = json.loads(file.metadata()["understudy"]) | {"digest": None} | header
@@ -271,49 +239,34 @@ def changed(path: Path, kind: str, header: dict[str, Any], tensors: dict[str, An
     assert line in one_line(path)
 
 
-# What is written, and what the trainer says of it. It knows the real environment, which a reader of the file need not.
-AGAINST: list[tuple[str, dict[str, Any], str]] = [
+# Content that only the trainer, which knows the real environment, can refuse, and its message.
+TRAINER_ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("mdp-acrobot", {"game": "cartpole"}, "its obs_shape is (6,); allowed with cartpole: (4,)"),
     ("mdp-continuous", {"game": "mountaincar"}, "allowed with mountaincar: Discrete(n=3)"),
     ("mdp", {"game": "cartpoel"}, "its gamename is 'cartpoel'; did you mean 'cartpole'?"),
     *(("mdp", {"description": {"settings": changes}}, f"its description.settings are damaged ({line}")
       for changes, line in (
-        ({"lr": 10**400}, "lr is 1000"), ({"lr": [1]}, "lr is [1.0]"),
-        ({"agent": "DDQM"}, "agent is 'DDQM'; did you mean 'DDQN'? Allowed: DDQN"),
-        ({"command": [1]}, "AttributeError)"), ({"preset": ["recipe"]}, ""), ({"nothing": 1}, "nothing is unknown"),
+        ({"lr": 10**400}, "lr is 1000"), ({"lr": [1]}, "lr is [1.0]"), ({"nothing": 1}, "nothing is unknown"),
+        ({"command": [1]}, "AttributeError)"), ({"preset": ["recipe"]}, ""),
     )),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind, changes, line", AGAINST)
-def test_files_that_do_not_fit_the_trainer(
+@pytest.mark.parametrize("kind, changes, line", TRAINER_ERRORS)
+def test_trainer_refuses_a_file_for_another_environment(
     path: Path, kind: str, changes: dict[str, Any], line: str, capsys: Shown
 ) -> None:
     written(path, kind, **changes)
     assert str(path) in refused(trainer.main, ["--eval_agent", str(path)], line, capsys)
 
 
-def test_files_that_do_not_fit_what_they_were_learned_for(path: Path) -> None:
-    written(path, "mdp-acrobot", game="cartpole")
-    with pytest.raises(ProxyError, match="first states have 4 numbers, the synthetic environment 6"):
-        gymnasium.make("understudy/Synthetic-v0", proxy=path).reset(seed=0)
-
-
-@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "a\0b", "x" * 5000, 5, b"x"])
-def test_names_that_are_no_paths(name: Any) -> None:
-    with pytest.raises(ProxyError) as caught:
-        understudy.load(name)
-    line = str(caught.value)
-    assert line.startswith("proxy is ") and "allowed: a .safetensors file" in line and len(line) < 6000
-
-
 @pytest.mark.parametrize("kind", ["SE", "RN"])
-def test_ranges_are_those_of_the_flags(kind: str) -> None:
+def test_ranges_equal_those_of_the_flags(kind: str) -> None:
     config_class = family(kind).config
     fields = {field.name: field.metadata for field in dataclasses.fields(config_class)}
     names = fields["proxy"]["choices"]
     assert all(files.implementation_of(name) == kind for name in names)
-    settings = {name: rule for proxy in names for name, rule in READ[proxy].settings.items()}
+    settings = {name: rule for proxy in names for name, rule in FILE_KINDS[proxy].settings.items()}
     for name, (good, words) in settings.items():
         setting_kind, limits = kinds(config_class)[name], bounds(kinds(config_class)[name], fields[name])
         if not setting_kind.is_list and name != "rn_output_scale":
@@ -327,7 +280,7 @@ def test_ranges_are_those_of_the_flags(kind: str) -> None:
     assert set(family("RN").config.__dataclass_fields__["mode"].metadata["choices"]) == set(MODES)
 
 
-def test_names_paths_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_by_name_path_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(understudy.files, "SHIPPED", tmp_path / "pretrained")
     with pytest.raises(ProxyError, match="proxy is 'cartpole-mdp'; allowed: a .safetensors file$"):
