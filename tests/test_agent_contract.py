@@ -88,7 +88,7 @@ def test_member_alone_equals_member_in_company(case: str, game: str) -> None:
     count, steps = 8 if "own" in case else 3, steps_of(case)
     joint_loop = loop_of(case, game, 25, count, steps_per_epoch=steps)
     groups = getattr(joint_loop, "groups", None)
-    broken, m = max((group.at.tolist() for group in groups), key=len)[-2:] if groups else (1, 2)
+    broken, m = max((group.members.tolist() for group in groups), key=len)[-2:] if groups else (1, 2)
     alone = loop_of(case, game, 25 + m, 1, steps_per_epoch=steps)
     history = []
     for epoch in (1, 2, 3):

@@ -218,8 +218,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SearchConfig, "steps_in_use", short_steps)
     monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent
     monkeypatch.setattr("control.reports.synthetic._AGENTS", 2)
-    monkeypatch.setattr("envs.synthetic._SEEN", 60)
-    monkeypatch.setattr("envs.synthetic._LESSON", (10, 1e-2))
+    monkeypatch.setattr("envs.synthetic._MIN_SCALING_OBS", 60)
+    monkeypatch.setattr("envs.synthetic._PAIRS_SCHEDULE", (10, 1e-2))
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 30)
 
 

@@ -143,7 +143,7 @@ def test_advantages_by_hand(case: str, changes: dict[str, Any], weights: list[fl
             agent.network.critic.flat.zero_()
             agent.network.critic.layers()[-1][1].fill_(10.0)
     logged = agent.observe(two_episodes())
-    assert agent.batch is not None and agent.batch.weights[0, :4].tolist() == weights
+    assert agent.batch is not None and agent.batch.advantages[0, :4].tolist() == weights
     assert agent.batch.mean_weight[0, :5].tolist() == [0.25] * 4 + [0.0]
     if case == "AAC":  # targets of values
         assert agent.batch.returns[0, :4].tolist() == [advantage + 10 for advantage in weights]
@@ -159,7 +159,7 @@ def test_equal_advantages_normalize_to_zero() -> None:
     same.reward.fill_(2.0)
     agent = agent_of("VPG", discount=0.0, normalize_advantage=True)
     agent.observe(same)
-    assert not agent.batch.weights.any()
+    assert not agent.batch.advantages.any()
 
 
 def test_actions_follow_policy() -> None:

@@ -166,7 +166,7 @@ def _transitions_of(agent: Any) -> list[Tensor]:
         "pair" in rows
     ):  # observation and action; continuous actions are scaled to [-1, 1], discrete ones have a number per action
         rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
-        rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.reach * vector
+        rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
     elif discrete:
         rows["action"] = rows["action"].long()
     rows["ended"] = (rows["discount"] == 0).float()

@@ -64,17 +64,17 @@ class Agent(EpisodeAgent):
         baseline = torch.zeros_like(batch.returns) if values is None else values
         if config.baseline == "batch_mean":
             baseline = batch.by_member(torch.mean, batch.returns).unsqueeze(1).expand_as(batch.returns)
-        batch.weights = batch.returns - baseline
+        batch.advantages = batch.returns - baseline
         metrics = {}
         if config.baseline != "none":
             metrics["baseline"] = batch.by_member(torch.mean, baseline)
-            metrics["advantage_mean"] = batch.by_member(torch.mean, batch.weights)
+            metrics["advantage_mean"] = batch.by_member(torch.mean, batch.advantages)
         if values is not None:
             rows = zip(values, batch.returns, batch.counts, strict=True)
             variances = [explained_variance(value[:count], returns[:count]) for value, returns, count in rows]
             metrics["explained_variance"] = torch.stack(variances)
         if config.normalize_advantage:
-            batch.weights = batch.by_member(_standardised, batch.weights)
+            batch.advantages = batch.by_member(_standardised, batch.advantages)
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
@@ -142,8 +142,8 @@ class Agent(EpisodeAgent):
         of `learn`, ``{name: [M]}``."""
         config = self.config
         logits, values = self.network(chunk.obs)
-        negative_entropy = entropy_loss(logits, 1.0, chunk.mean_weight)
-        losses = {"policy_loss": policy_gradient(logits, chunk.action, chunk.weights, chunk.mean_weight)}
+        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)
+        losses = {"policy_loss": policy_gradient(logits, chunk.action, chunk.advantages, chunk.mean_weight)}
         if config.beta > 0:
             losses["entropy_loss"] = config.beta * negative_entropy
         if values is not None:

@@ -19,7 +19,7 @@ CHUNK = 256  # experiences; large enough for matrix products, small enough to wa
 class Batch:
     """N experiences of each member: one episode after another, then zeros that pad to whole chunks.
 
-    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``weights [M, N]`` (factors on
+    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``advantages [M, N]`` (factors on
     the log-probabilities of actions), ``mean_weight [M, N]`` (1 / the member's number of experiences, 0 for padding).
     ``counts`` are the members' numbers of experiences.
     """
@@ -27,17 +27,17 @@ class Batch:
     obs: Tensor
     action: Tensor
     returns: Tensor
-    weights: Tensor
+    advantages: Tensor
     mean_weight: Tensor
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
         """Yield parts of `CHUNK` experiences per member."""
-        fields = (self.obs, self.action, self.returns, self.weights, self.mean_weight)
-        for obs, action, returns, weights, mean_weight in zip(
+        fields = (self.obs, self.action, self.returns, self.advantages, self.mean_weight)
+        for obs, action, returns, advantages, mean_weight in zip(
             *(field.split(CHUNK, dim=1) for field in fields), strict=True
         ):
-            yield Batch(obs, action, returns, weights, mean_weight, self.counts)
+            yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         """Apply ``function`` to each member's ``values [n]`` without padding. If it returns ``[n]``, the result is
@@ -55,7 +55,7 @@ def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
 
 
 def pack(trajectory: Trajectory) -> Batch:
-    """Return the valid steps of a trajectory as a batch. Its returns and weights are 0; the caller fills them in."""
+    """Return the valid steps of a trajectory as a batch. Its returns and advantages are 0; the caller fills them in."""
     counts = trajectory.valid.sum((0, 2)).tolist()
     num_chunks = -(-max(counts) // CHUNK)  # rounded up
     rows = num_chunks * CHUNK

@@ -55,7 +55,7 @@ class Members(NamedTuple):
     obs_size: int
     action_size: int  # A
     centre: Array  # [A], middle of each action's range
-    reach: Array  # [A], half of its size
+    half_range: Array  # [A], half of its size
     low: Array  # [A]
     high: Array  # [A]
     discount: np.float32
@@ -133,7 +133,7 @@ class Player(NamedTuple):
     actor: Net
     flat_parameters: Array  # [M, D]
     centre: Array  # [A], like the next three; see `Members`
-    reach: Array
+    half_range: Array
     low: Array
     high: Array
     widest: int  # width of the scratch memory of `decide`
@@ -161,7 +161,7 @@ def _nan_to_zero(x):
 def _environment_action(bounds, scaled, i):
     """Return coordinate ``i`` of the environment's action for the number ``scaled`` in [-1, 1]
     (`TwinCriticAgent.clip`). ``bounds`` is `Members` or `Player`."""
-    return min(max(bounds.centre[i] + scaled * bounds.reach[i], bounds.low[i]), bounds.high[i])
+    return min(max(bounds.centre[i] + scaled * bounds.half_range[i], bounds.low[i]), bounds.high[i])
 
 
 @compiled
