@@ -10,18 +10,20 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from models.state import check_like
+from models.state import PerMember
 
 THETA, DT = 0.15, 0.01
 
 
-class OrnsteinUhlenbeck:
+class OrnsteinUhlenbeck(PerMember):
     """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
 
     x is 0 at the start of an episode. The noise in stable-baselines3 is sigma x. After t steps the standard deviation
     of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a hundred, 1.8 in the
     limit.
     """
+
+    per_member = saved = ("level",)
 
     def __init__(self, *shape: int):
         self.level = torch.zeros(shape)
@@ -35,13 +37,3 @@ class OrnsteinUhlenbeck:
     def reset_finished(self, done: Tensor) -> None:
         """Reset the noise to 0 in the environments marked by ``done [M, E]`` bool."""
         self.level = self.level.masked_fill(done.unsqueeze(2), 0.0)
-
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        self.level = self.level[members]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"level": self.level}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.level = check_like(self.level, state["level"], "noise on actions")

@@ -4,11 +4,11 @@ The first axis of every tensor is the member axis M: a member is one independent
 of environments of a member, O the shape of an observation, A the size of a continuous action (discrete actions have no
 axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one of three:
 
-| base | trained by | must have, beside ``action_kinds`` and ``begin`` |
+| base | trained by | must have, besides ``action_kinds`` and ``begin`` |
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
-| `InnerAgent` | the same, also on proxies | all of the above, and ``flat_parameters``, ``with_weights``, ``select`` |
+| `InnerAgent` | the same, also on proxies | the same, and ``flat_parameters``, ``with_weights``, ``per_member`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. The
 numbers of member m depend only on ``seeds[m]`` and its experience. They are equal to the bit for any M (docs/design.md
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from models.spaces import Continuous, Discrete, Spaces
+from models.state import PerMember
 from models.streams import Streams, random_actions
 from models.trajectory import Trajectory
 
@@ -62,7 +63,7 @@ class RandomPolicy(Policy):
         return random_actions(self.action_space, self.streams, self.envs)
 
 
-class Agent(nn.Module):
+class Agent(nn.Module, PerMember):
     """The base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the
     agent does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
@@ -102,11 +103,12 @@ class Agent(nn.Module):
         return {"train/learning_rate": torch.full((self.members,), rates[0], dtype=torch.float64)} if rates else {}
 
     def training_state(self) -> dict[str, Any]:
-        """Return the state that resuming needs in addition to weights and ``optimizers``: plain values and tensors."""
-        return {}
+        """Return the state that resuming needs in addition to weights and ``optimizers``: the attributes ``saved``."""
+        return PerMember.state_dict(self)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `training_state`."""
+        PerMember.load_state_dict(self, state)
 
 
 class EpisodeAgent(Agent):
@@ -202,16 +204,12 @@ class StepAgent(Agent):
 
 class InnerAgent(StepAgent):
     """Base class of `StepAgent`s that can train on proxies: hundreds of members at once, which the loop removes as they
-    finish (`select`)."""
+    finish (`select`). So ``per_member`` must name all attributes with state of the members."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
 
     def with_weights(self, flat_parameters: Tensor) -> Policy:
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
-        raise NotImplementedError
-
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']`` int64)."""
         raise NotImplementedError
 
     def discounts(self) -> Tensor:

@@ -5,24 +5,25 @@ Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Erro
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.mlp import MLP, Layer
 from models.optim import MemberAdam
-from models.state import check_like
+from models.state import PerMember
 from models.streams import Streams
 
 
-class TwinCritics(nn.Module):
+class TwinCritics(nn.Module, PerMember):
     """Two critics Q(s, a) for each member. ``sizes`` are the inputs O + A (observation and action), hidden widths, 1.
 
     Without ``twins`` the second critic exists, but is neither used nor trained. Pairs of observation and action are
     columns, ``[M, O + A, B]``. A row of ``flat_parameters [M, 2 D]`` holds the first critic, then the second, so that
     it can be viewed as 2 M networks ``[2 M, D]``. ``lr [M]`` are learning rates.
     """
+
+    per_member = ("optimizer", "target_parameters")
 
     def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
         super().__init__()
@@ -91,18 +92,10 @@ class TwinCritics(nn.Module):
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
     def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
-        self.target_parameters = nn.Parameter(self.target_parameters[members], requires_grad=False)
-        self.optimizer.select(self.flat_parameters, members)
+        PerMember.select(self, members)
+        self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
         self.latest.clear()
         self._views()
-
-    def training_state(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(check_like(self.training_state(), state, "critics"))
 
 
 def polyak_update(

@@ -63,9 +63,8 @@ class Curiosity:
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``)."""
-        self.network.flat = nn.Parameter(self.network.flat.detach()[members])
-        self.network.members = len(members)
-        self.optimizer.select(self.network.flat.detach(), members)
+        self.optimizer.select(members)
+        self.network.flat, self.network.members = nn.Parameter(self.optimizer.param), len(members)
 
 
 class Icm(Curiosity):

@@ -3,18 +3,20 @@
 import torch
 from torch import Tensor
 
-from models.state import check_like
+from models.state import PerMember
 
 _EPS = 1e-8  # added to variances
 
 
-class Moments:
+class Moments(PerMember):
     """Running mean and variance of arrays of ``shape``, elementwise for each member: ``[M, *shape]`` float64. Each
     member has a separate ``count``, ``[M, 1, ...]``.
 
     The initial state counts ``prior`` imaginary values of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
     formulae and a pairwise algorithm for computing sample variances".
     """
+
+    per_member = saved = ("count", "mean", "square")
 
     def __init__(self, members: int, shape: tuple[int, ...], prior: float = 0.0):
         self.count = torch.full((members, *[1] * len(shape)), prior, dtype=torch.float64)
@@ -47,16 +49,3 @@ class Moments:
     def _variance(self) -> Tensor:
         """Return population variances ``[M, *shape]``, or 0 without values."""
         return self.square / self.count.masked_fill(self.count == 0, 1.0)
-
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        for name, old_value in self.state_dict().items():
-            setattr(self, name, old_value[members])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"count": self.count, "mean": self.mean, "square": self.square}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace the moments by the result of `state_dict`. Raises StateError for other shapes."""
-        check_like(self.state_dict(), state, "moments")
-        self.count, self.mean, self.square = state["count"], state["mean"], state["square"]

@@ -31,6 +31,8 @@ class TwinCriticAgent(OffPolicyAgent):
     A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_spec`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
+    per_member = (*OffPolicyAgent.per_member, "critics", "logged", "action_noise")
+    saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     groups = staticmethod(groups)
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
@@ -204,12 +206,9 @@ class TwinCriticAgent(OffPolicyAgent):
 
     # -- members and state ---------------------------------------------------------------------------------------------
 
-    def select(self, members: Tensor) -> None:
-        self.critics.select(members)
-        self.logged = {tag: value[members] for tag, value in self.logged.items()}
-        if self.action_noise is not None:
-            self.action_noise.select(members)
-        super().select(members)
+    @property
+    def critic_optimizer(self) -> MemberAdam:
+        return self.critics.optimizer
 
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics of the last updates of critics and actor since the last call, ``{tag: [M]}``, NaN without
@@ -228,16 +227,6 @@ class TwinCriticAgent(OffPolicyAgent):
     def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
         """Return the actor's loss ``[M]`` in its last update. ``latest`` is a copy of `TwinCritics.latest`."""
         return latest["actor_values"].flatten(1).mean(1).neg()
-
-    def training_state(self) -> dict[str, Any]:
-        noise_state = {} if self.action_noise is None else {"action noise": self.action_noise.state_dict()}
-        return super().training_state() | {"critics": self.critics.training_state()} | noise_state
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        super().load_training_state(state)
-        self.critics.load_training_state(state["critics"])
-        if self.action_noise is not None:
-            self.action_noise.load_state_dict(state["action noise"])
 
 
 class ActorPolicy(Policy):

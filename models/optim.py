@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from models.layers import BLOCK
-from models.state import check_like
+from models.state import PerMember, check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
@@ -109,13 +109,16 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     return torch.tensor(factor1), torch.tensor(root_correction2)
 
 
-class MemberAdam:
+class MemberAdam(PerMember):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
     (``lr [M]``) and a step count, and so a separate bias correction.
 
     A member's numbers equal the numbers of `Adam`, counted from its first update. It is no `torch.optim.Optimizer`,
     because that class loads torch's compiler and adds hooks to every step, a tenth of its time at these sizes.
     """
+
+    per_member = ("param", "lr", "mean", "square", "count")
+    saved = ("mean", "square", "count")
 
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
@@ -140,19 +143,6 @@ class MemberAdam:
         factor1, root_correction2 = self._factor1[row].unsqueeze(1), self._root_correction2[row].unsqueeze(1)
         update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps, decay)
         self.param.sub_(update.mul_(rate * factor1))
-
-    def select(self, param: Tensor, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``). ``param [M', D]`` are their parameters from now on."""
-        self.param, self.lr = param, self.lr[members]
-        self.mean, self.square, self.count = self.mean[members], self.square[members], self.count[members]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "square": self.square, "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        check_like(self.state_dict(), state, "optimizer")
-        device = self.param.device
-        self.mean, self.square, self.count = (state[name].to(device) for name in ("mean", "square", "count"))
 
 
 class AdamW:
@@ -203,7 +193,7 @@ class AdamW:
                 tensor.copy_(saved_tensor)
 
 
-class LockstepAdam:
+class LockstepAdam(PerMember):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
     ``per_member``, members may also step separately, and ``count`` is a tensor ``[M]`` int64.
 
@@ -211,6 +201,9 @@ class LockstepAdam:
     once if the rates are equal and not ``per_member``, else once per member. A member's numbers equal the numbers of
     `Adam` up to rounding.
     """
+
+    per_member = ("param", "lr", "mean", "square", "count")
+    saved = ("mean", "square", "count")
 
     def __init__(
         self,
@@ -256,19 +249,6 @@ class LockstepAdam:
                 capturable=False,
             )
         self.count = self.count + (1 if learning is None else learning)
-
-    def select(self, param: Tensor, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``). ``param [M', D]`` are their parameters from now on."""
-        self.param, self.lr = param, [self.lr[m] for m in members.tolist()]
-        self.mean, self.square = self.mean[members], self.square[members]
-        self.count = self.count if isinstance(self.count, int) else self.count[members]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean, "square": self.square, "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_like(self.state_dict(), state, "optimizer")
-        self.mean, self.square, self.count = state["mean"], state["square"], state["count"]
 
 
 @torch.no_grad()

@@ -151,7 +151,7 @@ def agent_class(name: str) -> type[Any]:
         Agent: ("action_kinds", "begin"),
         EpisodeAgent: ("observe", "learn", "main_loss"),
         StepAgent: ("act", "observe", "learn", "learning"),
-        InnerAgent: ("with_weights", "select"),
+        InnerAgent: ("with_weights", "per_member"),
     }
     step_base = InnerAgent if family_spec.trains_on_proxies else StepAgent
     base = EpisodeAgent if family_spec.learns_from == "episodes" else step_base

@@ -2,7 +2,7 @@
 state."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from models.contract import InnerAgent
 from models.curiosity import Curiosity
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
-from models.state import check_like
 from models.streams import NoiseBlocks
 
 
@@ -20,10 +19,15 @@ def rates(member_configs: Sequence[Any]) -> Tensor:
     return torch.tensor([member_config.lr for member_config in member_configs], dtype=torch.float64)
 
 
+_STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
+
+
 class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_views`.
     ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment."""
 
+    per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", *_STATE)
+    saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
     member_configs: list[Any]
     optimizer: MemberAdam  # of ``flat_parameters``
     replay_buffer: ReplayBuffer
@@ -61,33 +65,6 @@ class OffPolicyAgent(InnerAgent):
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']`` int64)."""
-        indices = members.tolist()
-        self.seeds = [self.seeds[m] for m in indices]
-        self.member_configs = [self.member_configs[m] for m in indices]
-        self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
-        self.optimizer.select(self.flat_parameters, members)
-        self.episodes = self.episodes[members]
-        self.replay_buffer.select(members)
-        self.noise.select(members)
-        if self.curiosity is not None:
-            self.curiosity.select(members)
+        super().select(members)
+        self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
         self._views()
-
-    def training_state(self) -> dict[str, Any]:
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "replay": self.replay_buffer.state_dict(),
-            "episodes": self.episodes,
-            "steps": self.steps,
-            "noise": self.noise.state_dict(),
-            "curiosity": None if self.curiosity is None else self.curiosity.state_dict(),
-        }
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.replay_buffer.load_state_dict(state["replay"])
-        self.noise.load_state_dict(state["noise"])
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
-        self.episodes = check_like(self.episodes, state["episodes"], "episodes").to(self.device)
-        self.steps = check_like(self.steps, state["steps"], "steps")

@@ -1,11 +1,11 @@
-"""Validation of state loaded from a file against the state of the current program."""
+"""State of members: selection, saving, and validation of state loaded from a file."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _NOT_NEGATIVE = ("square", "second_moment", "noise_std")
 
@@ -13,6 +13,53 @@ _NOT_NEGATIVE = ("square", "second_moment", "noise_std")
 class StateError(ValueError):
     """The error about a value in a file that this program cannot have written. ``str(e)`` states its name, the value
     and the expected value."""
+
+
+class PerMember:
+    """Base class of objects with state of M members. An attribute that is None or a plain number has no members.
+
+    ``per_member`` names the attributes that `select` reduces: tensors ``[M, ...]``, lists of M items, dictionaries of
+    tensors, and objects with `select`. ``saved`` names the attributes in `state_dict`: tensors, dictionaries of
+    tensors, numbers, and objects with `state_dict`.
+    """
+
+    per_member: ClassVar[tuple[str, ...]] = ()
+    saved: ClassVar[tuple[str, ...]] = ()
+
+    def select(self, members: Tensor) -> None:
+        """Keep only ``members`` (indices ``[M']`` int64)."""
+        for name in self.per_member:
+            setattr(self, name, select_members(getattr(self, name), members))
+
+    def state_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.saved}
+        return {name: value.state_dict() if hasattr(value, "state_dict") else value for name, value in values.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`. Raises StateError if it does not fit the current state."""
+        for name in self.saved:
+            current_value = getattr(self, name)
+            if hasattr(current_value, "load_state_dict"):
+                current_value.load_state_dict(state[name])
+                continue
+            value = check_like(current_value, state[name], f"{type(self).__name__}.{name}")
+            setattr(self, name, value.to(current_value.device) if isinstance(value, Tensor) else value)
+
+
+def select_members(value: Any, members: Tensor) -> Any:
+    """Return the entries of ``members`` (indices ``[M']``) of an attribute of `PerMember.per_member`. Objects with
+    ``select`` are changed in place and returned."""
+    if isinstance(value, nn.Parameter):
+        return nn.Parameter(value.detach()[members], requires_grad=value.requires_grad)
+    if isinstance(value, Tensor):
+        return value[members]
+    if isinstance(value, list):
+        return [value[m] for m in members.tolist()]
+    if isinstance(value, dict):
+        return {name: item[members] for name, item in value.items()}
+    if hasattr(value, "select"):
+        value.select(members)
+    return value
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:

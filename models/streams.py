@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.spaces import Continuous, Discrete
-from models.state import check_like, require
+from models.state import PerMember, check_like, require
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
@@ -27,13 +27,14 @@ def numbered_seed(seed: int, number: int) -> int:
     return (seed * 1_000_003 + number) % 2**63
 
 
-class Streams:
+class Streams(PerMember):
     """M independent random generators. The first axis of all sampled numbers is the member axis.
 
     Sample large blocks: a call costs M generator calls, independent of its size. If the amount of numbers depends on
     the other members (a rollout lasts as long as its longest episode), sample from a `fork`.
     """
 
+    per_member = ("generators",)
     device = torch.device("cpu")  # of the sampled numbers
 
     def __init__(self, seeds: Sequence[int]):
@@ -90,10 +91,6 @@ class Streams:
         member_streams.generators = [self.generators[m] for m in members.tolist()]
         return member_streams
 
-    def select(self, members: Sequence[int]) -> None:
-        """Keep only the streams of ``members`` (indices), in this order."""
-        self.generators = [self.generators[m] for m in members]
-
     def get_state(self) -> Tensor:
         """Return the state of all generators as one uint8 tensor ``[M, bytes]``."""
         return self.capture_state()()
@@ -109,6 +106,12 @@ class Streams:
         check_like(self.get_state(), state, "random generators")
         for generator, generator_state in zip(self.generators, state, strict=True):
             generator.set_state(generator_state.clone())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generators": self.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.set_state(state["generators"])
 
 
 class SharedStreams(Streams):
@@ -139,10 +142,9 @@ class SharedStreams(Streams):
     def subset(self, members: Tensor) -> Streams:
         raise NotImplementedError("some of the streams")
 
-    def select(self, members: Sequence[int]) -> None:
-        remaining = self._generator_index[torch.tensor(members, dtype=torch.int64)]
-        used_generators, self._generator_index = remaining.unique(return_inverse=True)
-        super().select(used_generators.tolist())
+    def select(self, members: Tensor) -> None:
+        used_generators, self._generator_index = self._generator_index[members].unique(return_inverse=True)
+        super().select(used_generators)
 
     def set_state(self, state: Tensor) -> None:
         check_like(self.get_state(), state, "random generators")
@@ -222,7 +224,7 @@ class Blocks:
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``)."""
-        self.streams.select(members.tolist())
+        self.streams.select(members)
         self._blocks = [
             (partial(_select_state, get_state, members), {name: values[members] for name, values in block.items()})
             for get_state, block in self._blocks

@@ -91,7 +91,7 @@ def test_lockstep_adam(rates: list[float]) -> None:
         expected = descend(torch_adam(start[m], rate), [grad[m] for grad in grads])
         assert_near(optimizer.param[m], expected, weight_error(50, start[m], rate))
     last = torch.tensor([2])
-    optimizer.select(optimizer.param[last], last)
+    optimizer.select(last)
     for single in (optimizer, alone):
         single.update(grads[0][2:])
     assert torch.equal(optimizer.param, alone.param)

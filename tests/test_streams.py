@@ -30,7 +30,7 @@ def test_shared_streams_equal_separate_streams(name: str) -> None:
     for _ in range(2):
         assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
     for streams in (shared, plain_streams):
-        streams.select([2, 4, 3])
+        streams.select(torch.tensor([2, 4, 3]))
     assert torch.equal(shared.get_state(), plain_streams.get_state()) and len(shared.generators) == 2
     assert torch.equal(DRAWS[name](shared), DRAWS[name](plain_streams))
     restored = lockstep_streams([1, 2, 1], "y")

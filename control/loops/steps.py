@@ -15,7 +15,7 @@ from control.loops.rollout import Episodes, rollout
 from envs.base import Environment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
-from models.state import check_like, require
+from models.state import check_like, require, select_members
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # number of steps for which initial states are sampled at once
@@ -199,8 +199,7 @@ class StepLoop:
         self.environment = self._starts.environment = environment
         self._starts.select(members)
         for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_no_discount"):
-            value = getattr(self, name)
-            setattr(self, name, None if value is None else value[members])
+            setattr(self, name, select_members(getattr(self, name), members))
         return True
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 from control.loops.steps import Ended, StepLoop
+from models.state import PerMember
 
 Test = Callable[[StepLoop, Tensor], Tensor]
 
 
-class RunningWindow:
+class RunningWindow(PerMember):
     """The latest ``size`` numbers of each member (fewer at first), in a ring buffer, and their mean."""
+
+    per_member = ("values", "counts")
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
@@ -36,13 +39,12 @@ class RunningWindow:
         values = self.values[members].gather(1, index % self.values.shape[1])
         return (values * valid).sum(1) / valid.sum(1)
 
-    def select(self, members: Tensor) -> None:
-        self.values, self.counts = self.values[members], self.counts[members]
 
-
-class Rule:
+class Rule(PerMember):
     """Base class of rules, which decide by the latest ``size`` numbers of every member. ``number`` is the length of
     their means. No member is done within its first ``initial`` episodes."""
+
+    per_member = ("latest",)
 
     def __init__(self, members: int, number: int, initial: int, size: int):
         self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
@@ -50,9 +52,6 @@ class Rule:
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
         """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
         raise NotImplementedError
-
-    def select(self, members: Tensor) -> None:
-        self.latest.select(members)
 
 
 class Plateau(Rule):

@@ -32,6 +32,7 @@ class Agent(OffPolicyAgent):
     """
 
     action_kinds = (Discrete,)
+    per_member = (*OffPolicyAgent.per_member, "target_parameters")
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -143,7 +144,6 @@ class Agent(OffPolicyAgent):
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``). Forget the statistics of the latest minibatch."""
-        self.target_parameters = nn.Parameter(self.target_parameters[members], requires_grad=False)
         self._latest.clear()
         super().select(members)
 

@@ -30,7 +30,6 @@ from models.losses import entropy, explained_variance
 from models.optim import norms
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
@@ -51,6 +50,7 @@ class Agent(StepAgent):
     update has fixed shapes and never waits for the device, so it can be captured as a graph.
     """
 
+    saved = ("replay_buffer", "noise", "episodes", "steps")
     action_kinds = (Discrete,)
     knows_dynamics = True
     advice = "smaller lr and model_lr may help"
@@ -218,21 +218,13 @@ class Agent(StepAgent):
         return {"train/learning_rate": lr, "train/buffer_size": buffer_sizes}
 
     def training_state(self) -> dict[str, Any]:
-        return {
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "replay": self.replay_buffer.state_dict(),
-            "noise": self.noise.state_dict(),
-            "episodes": self.episodes,
-            "steps": self.steps,
-        }
+        optimizer_states = [optimizer.state_dict() for optimizer in self._optimizers]
+        return super().training_state() | {"optimizers": optimizer_states}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.replay_buffer.load_state_dict(state["replay"])
-        self.noise.load_state_dict(state["noise"])
-        self.episodes = check_like(self.episodes, state["episodes"], "episodes").to(self.device)
-        self.steps = check_like(self.steps, state["steps"], "steps")
+        super().load_training_state(state)
+        for optimizer, optimizer_state in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(optimizer_state)
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:

@@ -30,7 +30,6 @@ from models.optim import LockstepAdam, clip_norm
 from models.replay import ReplayBuffer
 from models.replaying import rates
 from models.spaces import Continuous, Discrete, Spaces
-from models.state import check_like
 from models.streams import Streams
 from models.trajectory import gae
 from models.varied import groups, sample_member_configs
@@ -38,6 +37,18 @@ from models.varied import groups, sample_member_configs
 _PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and stable-baselines3
 # Statistics of a minibatch, in the order of `Agent.minibatch_statistics`.
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+
+_STATE: tuple[str, ...] = (
+    "optimizer",
+    "rollout",
+    "noise",
+    "shuffling",
+    "curiosity",
+    "obs_moments",
+    "return_moments",
+    "discounted_sum",
+)
+_STATE += ("logged", "loss", "episodes")
 
 
 class Agent(InnerAgent):
@@ -50,6 +61,8 @@ class Agent(InnerAgent):
 
     action_kinds = (Discrete, Continuous)
     main_loss = "total_loss"
+    per_member = ("seeds", "member_configs", *_STATE, "_skipped_updates", "_untrained_gradient")
+    saved = (*_STATE, "steps")
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -339,40 +352,9 @@ class Agent(InnerAgent):
     # -- members and state ---------------------------------------------------------------------------------------------
 
     def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        indices = members.tolist()
-        self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
-        self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
-        self.optimizer.select(self.flat_parameters, members)
-        for name in ("_untrained_gradient", "discounted_sum", "loss", "episodes", "_skipped_updates"):
-            setattr(self, name, getattr(self, name)[members])
-        self.logged = {name: values[members] for name, values in self.logged.items()}
-        for part in (self.rollout, self.noise, self.obs_moments, self.return_moments, self.curiosity):
-            if part is not None:
-                part.select(members)
-        self.shuffling.select(indices)
+        super().select(members)
+        self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
         self._update_views()
-
-    def _saved_attributes(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("discounted_sum", "logged", "loss", "episodes", "steps")}
-
-    def _stateful(self) -> dict[str, Any]:
-        """Return the objects with ``state_dict`` and ``load_state_dict``, by their keys in a checkpoint."""
-        parts = {"optimizer": self.optimizer, "rollout": self.rollout, "noise": self.noise}
-        optional_parts = {"seen": self.obs_moments, "gained": self.return_moments, "curiosity": self.curiosity}
-        return parts | {name: part for name, part in optional_parts.items() if part is not None}
-
-    def training_state(self) -> dict[str, Any]:
-        parts = {name: part.state_dict() for name, part in self._stateful().items()}
-        return self._saved_attributes() | parts | {"shuffling": self.shuffling.get_state()}
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        for name, part in self._stateful().items():
-            part.load_state_dict(state[name])
-        self.shuffling.set_state(state["shuffling"])
-        logged = self.logged | state["logged"]  # older files lack some statistics
-        for name, current_value in self._saved_attributes().items():
-            setattr(self, name, check_like(current_value, logged if name == "logged" else state[name], name))
 
 
 def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:

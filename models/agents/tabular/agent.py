@@ -17,7 +17,7 @@ from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
-from models.state import check_like, require
+from models.state import require
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams, uniforms
 from models.varied import with_varied_values
 
@@ -105,6 +105,8 @@ class Agent(InnerAgent):
 
     action_kinds = (Discrete,)
     takes_cells_only = True
+    per_member = ("seeds", "member_configs", "flat_parameters", "visits", "planned", "episodes", "curiosity", "noise")
+    saved = ("visits", "planned", "episodes", "steps", "curiosity", "noise")
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
@@ -148,6 +150,10 @@ class Agent(InnerAgent):
     def steps(self) -> int:
         """Number of steps so far in each environment."""
         return self._current.count
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._current.count = steps
 
     def discounts(self) -> Tensor:
         return torch.tensor([member_config.discount for member_config in self.member_configs])
@@ -254,16 +260,7 @@ class Agent(InnerAgent):
         self._current.obs = None
 
     def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        indices = members.tolist()
-        self.seeds, self.member_configs = [self.seeds[m] for m in indices], [self.member_configs[m] for m in indices]
-        self.flat_parameters = nn.Parameter(self.flat_parameters[members], requires_grad=False)
-        self.visits = None if self.visits is None else self.visits[members]
-        self.planned = None if self.planned is None else self.planned[members]
-        self.episodes = self.episodes[members]
-        if self.curiosity is not None:
-            self.curiosity.select(members)
-        self.noise.select(members)
+        super().select(members)
         self._prepare()
 
     def metrics(self) -> dict[str, Tensor]:
@@ -279,20 +276,10 @@ class Agent(InnerAgent):
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
         return Greedy(flat_parameters, self.num_states)
 
-    def training_state(self) -> dict[str, Any]:
-        saved_attributes = {name: getattr(self, name) for name in ("visits", "planned", "episodes", "steps")}
-        curiosity_state = None if self.curiosity is None else self.curiosity.state_dict()
-        return saved_attributes | {"noise": self.noise.state_dict(), "curiosity": curiosity_state}
-
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.noise.load_state_dict(state["noise"])
-        for name in ("visits", "planned", "episodes"):
-            setattr(self, name, check_like(getattr(self, name), state[name], name))
-        if self.curiosity is not None:
-            self.curiosity.load_state_dict(state["curiosity"])
-        self._current.count = check_like(self.steps, state["steps"], "steps")
+        super().load_training_state(state)
         if self.planned is not None:
-            max_action = int(self.planned.max())
+            max_action = int(self.planned.max())  # ``num_actions`` means that no action is planned
             require(max_action <= self.num_actions, "planned", f"has action {max_action}", f"up to {self.num_actions}")
 
 

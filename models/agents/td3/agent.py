@@ -18,6 +18,8 @@ class Agent(TwinCriticAgent):
     Source: Fujimoto et al. 2018, algorithm 1.
     """
 
+    per_member = (*TwinCriticAgent.per_member, "target_parameters")
+
     def _initial(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""
         weights = super()._initial(streams)
@@ -78,7 +80,3 @@ class Agent(TwinCriticAgent):
         action_gradient = pair_gradient[:, self.obs_size :].neg()
         gradient = torch.ops.aten.tanh_backward(action_gradient, action)
         return self.network.backward(self._actor, obs, activations, gradient)[0]
-
-    def select(self, members: Tensor) -> None:
-        self.target_parameters = nn.Parameter(self.target_parameters[members], requires_grad=False)
-        super().select(members)
