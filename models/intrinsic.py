@@ -21,22 +21,24 @@ class Intrinsic:
 
     intrinsic: str = _curious(
         "none",
-        "reward for novelty, added to the rewards that are learned from: icm, what a model of features does not "
-        "predict [P]; rnd, how badly a random network is known at what comes next [B]",
+        "reward for novelty, added to the reward. icm: error of a forward model in learned features [P]; rnd: error "
+        "of a network that predicts a random network's outputs at the next observation [B]",
         choices=("none", "icm", "rnd"),
     )
     icm_lr: float = _curious(1e-4, "Adam's learning rate of the networks [F]", above=0)
     icm_beta: float = _curious(
-        0.2, "share of the forward model's loss; the rest is that of the inverse model [F]", minimum=0, maximum=1
+        0.2, "weight of the forward model's loss; the inverse model's is 1 - icm_beta [F]", minimum=0, maximum=1
     )
-    icm_eta: float = _curious(0.5, "factor on the reward [F]", minimum=0)
+    icm_eta: float = _curious(0.5, "factor on the reward for novelty [F]", minimum=0)
     icm_feature_dim: int = _units(32, "features of an observation [F]")
     icm_hidden_size: int = _units(128, "units of each hidden layer [F]")
     rnd_lr: float = _curious(1e-4, "Adam's learning rate of the predictor [B]", above=0)
-    rnd_scale: float = _curious(0.5, "factor on the reward, which has been divided by its deviation [B]", minimum=0)
+    rnd_scale: float = _curious(
+        0.5, "factor on the reward for novelty, after division by its standard deviation [B]", minimum=0
+    )
     rnd_feature_dim: int = _units(64, "outputs of both networks")
-    rnd_hidden_size: int = _units(128, "units of each of their two hidden layers")
-    rnd_clip: float = _curious(5.0, "deviations at which what is seen is cut off [B]", above=0)
+    rnd_hidden_size: int = _units(128, "units of each of the two hidden layers of both networks")
+    rnd_clip: float = _curious(5.0, "standardised observations are clipped to this size [B]", above=0)
 
 
 def ineffective(config: Intrinsic) -> dict[str, str]:

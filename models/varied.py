@@ -18,7 +18,7 @@ def vary_hp() -> Any:
     """Return the setting ``vary_hp``."""
     return setting(
         False,
-        "sample what `vary` names for each agent: lr, batch size and width of layers log-uniformly in [x/3, 3x]",
+        "sample the settings in `vary` for each agent: lr, batch size and width of layers log-uniformly in [x/3, 3x]",
     )
 
 

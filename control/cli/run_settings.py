@@ -37,8 +37,8 @@ class RunConfig:
     )
     agent: str = _run(
         "DDQN",
-        "agent that trains on a proxy (SE, RN), or several: DDQN,PPO. A flag is for all that have it; --PPO_lr is for "
-        "one where several have it",
+        "agent that trains on a proxy (SE, RN), or several: DDQN,PPO. A flag applies to all of them that have it; "
+        "--PPO_lr applies to one",
         chooses=True,
         commands=_FILMS,
         replaced={"episodes": "implementation", "steps": "implementation"},
@@ -53,7 +53,7 @@ class RunConfig:
     exp_name: str = _output("debug", "name of the experiment, a folder", maximum=100)
     seed: int = _run(
         25,
-        "seed of the run; with num_seeds, of its first member",
+        "seed of the run; with num_seeds, its first seed",
         minimum=0,
         maximum=2**63 - 1,
         identity=True,
@@ -68,14 +68,14 @@ class RunConfig:
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _count(
         1,
-        "threads of a tensor operation: above 1, numbers may differ in the last digit from run to run. Agents that a "
-        "search trains in machine code are shared between so many threads, and their numbers stay the same",
+        "threads of a tensor operation: above 1, numbers may differ in the last digit from run to run. A search "
+        "also splits agents in machine code between these threads, which changes no number",
         outcome=False,
         commands=_FILMS,
     )
     matmul_precision: str = _run(
         "highest",
-        "precision of matrix products: highest is float32, medium lets them use bfloat16 where the processor can",
+        "precision of matrix products: highest is float32, medium allows bfloat16 if the processor can",
         choices=("highest", "high", "medium"),
     )
     ray_address: str | None = _run(
@@ -87,7 +87,7 @@ class RunConfig:
     )
     time_limit: int | None = _run(
         None,
-        "steps that truncate an episode; null is the environment's own",
+        "steps after which an episode is truncated; null is the environment's limit",
         minimum=1,
         hparam=True,
         commands=_FILMS,
@@ -95,28 +95,29 @@ class RunConfig:
     )
     step_timeout: float | None = _run(
         None,
-        "seconds in which an environment must answer, else the run ends; it then has a process of its own; null waits",
+        "seconds in which an environment must answer, else the run ends; the environment then runs in a separate "
+        "process; null waits",
         above=0,
         outcome=False,
         replaced={"evolution": ""},
     )
     logdir: str = _output(
         "exp_dir",
-        "folder under which everything is written",
+        "folder for all output",
         by_flag=True,
         commands=("use_tune", "film", "import_proxy"),
     )
     output: str | None = _output(
         None,
-        "also write the evaluations to OUTPUT.out and, unless no_checkpoint, the last weights to OUTPUT.params, as the "
-        "code of Young et al. 2023 does",
+        "also write the evaluations to OUTPUT.out and, unless no_checkpoint, the last weights to OUTPUT.params, "
+        "like the code of Young et al. 2023",
         maximum=200,
         by_flag=True,
         commands=(),
         replaced={"evolution": ""},
     )
     logger: str = _output(
-        "tensorboard", "what shows the run beside its metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
+        "tensorboard", "logger beside metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
     )
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0, outcome=False, usual=False)
     record: bool = _run(
@@ -126,7 +127,7 @@ class RunConfig:
     )
     record_episodes: int = _run(
         3,
-        "episodes in that video, and in that of --film",
+        "episodes in that video, and in the video of --film",
         minimum=1,
         maximum=100,
         outcome=False,
@@ -135,7 +136,7 @@ class RunConfig:
     )
     epochs: int | None = _training(
         2000,
-        "epochs to train, each some gradient steps and some episodes; null, as where total_steps is given alone: any",
+        "epochs to train, each some gradient steps and some episodes; null (the default with total_steps): no limit",
         minimum=1,
         changeable=True,
         hparam=True,
@@ -143,8 +144,9 @@ class RunConfig:
     )
     total_steps: int | None = _training(
         None,
-        "environment steps of a seed that end the training, with the epoch in which every seed has taken as many; SE, "
-        "RN: steps of all agents together on proxies, with the generation. null: only the other end counts",
+        "environment steps per seed after which training ends, at the end of the epoch in which every seed reaches "
+        "them; SE, RN: steps of all agents on proxies, at the end of the generation. null: only epochs or "
+        "generations end it",
         minimum=1,
         changeable=True,
         hparam=True,
@@ -152,7 +154,7 @@ class RunConfig:
     )
     steps_per_epoch: int = _training(
         500,
-        "steps per epoch, for agents that learn step by step",
+        "steps per epoch, for agents that learn after every step",
         minimum=1,
         hparam=True,
         family_default=True,
@@ -160,35 +162,33 @@ class RunConfig:
     )
     target_return: float | None = _training(
         None,
-        "stop early once greedy evaluation (with SE, RN: of fresh agents of the mean) reaches this return; null never",
+        "stop early once greedy evaluation (with SE, RN: of fresh agents of the mean) reaches this return; null: never",
         changeable=True,
         hparam=True,
     )
     eval_every: int = _training(
-        10, "epochs between evaluations; a run of fewer has one at its end", minimum=1, family_default=True
+        10, "epochs between evaluations; a shorter run has one at its end", minimum=1, family_default=True
     )
     eval_episodes: int = _training(
         10,
-        "episodes of each evaluation while training",
+        "episodes of each evaluation during training",
         minimum=1,
         maximum=1_000_000,
         family_default=True,
         replaced={"evolution": "test_episodes"},
     )
     recording_epoch_interval: int = _saving(
-        -1, "epochs between videos; 0 or less records none", usual=False, replaced={"evolution": "record"}
+        -1, "epochs between videos; 0 or less: none", usual=False, replaced={"evolution": "record"}
     )
     record_n_rollouts_per_epoch: int = _saving(
-        1, "videos in each such epoch, of an episode each", minimum=1, maximum=1000, usual=False
+        1, "videos in each such epoch, one episode each", minimum=1, maximum=1000, usual=False
     )
     no_checkpoint: bool = _saving(False, "save no checkpoints", usual=False)
     checkpoint_every: int = _saving(10, "epochs between checkpoints of everything that --resume needs", minimum=1)
-    resume: bool = _saving(
-        False, "continue the newest run of this folder, or start one where there is none", commands=()
-    )
+    resume: bool = _saving(False, "continue the newest run of this folder, or start one if there is none", commands=())
     reload: str | None = _training(
         None,
-        "checkpoint whose weights (nothing else) a new run starts from",
+        "checkpoint from which a new run takes its first weights, and nothing else",
         exists=True,
         commands=(),
         replaced={"evolution": ""},
@@ -196,11 +196,11 @@ class RunConfig:
 
     plot_format: tuple[str, ...] | None = _style(
         None,
-        "formats of figures, of --plot and of a run's curve; null is png, or that of plot_out",
+        "formats of figures, of --plot and of a run's curve; null is png, or the format of plot_out",
         choices=("png", "pdf", "svg"),
     )
-    plot_theme: str = _style("light", "page that figures are for", choices=("light", "dark"))
-    plot_log: bool = _style(False, "a logarithmic axis for returns, where all are positive")
+    plot_theme: str = _style("light", "background of figures", choices=("light", "dark"))
+    plot_log: bool = _style(False, "a logarithmic axis for returns, if all are positive")
 
 
 @dataclass(frozen=True)
@@ -217,20 +217,23 @@ class EvaluateConfig(Command):
     about = "evaluate an agent, or train fresh agents on a proxy"
 
     eval_agent: str | None = _evaluation(
-        None, "evaluate this checkpoint and end; it knows its agent and environment", by_flag=True, exists=True
+        None,
+        "evaluate this checkpoint and end; the checkpoint contains its agent and environment",
+        by_flag=True,
+        exists=True,
     )
-    num_eval_episodes: int = _evaluation(100, "episodes that --eval_agent plays", minimum=1, maximum=1_000_000)
+    num_eval_episodes: int = _evaluation(100, "episodes of --eval_agent", minimum=1, maximum=1_000_000)
     num_agents: int = _evaluation(10, "fresh agents that --eval_agent trains on a proxy", minimum=1, maximum=100_000)
-    real_baseline: bool = _evaluation(True, "train as many on the real environment, to compare")
+    real_baseline: bool = _evaluation(True, "also train as many agents on the real environment, to compare")
     real_steps: int | None = _evaluation(
         None,
-        "steps that each of these trains for at most: it has one environment and an update a step, and ends when it "
-        "solves the environment. null: it trains as those on the proxy do",
+        "largest number of steps of each of these agents. It then has one environment and one update per step, and "
+        "ends when it solves the environment. null: it trains like the agents on the proxy",
         minimum=1,
     )
-    evaluation: str = _evaluation("both", "how --eval_agent acts", choices=("greedy", "sampled", "both"))
+    evaluation: str = _evaluation("both", "actions of --eval_agent", choices=("greedy", "sampled", "both"))
     obedience: bool = _evaluation(
-        False, "ask the agent for returns over and beyond those seen in training, and compare what it obtains"
+        False, "command returns within and beyond the returns of training, and compare with the obtained returns"
     )
 
 
@@ -243,18 +246,18 @@ class TuneConfig(Command):
     search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one", exists=True)
     tune_algorithm: str = _tuning(
         "asha",
-        "chooses and stops trials; SE, RN: optuna_asha unless given",
+        "algorithm that chooses and stops trials; the default of SE and RN is optuna_asha",
         choices=("asha", "optuna", "optuna_asha", "bohb", "pbt"),
     )
     tune_objective: str | None = _tuning(
         None,
-        "what trials of SE and RN are judged by, as a mean over searches of num_seeds seeds (3 unless given). "
-        "generations: those until solved_reward is reached, with a minus; steps: those of all agents; score: "
-        "tests of fresh agents that train on the best mean. null: generations for SE with a solved_reward, else score",
+        "score of a trial of SE and RN, a mean over searches of num_seeds seeds (default 3). generations: minus the "
+        "generations until solved_reward is reached; steps: minus the steps of all agents until then; score: tests "
+        "of fresh agents that train on the best mean. null: generations for SE with a solved_reward, else score",
         choices=("generations", "steps", "score"),
     )
     resume_search: str | None = _tuning(
-        None, "folder of a search to go on with, as --use_tune --resume FOLDER does", by_flag=True
+        None, "folder of a search to continue, like --use_tune --resume FOLDER", by_flag=True
     )
     num_samples: int = _tuning(16, "trials", minimum=1, maximum=100_000, changeable=True)
     max_concurrent_trials: int | None = _tuning(
@@ -280,13 +283,13 @@ class FilmConfig(Command):
 
     film: tuple[str, ...] | None = _film(
         None,
-        "film these side by side in the same episodes, and end: run folders, checkpoints, proxies (an agent trains on "
-        "each first); `untrained` is the agent before as it was when new, `real` one that trains on the real "
-        "environment as long as on the proxy before",
+        "film these side by side in the same episodes, and end: run folders, checkpoints, proxies (an agent trains "
+        "on each first); `untrained`: the agent before it, with its first weights; `real`: an agent that trains on "
+        "the real environment for as long as on the proxy before it",
         longest=4,
         exists=True,
     )
-    film_out: str | None = _film(None, "file of that film (.mp4); null is a new one in logdir/films")
+    film_out: str | None = _film(None, "file of that film (.mp4); null is a new file in logdir/films")
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,10 @@ class ReportConfig(Command):
     about = "write an HTML page about runs"
 
     report: tuple[str, ...] | None = _report(
-        None, "write one HTML file about these run folders, or those below them, and end", longest=10_000, exists=True
+        None,
+        "write one HTML file about these run folders, or about the run folders in them, and end",
+        longest=10_000,
+        exists=True,
     )
     report_out: str | None = _report(None, "that file (.html), or its folder; null is beside the runs")
 
@@ -307,7 +313,7 @@ class ImportConfig(Command):
 
     import_proxy: str | None = setting(
         None,
-        "make a proxy.safetensors of this file of learning_environments (.pt) or synthetic-gymnax (.pkl), and end",
+        "convert this file of learning_environments (.pt) or synthetic-gymnax (.pkl) to a proxy.safetensors, and end",
         section="files of other projects",
         by_flag=True,
         exists=True,

@@ -50,14 +50,14 @@ class SearchConfig:
 
     strategy: str = _search(
         "openai_es",
-        "nes as published [F], openai_es with Adam, snes [L], or ars, augmented random search, which goes by fitness "
-        "itself where others go by ranks",
+        "nes as published [F], openai_es with Adam, snes [L], or ars, augmented random search, which uses fitness "
+        "itself; the others use ranks",
         choices=("nes", "openai_es", "snes", "ars"),
     )
-    population: int = _search(64, "perturbed proxies per generation; both of a mirrored pair count", minimum=1)
+    population: int = _search(64, "perturbed proxies per generation; a mirrored pair counts as two", minimum=1)
     generations: int | None = _search(
         100,
-        "largest number of generations; null, as where total_steps is given alone: any",
+        "largest number of generations; null (the default with total_steps): no limit",
         minimum=1,
         changeable=True,
         tunable=False,
@@ -77,43 +77,44 @@ class SearchConfig:
     )
     scored_by: str = _search(
         "agents",
-        "what a proxy is judged by: agents that train on it; or target, the return of the policy that its reward "
-        "rewards, where the reward says which one that is: nobody trains",
+        "how a proxy is scored. agents: by agents that train on it; target: by the return of the policy that its "
+        "reward defines, without training, if it defines one",
         choices=("agents", "target"),
         later=True,
     )
     start_from: str | None = _search(
         None,
-        "a proxy's file, run folder or name whose parameters the search starts from; or a policy from which a bandit "
-        "is made: an agent's run or checkpoint, or module:function of observations [N, S], cut to the bounds where "
-        "actions are continuous; null draws them",
+        "the search starts from the parameters of this proxy (file, run folder or name), or from a bandit made from "
+        "this policy: an agent's run or checkpoint, or module:function of observations [N, S], clipped to the "
+        "bounds of continuous actions; null: random parameters",
     )
     rank_apart: bool = _search(
-        False, "rank the population by each of its agents apart, then add up; off: by the mean of its agents"
+        False,
+        "rank the population by each of its agents separately, then add up the ranks; off: by the mean of its agents",
     )
     second_phase: int | None = _search(
-        None, "generations after which the strategy starts anew from its mean, with the settings below", minimum=1
+        None, "generations after which the strategy restarts from its mean, with the settings below", minimum=1
     )
-    second_noise_std: float | None = _search(None, "noise_std of that phase; null is the first's", above=0)
-    second_step_size: float | None = _search(None, "step_size of that phase; null is the first's", above=0)
-    second_agents: int | None = _search(None, "agents_per_proxy of that phase; null is the first's", minimum=1)
-    second_steps: int | None = _search(None, "inner_steps of that phase; null is the first's", minimum=1)
+    second_noise_std: float | None = _search(None, "noise_std of that phase; null: as in the first phase", above=0)
+    second_step_size: float | None = _search(None, "step_size of that phase; null: as in the first phase", above=0)
+    second_agents: int | None = _search(None, "agents_per_proxy of that phase; null: as in the first phase", minimum=1)
+    second_steps: int | None = _search(None, "inner_steps of that phase; null: as in the first phase", minimum=1)
     second_scored_by: str | None = _search(
-        None, "scored_by of that phase; null is the first's", choices=("agents", "target"), later=True
+        None, "scored_by of that phase; null: as in the first phase", choices=("agents", "target"), later=True
     )
     initial_draws: int = _search(1, "initial proxies sampled; the search starts from the best", minimum=1)
     initial_members: int = _search(16, "perturbed copies that score each initial proxy", minimum=1)
     initial_generations: int | None = _search(
         None,
-        "score them by searches instead: generations from each, after which the better half goes on for as many, until "
-        "one is left; null: by perturbed copies",
+        "score initial proxies by searches: this many generations from each, after which the better half continues "
+        "for as many, until one is left; null: by perturbed copies",
         minimum=1,
         later=True,
     )
 
     objective: str = _inner(
         "final",
-        f"what a search maximises. {'; '.join(f'{name}: {words}' for name, (words, _) in OBJECTIVES.items())}",
+        f"quantity that a search maximises. {'; '.join(f'{name}: {words}' for name, (words, _) in OBJECTIVES.items())}",
         choices=OBJECTIVES,
         fit=False,
     )
@@ -122,58 +123,59 @@ class SearchConfig:
     )
     average_from: int = _inner(0, "average: steps of training before the first test that counts", minimum=0, fit=False)
     solved_bonus: float = _inner(
-        0.0, "average: what a test that reaches solved_reward counts more", minimum=0, later=True, fit=False
+        0.0, "average: bonus on a test that reaches solved_reward", minimum=0, later=True, fit=False
     )
     unsolved_weight: float = _inner(
-        100.0, "threshold: steps that a missing point of return costs [F]", minimum=0, fit=False
+        100.0, "threshold: steps that count for each missing point of return [F]", minimum=0, fit=False
     )
     survival_bonus: float = _inner(
         0.0,
-        "final: what the environment pays for each step without a fall. It is taken off fitness, because a search may "
-        "else end with a policy that stands still. The winner is chosen by whole returns",
+        "final: reward of the environment for each step without a fall. It is subtracted from fitness, because a "
+        "search may else end with a policy that does not move. The winner is chosen by whole returns",
         minimum=0,
         later=True,
         fit=False,
     )
     compiled: bool = _inner(
         HAS_NUMBA,
-        "train and test agents in machine code where there is any for them (needs Numba, the extra `fast`); off: "
-        "in torch",
+        "train and test agents in machine code if the agent has it (needs Numba, the extra `fast`); off: in torch",
         hparam=False,
     )
     agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1, fit=False)
     agents_take_turns: str = _inner(
         "seeds",
-        "of several agents (DDQN,PPO): seeds, each proxy has as many of each, and their seeds say who is who; "
-        "generations, all agents of a generation are of one kind",
+        "how several agents (DDQN,PPO) are distributed. seeds: each proxy has the same number of each, chosen by "
+        "their seeds; generations: all agents of a generation are of one kind, and kinds rotate",
         choices=("seeds", "generations"),
         later=True,
         fit=False,
     )
     inner_rule: str = _inner(
         "budget",
-        "budget: an agent trains for inner_steps; it stops before that once its returns no longer change (plateau [F]) "
-        "or once tests on the real environment reach solved_reward (tests [F])",
+        "budget: an agent trains for inner_steps; plateau: it stops early if its returns no longer change [F]; "
+        "tests: it stops early if tests on the real environment reach solved_reward [F]",
         choices=("budget", "plateau", "tests"),
     )
     inner_steps: int = _inner(3000, "largest number of steps that an agent trains for on a proxy", minimum=1)
-    train_episodes: int | None = _inner(None, "largest number of episodes of a training [F]; null: any", minimum=1)
-    early_out_num: int = _inner(10, "episodes over which returns are averaged for the rule [F]", minimum=1)
+    train_episodes: int | None = _inner(None, "largest number of episodes of a training [F]; null: no limit", minimum=1)
+    early_out_num: int = _inner(10, "episodes over which the rule averages returns [F]", minimum=1)
     early_out_virtual_diff: float = _inner(0.01, "plateau: largest relative change of that average [F]", above=0)
     plateau_floor: int = _inner(0, "plateau: steps before training may end", minimum=0)
     test_episodes: int = _inner(8, "greedy episodes on the real environment that score an agent", minimum=1)
-    test_limit: int | None = _inner(None, "largest number of their steps; null is the environment's limit", minimum=1)
+    test_limit: int | None = _inner(
+        None, "largest number of steps of these episodes; null is the environment's limit", minimum=1
+    )
     test_limit_first: int | None = _inner(
         None,
-        "that number in the first generations, from where it grows to test_limit [L], under which re-evaluated and "
-        "held-out agents are tested; null: test_limit in all generations",
+        "test_limit of the first generations, which then grows to test_limit [L]; re-evaluation and held-out "
+        "evaluation use test_limit; null: test_limit in all generations",
         minimum=1,
         later=True,
         fit=False,
     )
     test_limit_grows: tuple[int, ...] = _inner(
         (200, 1800),
-        "generations A B between which it grows, by as much in each: up to A tests end after test_limit_first steps, "
+        "generations A B between which the limit grows linearly: up to A tests end after test_limit_first steps, "
         "from B on after test_limit",
         minimum=1,
         longest=2,
@@ -182,18 +184,19 @@ class SearchConfig:
     )
 
     solved_reward: float | None = _choice(
-        None, "mean return that counts as solved; null: none does", fit=True, tunable=False
+        None, "mean return that counts as solved; null: none", fit=True, tunable=False
     )
     quit_when_solved: bool = _choice(
         False, "end the search once agents of the mean reach solved_reward [F]", tunable=False
     )
     choose_by: str = _choice(
         "return",
-        "the winner has the best return after training, or most agents that stay solved once they are (stays)",
+        "return: the winner has the best return after training; stays: it has most agents that solve every test of "
+        "the second half of their training",
         choices=("return", "stays"),
     )
     center_agents: int = _choice(16, "fresh agents that score the unperturbed mean", minimum=1)
-    eval_every: int = _choice(5, "generations, which are epochs, between these scores, from the first on", minimum=1)
+    eval_every: int = _choice(5, "generations (epochs) between these scores, from the first on", minimum=1)
     keep_best: int = _choice(6, "best means of the search that are re-evaluated at the end", minimum=1)
     retest_agents: int = _choice(32, "fresh agents of the re-evaluation, for each mean", minimum=1)
     retest_drawn: bool = _choice(
@@ -204,7 +207,7 @@ class SearchConfig:
     )
     deploy_steps: int | None = _choice(
         None,
-        "steps that an agent trains for in both evaluations and in use; null is inner_steps",
+        "training steps of an agent in both evaluations and in use; null is inner_steps",
         minimum=1,
         fit=True,
         tunable=False,

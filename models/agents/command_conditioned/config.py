@@ -24,23 +24,23 @@ class Config:
         choices=("behavior", "hypernetwork", "gated"),
     )
     hidden_sizes: tuple[int, ...] = width((32, 128, 128, 128), "units of each hidden layer [C]")
-    activation: str = nonlinearity("relu", "C", (), ", but for tanh of those that embed observation and command")
+    activation: str = nonlinearity("relu", "C", (), ", except tanh in the layers that embed observation and command")
     conv_channels: tuple[int, ...] = width(
         (32, 48, 96, 128),
         "channels of the 3x3 stride-2 convolutions in front of the network, images only [U]",
         only_with="images",
     )
     reward_scale: float | None = setting(
-        None, "factor on returns (or advantages) in the command; null takes it from the data", above=0
+        None, "factor on returns (or advantages) in the command; null: estimated from the data", above=0
     )
     horizon_scale: float | None = setting(
-        None, "factor on the horizon in the command; null takes it from the data", above=0
+        None, "factor on the horizon in the command; null: estimated from the data", above=0
     )
 
     # Commands, in the order in which they enter the network
     desire_rtg: bool = setting(True, "command the return-to-go")
     desire_cum_rew: bool = setting(False, "command the episode's whole return (excludes desire_rtg)")
-    desire_horizon: bool = setting(True, "command the number of steps left")
+    desire_horizon: bool = setting(True, "command the number of remaining steps")
     desire_advantage: bool = setting(False, "command the advantage of the action (RCP-A)")
     command_source: str = setting(
         "best",
@@ -49,12 +49,12 @@ class Config:
         choices=("best", "latest"),
     )
     last_few: int = setting(
-        75, "best episodes that the exploration commands are made from [C, U]", minimum=1, perturbed=True
+        75, "number of best episodes from which exploration commands are computed [C, U]", minimum=1, perturbed=True
     )
     desire_mu_minus_std: bool = setting(False, "lower the mean of the commanded return by one standard deviation")
     eval_command: str = setting(
         "lower_bound",
-        "evaluate at the lower bound of the command distribution [U] or at a draw from it [C]",
+        "evaluate at the lower bound of the command distribution [U] or at a sample from it [C]",
         choices=("lower_bound", "sampled"),
     )
     advantage_command: str = setting(
@@ -64,7 +64,7 @@ class Config:
         part="advantages",
     )
     advantage_quantile: float = setting(
-        0.9, "the quantile of advantages commanded", above=0, maximum=1, part="advantages", perturbed=True
+        0.9, "quantile of advantages for that command", above=0, maximum=1, part="advantages", perturbed=True
     )
     advantage_spread: float = setting(
         1.0,
@@ -86,17 +86,17 @@ class Config:
     )
     discount: float = setting(1.0, "discount of the return-to-go", minimum=0, maximum=1)
     num_val_batches: int = setting(
-        2, "batches of steps not yet learned from, for the validation loss; 0 for none [C]", minimum=0
+        2, "batches of new steps for the validation loss, before updates on them; 0: none [C]", minimum=0
     )
 
     # Replay buffer and collection
     buffer_order: str = setting(
         "sorted", "keep the best episodes or the most recent ones", choices=("sorted", "recent")
     )
-    buffer_unit: str = setting("steps", "what buffer_size counts", choices=("steps", "episodes"))
+    buffer_unit: str = setting("steps", "unit of buffer_size", choices=("steps", "episodes"))
     buffer_size: int = setting(100_000, "capacity of the replay buffer [C: 500 episodes of 200 steps]", minimum=1)
     num_rand_action_rollouts: int = setting(50, "random episodes before training [C]", minimum=1)
-    random_action_epochs: int = setting(1, "first epochs, whose rollouts act at random [C]", minimum=0)
+    random_action_epochs: int = setting(1, "number of first epochs whose rollouts use random actions [C]", minimum=0)
     training_rollouts_per_worker: int = setting(
         20, "episodes per epoch, side by side [C]", minimum=1, maximum=4096, perturbed=True
     )
@@ -108,7 +108,7 @@ class Config:
     )
     policy_floor: float = setting(
         0.0,
-        "share of the uniform policy in sampled actions, discrete ones only [S]",
+        "share of the uniform policy in sampled actions, only for discrete actions [S]",
         minimum=0,
         maximum=1,
         only_with="discrete actions",
@@ -138,10 +138,10 @@ class Config:
         (128, 64), "units of the value network's hidden layers [C]", part="advantages"
     )
     value_lr: float | None = setting(
-        None, "Adam's learning rate for the value network; null takes lr", above=0, part="advantages", perturbed=True
+        None, "Adam's learning rate for the value network; null: lr", above=0, part="advantages", perturbed=True
     )
-    clamp_adv_to_max: bool = setting(False, "clamp advantages from above before they are used", part="advantages")
-    max_adv_clamp_val: float = setting(50.0, "where clamp_adv_to_max clamps, in units of reward", part="advantages")
+    clamp_adv_to_max: bool = setting(False, "clip advantages from above", part="advantages")
+    max_adv_clamp_val: float = setting(50.0, "bound of clamp_adv_to_max, in units of reward", part="advantages")
 
     @property
     def schedule(self) -> EpisodeSchedule:

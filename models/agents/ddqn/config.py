@@ -25,10 +25,10 @@ class Config(Intrinsic):
     )
     hidden_sizes: tuple[int, ...] = width((64,), "units of each hidden layer [F]")
     activation: str = nonlinearity("relu")
-    feature_dim: int = width(128, "width of features and of both streams, dueling only [F]")
+    feature_dim: int = width(128, "width of features and of both streams, only dueling [F]")
     dueling_mean: str = setting(
         "row",
-        "subtract the advantages' mean over the actions of each row [W], or over the whole batch too, as [F] does",
+        "subtract the mean of the advantages over the actions of each row [W], or over the whole batch too [F]",
         choices=("row", "batch"),
     )
 
@@ -50,11 +50,14 @@ class Config(Intrinsic):
     eps_decay: float = setting(0.9, "factor on that probability from episode to episode [F]", minimum=0, maximum=1)
     eps_fraction: float | None = setting(
         None,
-        "lower the probability linearly from eps_init to eps_min over this share of the training; null: by episodes",
+        "lower the probability linearly from eps_init to eps_min over this share of the training; null: per "
+        "episode, by eps_decay",
         above=0,
         maximum=1,
     )
-    num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
+    num_envs: int = setting(
+        1, "environments that an agent steps side by side, with one update for all", minimum=1, maximum=4096
+    )
 
     # Hyperparameters sampled for each agent
     vary_hp: bool = varied.vary_hp()

@@ -36,7 +36,7 @@ class Config:
 
     preset: str = setting(
         "shipped",
-        "shipped: the environment's values for one update per step; <environment>_high: the same by name; "
+        "shipped: the environment's values for one update per step; <environment>_high: the same, by name; "
         "<environment>_low: its values for ten updates per step and a tenth of the steps [Y]",
         choices=("shipped", *PRESETS),
         chooses=True,
@@ -95,7 +95,7 @@ class Config:
     rollout_length: int = setting(10, "steps of each imagined rollout [Y]", minimum=1, maximum=1000)
     rollout_batch_size: int | None = setting(
         None,
-        "starts of imagined rollouts, apart from the model's batch; null: that batch [Y]",
+        "starts of imagined rollouts, sampled separately from the model's batch; null: that batch [Y]",
         minimum=1,
         maximum=10**6,
     )
@@ -146,23 +146,24 @@ class Config:
         part="latent states",
     )
     learn_obs_variance: bool = setting(
-        False, "decode standard deviations too, where observations are not bits [Y]", part="latent states"
+        False, "also decode standard deviations, if observations are not bits [Y]", part="latent states"
     )
 
     compile: bool = setting(
         False,
-        "fuse the values' update by torch.compile: needs a C++ compiler and half a minute, and rounds differently",
+        "fuse the update of the values by torch.compile: needs a C++ compiler and half a minute, and rounds "
+        "differently",
         hparam=False,
     )
 
     # Steps and evaluation
     total_steps: int = setting(
-        1_000_000, "environment steps of a seed that end the training, rounded up to whole epochs [Y]", minimum=1
+        1_000_000, "environment steps per seed after which training ends, rounded up to whole epochs [Y]", minimum=1
     )
     steps_per_epoch: int = setting(500, "environment steps per epoch [Y]", minimum=1)
     eval_every: int = setting(1, "epochs between evaluations [Y]", minimum=1)
-    eval_steps: int = setting(100, "largest number of steps of an evaluation's episodes [Y]", minimum=1)
-    eval_episodes: int = setting(32, "episodes of an evaluation [Y]", minimum=1, maximum=1_000_000)
+    eval_steps: int = setting(100, "largest number of steps of an evaluation episode [Y]", minimum=1)
+    eval_episodes: int = setting(32, "episodes per evaluation [Y]", minimum=1, maximum=1_000_000)
 
     # Mistakes of the original
     faithful_to_paper: bool = setting(False, "repeat the original's mistakes: stale_observation and bernoulli_logits")

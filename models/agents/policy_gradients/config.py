@@ -18,7 +18,7 @@ class Config:
 
     preset: str = setting(
         "published",
-        "published: the notebook's values, where it prints them [N]; skeleton: those its skeleton came with [N]; "
+        "published: the notebook's values, as far as it prints them [N]; skeleton: the values of its skeleton [N]; "
         "aac_tuned: AAC with its improvements on",
         choices=("published", "skeleton", "aac_tuned"),
         chooses=True,
@@ -45,7 +45,7 @@ class Config:
         choices=("none", "batch_mean", "value"),
     )
     beta: float = setting(
-        0.0, "weight of the entropy, as a share of the largest possible [N]; 0 is none", minimum=0, perturbed=True
+        0.0, "weight of the entropy, as a share of the largest possible entropy [N]; 0: none", minimum=0, perturbed=True
     )
     delta: float = setting(1.0, "AAC: weight of the value loss [N]", minimum=0)
     discount: float = setting(0.995, "discount of later rewards [N]", minimum=0, maximum=1)
@@ -53,7 +53,7 @@ class Config:
     # Learning
     lr: float = setting(1e-3, "Adam's learning rate [N]", above=0, perturbed=True)
     value_lr: float | None = setting(
-        None, "AAC: Adam's learning rate for the separate value network; null takes lr", above=0, perturbed=True
+        None, "AAC: Adam's learning rate for the separate value network; null: lr", above=0, perturbed=True
     )
     adam_eps: float = setting(1e-8, "Adam's epsilon [N]", above=0)
     batch_episodes: int = setting(32, "episodes per update, side by side, each to its end [N]", minimum=1, maximum=4096)
@@ -61,14 +61,14 @@ class Config:
     # The end
     max_episodes: int | None = setting(
         6000,
-        "episodes to train, rounded up to whole batches; null, as where total_steps is given alone: any [N]",
+        "episodes to train, rounded up to whole batches; null (the default with total_steps): no limit [N]",
         minimum=1,
     )
     target_running_mean: float | None = setting(
-        None, "stop early once the mean return of the latest training episodes reaches this; null never [N]"
+        None, "stop early once the mean return of the latest training episodes reaches this; null: never [N]"
     )
     running_mean_len: int = setting(
-        100, "number of episodes in that mean; all while there are fewer [N]", minimum=1, maximum=1_000_000
+        100, "number of episodes in that mean; if there are fewer, all of them [N]", minimum=1, maximum=1_000_000
     )
 
     # Improvements, all off as published
@@ -85,10 +85,10 @@ class Config:
     value_steps: int = setting(0, "AAC: further gradient steps of the separate value network on each batch", minimum=0)
     reward_scale: float = setting(1.0, "factor on rewards before anything is learned from them", above=0)
     max_grad_norm: float | None = setting(
-        None, "largest norm of a network's gradient; null: any", above=0, perturbed=True
+        None, "largest norm of a network's gradient; null: no limit", above=0, perturbed=True
     )
     anneal_lr: bool = setting(
-        False, "lower the learning rates linearly to 0 over the run as it was begun (max_episodes, total_steps)"
+        False, "lower the learning rates linearly to 0 over the originally planned run (max_episodes, total_steps)"
     )
 
     @property

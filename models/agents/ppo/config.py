@@ -23,17 +23,17 @@ class Config(Intrinsic):
     # Network
     hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")
     activation: str = nonlinearity("tanh", "B")
-    orthogonal: bool = setting(True, "orthogonal first weights, small ones of the policy's outputs [H]; off: torch's")
+    orthogonal: bool = setting(True, "orthogonal first weights, small in the policy's output layer [H]; off: torch's")
     action_std: float = setting(
         1.0,
-        "standard deviation of continuous actions at first, in units of the action; it is learned [B]",
+        "first standard deviation of continuous actions, in units of the action; it is learned [B]",
         above=0,
         maximum=1000,
         only_with="continuous actions",
     )
 
     # Collection
-    num_envs: int = setting(1, "environments an agent steps side by side [B]", minimum=1, maximum=4096)
+    num_envs: int = setting(1, "environments that an agent steps side by side [B]", minimum=1, maximum=4096)
     rollout_steps: int = setting(2048, "steps of each environment between updates [B]", minimum=1, maximum=1_000_000)
     normalize_obs: bool = setting(
         False, "shift and scale observations by their running mean and standard deviation [H]"
@@ -44,17 +44,17 @@ class Config(Intrinsic):
 
     # Learning
     lr: float = setting(3e-4, "Adam's learning rate [B]", above=0, perturbed=True)
-    anneal_lr: bool = setting(False, "lower the learning rate linearly to 0 over the run as it was begun [H]")
+    anneal_lr: bool = setting(False, "lower the learning rate linearly to 0 over the originally planned run [H]")
     adam_eps: float = setting(1e-5, "Adam's epsilon [H]", above=0)
-    ppo_epochs: int = setting(10, "passes over the steps that were collected [B]", minimum=1, maximum=10_000)
+    ppo_epochs: int = setting(10, "passes over the collected steps [B]", minimum=1, maximum=10_000)
     batch_size: int = setting(
-        64, "steps in a minibatch, of all environments; all of them where there are fewer [B]", minimum=1,
+        64, "steps in a minibatch, of all environments; if there are fewer, all of them [B]", minimum=1,
         maximum=100_000_000, perturbed=True)  # fmt: skip
     discount: float = setting(0.99, "discount of later rewards [B]", minimum=0, maximum=1)
     gae_lambda: float = setting(0.95, "lambda of generalised advantages [G]", minimum=0, maximum=1)
-    clip_range: float = setting(0.2, "how far the ratio of new and old probability may leave 1 [S]", above=0)
+    clip_range: float = setting(0.2, "largest change of the ratio of new to old probability from 1 [S]", above=0)
     clip_range_vf: float | None = setting(
-        None, "how far a value may move from that of the rollout, in units of the normalised reward; null: any [H]",
+        None, "largest change of a value from the rollout's value, in units of normalised reward; null: no limit [H]",
         above=0,
     )  # fmt: skip
     target_kl: float | None = setting(
@@ -66,12 +66,12 @@ class Config(Intrinsic):
     vf_coef: float = setting(0.5, "weight of the squared error of values [B]", minimum=0)
     ent_coef: float = setting(0.0, "weight of the policy's entropy, in nats [B]", minimum=0)
     max_grad_norm: float | None = setting(
-        0.5, "largest norm of the gradient of both networks together; null: any [B]", above=0, perturbed=True
+        0.5, "largest norm of the gradient of both networks together; null: no limit [B]", above=0, perturbed=True
     )
     normalize_advantage: bool = setting(
         True, "shift and scale each minibatch's advantages to mean 0 and variance 1 [B]"
     )
-    test_noise: bool = setting(False, "draw actions in tests and evaluations too, as [F] does")
+    test_noise: bool = setting(False, "sample actions in tests and evaluations too, as in [F]")
 
     # Hyperparameters sampled for each agent
     vary_hp: bool = varied.vary_hp()

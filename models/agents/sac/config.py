@@ -39,24 +39,28 @@ class Config(Intrinsic):
 
     # Entropy
     entropy_temperature: float = setting(
-        1.0, "reward of a nat of entropy; where it is learned, at the start", above=0, maximum=1000
+        1.0, "weight of the entropy, in reward per nat; if it is learned, its first value", above=0, maximum=1000
     )
     learn_temperature: bool = setting(
-        True, "raise or lower that reward until the entropy is `target_entropy` [H]; off: fixed [O]"
+        True, "adapt that weight so that the entropy is `target_entropy` [H]; off: fixed [O]"
     )
     target_entropy: float | None = setting(
-        None, "entropy aimed at, in nats, actions in shares of half the range; null: minus their number [H]"
+        None,
+        "target of the entropy, in nats, for actions in shares of half the range; null: minus the number of action "
+        "coordinates [H]",
     )
 
     # Exploration, collection and tests
     noise_type: str = setting(
         "normal",
-        "what actions are drawn by, times the policy's standard deviation. normal: another number at each step [H]; "
-        "ornstein-uhlenbeck: one that drifts along an episode, from 0 to about 1.8 in size [E, S]",
+        "noise that is multiplied by the policy's standard deviation. normal: independent at each step [H]; "
+        "ornstein-uhlenbeck: correlated along an episode, from 0 to about 1.8 in size [E, S]",
         choices=NOISE_TYPES,
     )
-    test_noise: bool = setting(False, "actions are drawn in tests too; off: greedy [H]")
-    num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
+    test_noise: bool = setting(False, "sample actions in tests too; off: greedy [H]")
+    num_envs: int = setting(
+        1, "environments that an agent steps side by side, with one update for all", minimum=1, maximum=4096
+    )
 
     # Hyperparameters sampled for each agent
     vary_hp: bool = varied.vary_hp()

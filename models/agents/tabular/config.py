@@ -24,18 +24,18 @@ class Config(Intrinsic):
     # Learning
     backup: str = setting(
         "max",
-        "what a step is followed by: max, the best action [W]; redrawn, an exploring action drawn for the update alone "
-        "[C]; executed, the action that is taken next [R, S]",
+        "action whose value at the next state is the target. max: the best action [W]; redrawn: an exploring "
+        "action, sampled only for the update [C]; executed: the agent's next action [R, S]",
         choices=("max", "redrawn", "executed"),
     )
     lr: float = setting(
-        1.0, "alpha, the share of its error by which a value moves [F]", above=0, maximum=1, perturbed=True
+        1.0, "alpha, the share of its error that is added to a value [F]", above=0, maximum=1, perturbed=True
     )
     discount: float = setting(0.8, "discount of later rewards [F]", minimum=0, maximum=1)
     count_bonus: float = setting(
-        0.0, "b of the bonus b / sqrt(n) on a reward, n being the visits of state and action [B]", minimum=0
+        0.0, "b of the bonus b / sqrt(n) on a reward, with n the visits of state and action [B]", minimum=0
     )
-    truncation_ends: bool = setting(False, "nothing comes after a time limit, as in [C]; off, the values go on")
+    truncation_ends: bool = setting(False, "a time limit is a termination, as in [C]; off: bootstrap there")
     init_episodes: int = setting(0, "episodes before the first update", minimum=0)
 
     # Exploration and collection
@@ -44,15 +44,20 @@ class Config(Intrinsic):
     eps_decay: float = setting(0.9, "factor on that probability from episode to episode", minimum=0, maximum=1)
     eps_fraction: float | None = setting(
         None,
-        "lower the probability linearly from eps_init to eps_min over this share of the training; null: by episodes",
+        "lower the probability linearly from eps_init to eps_min over this share of the training; null: per "
+        "episode, by eps_decay",
         above=0,
         maximum=1,
     )
-    random_ties: bool = setting(False, "training takes any of the best actions; off, and in tests, the first of them")
-    num_envs: int = setting(1, "environments an agent steps side by side, an update for each", minimum=1, maximum=4096)
+    random_ties: bool = setting(
+        False, "break ties between best actions at random in training; off, and in tests: the first of them"
+    )
+    num_envs: int = setting(
+        1, "environments that an agent steps side by side, with one update for each", minimum=1, maximum=4096
+    )
 
     # Hyperparameters sampled for each agent
-    vary_hp: bool = setting(False, "sample what `vary` names for each agent, uniformly in [0.1, 1] [F]")
+    vary_hp: bool = setting(False, "sample the settings in `vary` for each agent, uniformly in [0.1, 1] [F]")
     vary: tuple[str, ...] = setting(VARIED, "hyperparameters that vary_hp samples [F]", choices=VARIED)
 
 

@@ -30,16 +30,19 @@ class Config(Intrinsic):
     batch_size: int = setting(256, "transitions in a batch [F]", minimum=1, maximum=1_000_000, perturbed=True)
     discount: float = setting(0.99, "discount of later rewards [T]", minimum=0, maximum=1)
     tau: float = setting(
-        0.005, "share of the networks mixed into the target networks, when the actor learns [T]", minimum=0, maximum=1
+        0.005,
+        "share of the networks mixed into the target networks, at each update of the actor [T]",
+        minimum=0,
+        maximum=1,
     )
     policy_delay: int = setting(
-        2, "updates of the critics for one of the actor and of the target networks [T]", minimum=1, maximum=10_000
+        2, "updates of the critics per update of the actor and of the target networks [T]", minimum=1, maximum=10_000
     )
     policy_std: float = setting(
         0.2, "noise on the target's action, a standard deviation in shares of half the range [T]", minimum=0
     )
     policy_std_clip: float = setting(0.5, "largest size of that noise [T]", minimum=0)
-    twin_critics: bool = setting(True, "two critics, and the goal takes the smaller value [T]; off: one, as in [L]")
+    twin_critics: bool = setting(True, "two critics, and the target is the smaller value [T]; off: one, as in [L]")
     buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
@@ -53,12 +56,14 @@ class Config(Intrinsic):
     )
     noise_type: str = setting(
         "normal",
-        "normal: the noise of a step knows nothing of the step before; ornstein-uhlenbeck: it drifts along an episode, "
-        "from 0 to about 1.8 times action_std [L, S]",
+        "normal: independent noise at each step; ornstein-uhlenbeck: correlated along an episode, from 0 to about "
+        "1.8 times action_std [L, S]",
         choices=NOISE_TYPES,
     )
     test_noise: bool = setting(False, "noise in tests as in training [F]; off: greedy")
-    num_envs: int = setting(1, "environments an agent steps side by side, one update for all", minimum=1, maximum=4096)
+    num_envs: int = setting(
+        1, "environments that an agent steps side by side, with one update for all", minimum=1, maximum=4096
+    )
 
     # Hyperparameters sampled for each agent
     vary_hp: bool = varied.vary_hp()

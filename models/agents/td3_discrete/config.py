@@ -16,14 +16,14 @@ class Config(td3.Config):
     """Hyperparameters of TD3Discrete."""
 
     gumbel_softmax_temp: float = setting(
-        1.0, "temperature of the Gumbel-softmax; where it changes, at the start [F]", above=0, maximum=1000
+        1.0, "temperature of the Gumbel-softmax; if it changes, its first value [F]", above=0, maximum=1000
     )
     gumbel_softmax_hard: bool = setting(
-        False, "one-hot vectors, whose gradient is that of the soft ones [J]; off: soft vectors"
+        False, "one-hot vectors with the gradient of soft vectors [J]; off: soft vectors"
     )
     gumbel_temperature: str = setting(
         "fixed",
-        "fixed; annealed: linearly to a twentieth within 2,000 updates [F]; learned: along with the actor [F]",
+        "fixed; annealed: linearly to a twentieth within 2,000 updates [F]; learned: together with the actor [F]",
         choices=("fixed", "annealed", "learned"),
     )
 

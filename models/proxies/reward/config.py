@@ -25,45 +25,50 @@ class Reward:
     proxy: str = _reward("reward", "the kind of proxy", choices=("reward",), chooses=True, identity=True, tunable=False)
     mode: int = _reward(
         2,
-        "the reward paid [F]. 0: r; 1: g phi(x') - phi(x), g the agent's discount; 2: r + the same; 5: phi(x'); "
+        "the agent's reward [F]. 0: r; 1: g phi(x') - phi(x), g the agent's discount; 2: r + the same; 5: phi(x'); "
         "6: r + the same; 3, 4, 7, 8: as 1, 2, 5, 6, phi also of the numbers in the step's info; 101: w * info; "
-        "102: r + the same. Names such as additive_potential do too; -1 or icm trains the agent without a network",
+        "102: r + the same. Names such as additive_potential work too; -1 or icm trains the agent without a network",
         choices=(0, 1, 2, 3, 4, 5, 6, 7, 8, 101, 102),  # `understudy.kinds.MODES`, which is slow to import
         chooses=True,
         identity=True,
     )
     preset: str = _reward(
         "recipe",
-        "recipe: what works here; cheap: an eighth of its steps; paper: the published loop and objective [F]",
+        "recipe: tuned in this project; cheap: an eighth of its steps; paper: the published loop and objective [F]",
         choices=PRESETS,
         chooses=True,
         tunable=False,
     )
     rn_init: str = _reward(
         "torch",
-        "first phi: torch: as torch.nn.Linear starts [F]; terminal: fitted to 5 where an episode ends well, -5 where "
-        "it ends badly, 0 elsewhere; real: to the real reward of entering a state; hand: to a potential made by hand",
+        "first phi: torch: like torch.nn.Linear [F]; terminal: fitted to 5 at good ends of episodes, -5 at bad "
+        "ends, 0 elsewhere; real: fitted to the real reward of entering a state; hand: fitted to a potential made "
+        "by hand",
         choices=("torch", "terminal", "real", "hand"),
     )
-    rn_output_scale: float = _reward(1.0, "factor on what the network gives")
+    rn_output_scale: float = _reward(1.0, "factor on the network's output")
     rn_output: str = _reward(
         "linear",
-        "phi of that product y: y itself, or symexp: sign(y) (exp |y| - 1), |y| cut at 30, as in DreamerV3: states may "
-        "differ by factors",
+        "phi as a function of that product y: y itself, or symexp: sign(y) (exp |y| - 1), |y| clipped at 30, as in "
+        "DreamerV3, so that phi may differ by factors between states",
         choices=("linear", "symexp"),
         later=True,
     )
     rn_evolve_scale: bool = _reward(
-        False, "the search changes the logarithm of that factor too, and goes on from that of start_from"
+        False, "the search also changes the logarithm of that factor, and starts from the factor of start_from"
     )
     rn_terminal: str = _reward(
         "free",
-        "phi where an episode terminates: the network's own (free [F]), or 0 (zero), which keeps the best policies of "
-        "the real reward (Ng, Harada & Russell 1999) and teaches less",
+        "phi of a terminal state: the network's output (free [F]), or 0 (zero), which keeps the best policies of "
+        "the real reward (Ng, Harada & Russell 1999) but teaches less",
         choices=("free", "zero"),
     )
-    rn_input_center: tuple[float, ...] = _reward((), "taken off each number of an observation", empty=True, longest=512)
-    rn_input_spread: tuple[float, ...] = _reward((), "by which each is divided then", empty=True, longest=512, above=0)
+    rn_input_center: tuple[float, ...] = _reward(
+        (), "subtracted from each number of an observation", empty=True, longest=512
+    )
+    rn_input_spread: tuple[float, ...] = _reward(
+        (), "divisor of each number of an observation, after the subtraction", empty=True, longest=512, above=0
+    )
 
 
 @dataclass(frozen=True)

@@ -39,36 +39,36 @@ class Synthetic:
     )
     preset: str = _proxy(
         "recipe",
-        "recipe: what works here; broad: an MDP for policy learners too, with --agent PPO or PPO,DDQN; paper: the "
-        "published loop with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) [F]; "
-        "two_stage: a bandit whose target is searched for directly, and agents train on its reward; published: the "
-        "bandit's own search [L]; clone: no search, a bandit that pays for what the policy of --start_from does; "
-        "distilled: a bandit of a few states and the actions that are right there, which are what is searched for; "
-        "supervised: no search, an MDP fitted to transitions of the real environment, the baseline of [F]",
+        "recipe: tuned in this project; broad: an MDP for policy learners too, with --agent PPO or PPO,DDQN; paper: "
+        "the published loop with its tuned values (figure 2); paper_varied: that loop with varied agents (figure 3) "
+        "[F]; two_stage: a search for the target of a bandit, whose reward then trains agents; published: the "
+        "published search for bandits [L]; clone: no search, a bandit whose reward compares with the policy of "
+        "--start_from; distilled: a search for a bandit of a few states and their right actions; supervised: no "
+        "search, an MDP fitted to transitions of the real environment, the baseline of [F]",
         choices="recipe broad paper paper_varied two_stage published clone distilled supervised".split(),
         chooses=True,
         tunable=False,
     )
     reward_form: str = _proxy(
         "free",
-        "reward of a bandit. free: a network of action and state [L]; the others go by how far an action u is from "
-        "what a target network mu of the state would do. absolute: -mean |u - mu|; squared: -mean (u - mu)^2; "
-        "exponential: exp(-4 mean (u - mu)^2); u and mu in shares of half the range, cut to [-1, 1]; one-hot where "
-        "discrete",
+        "reward of a bandit. free: a network of action and state [L]; the others compare an action u with the "
+        "output mu of a target network for the state. absolute: -mean |u - mu|; squared: -mean (u - mu)^2; "
+        "exponential: exp(-4 mean (u - mu)^2); u and mu in shares of half the range, clipped to [-1, 1]; one-hot "
+        "for discrete actions",
         choices=FORMS,
         later=True,
     )
     first_states: str = _proxy(
         "latent",
-        "first states of a bandit. latent: a network on normal noise [L]; table: rows of a table that spreads over all "
-        "the environment can show, drawn once from the seed; where nobody knows how far that goes, over what the "
-        "target meets with no noise on its actions, some and much",
+        "first states of a bandit. latent: a network on normal noise [L]; table: rows of a table, sampled once from "
+        "the seed, that spreads over the observation space; if its bounds are unknown, over states that the target "
+        "visits with no noise on its actions, some and much",
         choices=("latent", "table"),
         later=True,
     )
     target_scale: str = _proxy(
         "start",
-        "what divides a target's inputs where the bounds of observations are unknown. start: their standard deviation "
+        "scale of a target's inputs if the bounds of observations are unknown. start: their standard deviation "
         "before the search; widest: the largest one at any scored mean, which leaves fewer actions at their bounds",
         choices=("start", "widest"),
         later=True,
@@ -76,23 +76,22 @@ class Synthetic:
     table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
     pairs: int | None = _proxy(
         None,
-        "rows of that table where these and what the target says there are what is searched for: the target is then a "
-        "network that was trained on these pairs of state and action alone; null: the target's weights are",
+        "rows of that table if the search is for rows and actions: the target is then a network that was trained "
+        "only on these pairs of state and action; null: the search is for the target's weights",
         minimum=2,
         maximum=64,
         later=True,
     )
     table_episodes: int | None = _proxy(
         None,
-        "steps after which episodes begin anew, where rows of that table are what the target meets; null is the "
-        "environment's limit",
+        "steps after which episodes restart, if the target's states fill that table; null is the environment's limit",
         minimum=1,
         later=True,
     )
     clone_of: str = _proxy(
         "actions",
-        "what a bandit takes over from a policy that start_from names: its actions, or, of an agent with values and "
-        "with reward_form free, what it thinks that each action is worth",
+        "copied into a bandit from the policy of start_from: its actions, or its action values (agents with values, "
+        "reward_form free)",
         choices=("actions", "values"),
         later=True,
         fit=False,
@@ -104,8 +103,9 @@ class Synthetic:
     )
     learned_reset: bool = _proxy(
         False,
-        "first states come from a network on normal noise; off: the real environment's [F]. On for a bandit. With "
-        "preset supervised they are normal, with half the largest size met as standard deviation",
+        "first states come from a network on normal noise; off: from the real environment [F]. Always on for a "
+        "bandit. With preset supervised they are normal, with half their largest size in the data as standard "
+        "deviation",
     )
     latent_size: int | None = _width(None, "size of that noise; null is the size of an observation", fit=False)
     max_steps: int | None = _proxy(
@@ -113,14 +113,14 @@ class Synthetic:
     )
     done_bias: float = _proxy(
         0.0,
-        "mdp: added to the done network's output when the search begins; -5 makes episodes that only max_steps ends",
+        "mdp: added to the done network's output at the start of the search; with -5 only max_steps ends episodes",
         minimum=-1000,
         maximum=1000,
         fit=False,
     )
     raw_done: bool = _proxy(
         False,
-        "bootstrap by 1 - d with d the done network's raw output, as published [F]; off: by whether d is over 0.5",
+        "bootstrap by 1 - d with d the done network's raw output, as published [F]; off: by whether d exceeds 0.5",
     )
 
 
@@ -131,7 +131,7 @@ class Supervised:
     transitions: int = _fit(10_000, "transitions of the real environment", minimum=100, maximum=20_000_000)
     transitions_from: str = _fit(
         "agents",
-        "agents: two agents that learn on the real environment, each for as many steps; random: random play",
+        "agents: two agents that learn on the real environment, each for half of the transitions; random: random play",
         choices=("agents", "random"),
     )
     fit_updates: int = _fit(10_000, "gradient steps of each network", minimum=20)
