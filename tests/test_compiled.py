@@ -273,10 +273,10 @@ def test_tests_during_training(argv: str) -> None:
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
     outcomes = []
     for on_the_way in (compiled.on_the_way, lambda *_: None):
-        loop, inner._rule_steps = begin_loop(inner, seeds), 0
+        loop, inner._training_test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"on_the_way": on_the_way}))
         with inner._tests_on_the_way(seeds) as tests:
-            outcomes.append((inner.finish(loop, tests), inner._rule_steps, weights(loop)))
+            outcomes.append((inner.finish(loop, tests), inner._training_test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes
     assert first.curve.shape == other.curve.shape == (3, 7)
     assert first.curve.unique().numel() > 2 and steps > 60

@@ -91,7 +91,7 @@ def test_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
     folder = DDQN(tmp_path)
     stages, flat = make_clone("cartpole", str(folder), "--clone_of", "values", "--reward_form", "free")
     states = stages.parameters.fixed(flat[None])["states.table"][0]
-    q = teacher(str(folder), "cartpole", CARTPOLE, values=True)(states)
+    q = teacher(str(folder), "cartpole", CARTPOLE, wants_values=True)(states)
     program = stages.parameters.program(flat[None])
     rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
     expected = (q - q.mean()) / q.std()

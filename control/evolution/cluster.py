@@ -56,6 +56,7 @@ _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores; for tasks to end before a cancellation
 _WATCH_SECONDS = 0.2  # between checks of Ray's servers
+_STDERR = 2  # the file descriptor
 
 
 @contextlib.contextmanager
@@ -128,14 +129,14 @@ def _error_if_killed() -> Iterator[None]:
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
     """Context manager that discards stderr, because Ray prints lines of its log there."""
-    stderr = os.dup(2)
+    saved_stderr = os.dup(_STDERR)
     try:
         with open(os.devnull, "w") as null_device:
-            os.dup2(null_device.fileno(), 2)
+            os.dup2(null_device.fileno(), _STDERR)
         yield
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+        os.dup2(saved_stderr, _STDERR)
+        os.close(saved_stderr)
 
 
 @contextlib.contextmanager
@@ -150,12 +151,13 @@ def _watching_servers(temporary: str) -> Iterator[None]:
 
         while not stop_event.wait(_WATCH_SECONDS):
             node: Any = worker._global_node  # None before Ray has started
-            dead = [name for name, _ in node.dead_processes() if name in _SERVERS] if node else list[str]()
+            dead_processes = node.dead_processes() if node else []
+            dead = [name for name, _ in dead_processes if name in _SERVERS]
             if dead and not stop_event.is_set():
                 show(f"{dead[0]}, a server of Ray on this machine, died; it was killed, or memory ran out")
                 with contextlib.suppress(Exception):
                     sys.stdout.flush()
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discards further messages of Ray's threads
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)  # discards further messages of Ray's threads
                     node.kill_all_processes(check_alive=False)
                 ending.run_exit_callbacks()
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -203,33 +205,33 @@ def _unreachable(address: str, reason: str) -> UserError:
 
 @contextlib.contextmanager
 def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Context manager for Ray; yields the number of cores that each task must request. If a cluster has too few cores,
-    tasks wait for free ones. Within a search, raises SettingError for more workers than the search's Ray has cores."""
-    in_search = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    with contextlib.nullcontext() if in_search else connected(address, num_workers):
+    """Context manager for Ray; yields the number of cores that each task must request. Tasks wait for free cores. In a
+    trial of a hyperparameter search, Ray runs already; then raises SettingError for more workers than cores."""
+    in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    with contextlib.nullcontext() if in_trial else connected(address, num_workers):
         import ray
 
         cores = int(ray.cluster_resources().get("CPU", 0))
-        if in_search and num_workers > cores:
+        if in_trial and num_workers > cores:
             line = f"num_workers is {num_workers}; allowed: at most {cores}, the cores of the search's Ray"
             raise SettingError(line, "num_workers")
-        yield 0 if in_search else 1  # the trial of a search has reserved the cores
+        yield 0 if in_trial else 1  # a trial has reserved the cores
 
 
 class RayWorkers:
     """Runs `InnerLoop` in ``num_workers`` processes of one thread each.
 
-    They use a local Ray or the cluster at ``ray_address``. In a trial of a search, they use the search's Ray and the
-    cores that the trial has reserved. If a process dies, another one trains its agents again with the same result.
+    They use a local Ray or the cluster at ``ray_address``. In a trial of a hyperparameter search, they use its Ray and
+    the cores that the trial has reserved. If a process dies, another one trains its agents again with the same result.
     Nodes with different processors may round differently. Workers ignore Ctrl-C; an exception from a signal handler of
-    this process ends `run` at once. Raises UserError (one line) if the cluster cannot be joined or a worker cannot
-    start.
+    this process ends `run` at once. Raises UserError (one line) if no cluster can be joined or no worker can start.
     """
 
     def __init__(
         self, config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int, ray_address: str | None
     ):
-        self._job, self._num_workers = (config, agent, agent_config, game), num_workers
+        self._job = (config, agent, agent_config, game)  # arguments of `InnerLoop`
+        self._num_workers = num_workers
         self._tasks: list[Any] = []  # of the latest calls
         cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
@@ -269,9 +271,9 @@ class RayWorkers:
         self._close()
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """Return the results of `_work` for each of ``calls``, in order. If a task fails, cancel the others and raise
-        its error (`_error_of_task`). If the calls are None, the workers only start, and a line on stderr says when they
-        wait for free cores.
+        """Return the results of `_work` for each of ``calls``, in order, one task per call. If a task fails, cancel the
+        others and raise its error (`_error_of_task`). If the calls are None, the workers only start, and a line on
+        stderr says when they wait for free cores.
 
         Futures replace `ray.get`, which would raise a signal handler's exception late, as a SystemError."""
         starting = calls[0] is None
@@ -312,16 +314,18 @@ def make_workers(
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
-    """Run the task of a worker process: load the imports of ``job``, then train and test the agents of ``call``, if
-    any."""
+    """Run the task of a worker process: load the imports of ``job`` (arguments of `InnerLoop`), then train and test the
+    agents of ``call`` (arguments of `InnerLoop.run`: proxies, seeds, options), if any."""
     loop = _worker_loop(*job)
-    return loop.run(call[0], call[1], **call[2]) if call else None
+    if call is None:
+        return None
+    proxies, seeds, options = call
+    return loop.run(proxies, seeds, **options)
 
 
 @functools.lru_cache(maxsize=1)
 def _worker_loop(*job: Any) -> InnerLoop:
-    """Return the `InnerLoop` of a worker process, which has one at a time. ``job`` are its arguments; the last is the
-    game."""
+    """Return the `InnerLoop` of a worker process, which has one at a time. ``job`` are its arguments, the game last."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     import_module("gamename", job[-1])
     return InnerLoop(*job)

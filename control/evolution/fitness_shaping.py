@@ -21,7 +21,7 @@ def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
     ``[n]`` of sound members. If there is none, the fitness is all zeros."""
     fitness = fitness.to(torch.float64)
     sound = fitness.abs() <= LARGEST  # false for NaN
-    worst = fitness[sound].min() if sound.any() else torch.zeros_like(fitness).sum()
+    worst = fitness[sound].min() if sound.any() else fitness.new_zeros(())
     return torch.where(sound, fitness, worst), sound
 
 
@@ -78,11 +78,11 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
 
 
 def _weights_by_rank(kind: int, n: int) -> Tensor:
-    """Return the weights ``[n]``, best first, of kinds 1 to 4, which depend only on the rank."""
+    """Return the weights ``[n]``, best first, of kinds 1 to 4 (`transform`), which depend only on the rank."""
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
     if kind == 4:
-        return (torch.arange(n) == 0).double()
+        return (torch.arange(n) == 0).double()  # only the best
     weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
     return weights / weights[0] if weights[0] > 0 else weights
 
@@ -105,8 +105,9 @@ def nes_utilities(n: int) -> Tensor:
 def shared_utilities(fitness: Tensor) -> Tensor:
     """Return the member's `nes_utilities` by rank, ``[n]``. Equal members get the mean of their utilities, so that a
     plateau does not move the search."""
+    # Groups of equal members, best first: the group of each member [n], and the groups' sizes.
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
-    group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # best group first
+    group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]
     total = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, nes_utilities(len(fitness)))
     return (total / sizes)[group]
 
@@ -118,6 +119,7 @@ def centred_ranks(fitness: Tensor) -> Tensor:
     Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning", section
     2.1 (fitness shaping). Their code breaks ties by index.
     """
+    # Groups of equal members, worst first: the group of each member [n], and the groups' sizes.
     _, group, sizes = failures_last(fitness).unique(return_inverse=True, return_counts=True)
     n = len(fitness)
     mean_rank = sizes.cumsum(0) - (sizes.double() + 1) / 2  # of each group, from 0 (worst) to n - 1

@@ -5,6 +5,7 @@ P is the size of the population, N the number of agents, and D the number of par
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import CountSteps, cloned_proxy, is_teacher, visited_states
+from control.evolution.teachers import CountSteps, Teacher, cloned_proxy, is_teacher, visited_states
 from envs.make import Stages
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -28,12 +29,14 @@ def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
     """Return the ``mean [D]`` before a generation. If the settings require it, its initial states are replaced by
-    states from episodes of its target policy, and with ``scaled`` the target's inputs are normalised on these
-    (`Stages.with_visited_states`). ``count_steps`` is called with the number of real steps."""
+    states from real episodes of its target policy, the policy that its rewards reveal; with ``scaled``, this policy's
+    inputs are normalised on them (`Stages.with_visited_states`). ``count_steps`` is called with the real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-    return stages.with_visited_states(
-        mean, lambda policy, count, limit: visited_states(policy, game, count, state_seed, limit, count_steps), scaled
-    )
+
+    def get_obs(policy: Teacher, count: int, limit: int | None) -> Tensor:
+        return visited_states(policy, game, count, state_seed, limit, count_steps)
+
+    return stages.with_visited_states(mean, get_obs, scaled)
 
 
 def generation_agents(
@@ -42,8 +45,8 @@ def generation_agents(
     """Return the proxies ``[N, D]`` and the seeds ``[N]`` of a generation's agents: ``agents_per_proxy`` agents for
     each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean [D]`` unless it is None.
 
-    ``kinds`` is the number of agent implementations, ``number`` the generation's number from 1. Different values of
-    ``name`` give unrelated seeds.
+    ``kinds`` is the number of agent implementations, ``number`` counts generations from 1. Different ``name`` give
+    unrelated seeds.
     """
     kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
     if config.common_random_numbers:  # every proxy gets agents with the same seeds
@@ -60,17 +63,22 @@ def generation_agents(
 def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split the ``scores [N]`` of a generation's agents, in the order of `generation_agents`. ``population`` is P.
 
-    Return the fitness ``[P]`` (mean scores), the fitness ``[P]`` for the strategy, and the scores of the mean's agents.
-    With ``rank_apart``, the fitness for the strategy is the mean of the ranks that each proxy's i-th agent has among
-    the i-th agents of all proxies, NaN for failed proxies; otherwise it is the fitness.
+    Return three tensors: each proxy's fitness ``[P]``, the average score of its agents; the fitness ``[P]`` by which
+    the strategy ranks; and the scores of the agents that trained on the search distribution's mean (empty if none did).
+
+    The first two are equal unless ``rank_apart``. With it, agents are ranked among the agents with the same position:
+    the first agents of all proxies, then the second ones, and so on. The second tensor is the average rank of each
+    proxy's agents, NaN for failed proxies.
     """
     num_agents = population * config.agents_per_proxy
-    scores_by_proxy, mean_scores = scores[:num_agents].view(population, -1), scores[num_agents:]
+    scores_by_proxy = scores[:num_agents].view(population, config.agents_per_proxy)
+    scores_of_mean = scores[num_agents:]
     fitness = scores_by_proxy.mean(1)
     if not config.rank_apart:
-        return fitness, fitness, mean_scores
-    ranks = torch.stack([centred_ranks(column) for column in scores_by_proxy.unbind(1)]).mean(0)
-    return fitness, ranks.masked_fill(~fitness.isfinite(), torch.nan), mean_scores
+        return fitness, fitness, scores_of_mean
+    ranks_by_position = torch.stack([centred_ranks(column) for column in scores_by_proxy.unbind(1)])
+    mean_ranks = ranks_by_position.mean(0)  # [P]
+    return fitness, mean_ranks.masked_fill(~fitness.isfinite(), torch.nan), scores_of_mean
 
 
 def initial_mean(
@@ -86,18 +94,18 @@ def initial_mean(
     policy), or the best of ``initial_draws`` random proxies. These are compared by the fitness of perturbed copies or,
     with ``initial_generations``, by short searches.
 
-    The choice matters, because more than half of random bandits are flat: perturbations do not change the fitness.
-    ``count_steps`` is called with numbers of real steps, except for tests of agents.
+    The choice matters, because more than half of random bandits (proxies whose every step is an episode) are flat:
+    perturbations do not change the fitness. ``kinds`` is the number of agent implementations. ``count_steps`` is called
+    with numbers of real steps, except for tests of agents.
     """
     if config.start_from is not None:
         if is_teacher(config.start_from):
             return cloned_proxy(config.start_from, stages, game, seed, count_steps)
         return first_parameters(config.start_from, config, stages.spaces, game)
     draws = config.initial_draws
-    candidates = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-    candidates = torch.stack(
-        [add_visited_states(mean, stages, game, seed, 0, count_steps, scaled=True) for mean in candidates]
-    )
+    random_means = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+    add_states = partial(add_visited_states, generation=0, count_steps=count_steps, scaled=True)
+    candidates = torch.stack([add_states(mean, stages, game, seed) for mean in random_means])  # [draws, D]
     if draws == 1:
         return candidates[0]
     if config.initial_generations is not None:
@@ -113,8 +121,8 @@ def _best_by_perturbations(
     alternates between the implementations (`fresh_seeds`)."""
     draws, members = len(candidates), config.initial_members
     streams = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-    means = torch.stack([stages.searched_part(candidate) for candidate in candidates])
-    perturbed = means.unsqueeze(1) + config.noise_std * streams.normal(members, means.shape[1])
+    means = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
+    perturbed = means.unsqueeze(1) + config.noise_std * streams.normal(members, means.shape[1])  # [C, members, K]
     proxies = torch.cat(
         [stages.with_searched_part(copies, template) for copies, template in zip(perturbed, candidates, strict=True)]
     )
@@ -128,20 +136,18 @@ def _best_by_perturbations(
 def _best_after_searches(
     candidates: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
 ) -> Tensor:
-    """Return the final mean ``[D]`` of the best search from the initial means ``candidates [C, D]``. After every
-    ``generations`` generations the better half continues (successive halving), because some initial means are on a
-    plateau."""
-    strategies = {
-        row: STRATEGIES[config.strategy](config, stages.searched_part(mean)) for row, mean in enumerate(candidates)
-    }
-    done = 0
+    """Return the final mean ``[D]`` of the best search from the initial means ``candidates [C, D]``, some of which may
+    be on a plateau. After every ``generations`` generations the better half continues (successive halving)."""
+    strategy_class = STRATEGIES[config.strategy]
+    strategies = {row: strategy_class(config, stages.searched_part(mean)) for row, mean in enumerate(candidates)}
+    generations_done = 0
     while len(strategies) > 1:
-        scores: dict[int, float] = {}
-        for number in range(done + 1, done + generations + 1):
-            scores = _search_generation(strategies, candidates, config, stages, seed, kinds, number, train)
-        done += generations
+        scores: dict[int, float] = {}  # of the latest generation, by row
+        for _ in range(generations):
+            generations_done += 1
+            scores = _search_generation(strategies, candidates, config, stages, seed, kinds, generations_done, train)
         score_text = ", ".join(f"{score:.4g}" for score in scores.values())
-        note(f"after {done} generations {len(strategies)} first searches are at {score_text}")
+        note(f"after {generations_done} generations {len(strategies)} first searches are at {score_text}")
         half = -(-len(strategies) // 2)  # rounded up
         best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]  # a stable sort
         strategies = {row: strategies[row] for row in best_rows}
@@ -162,20 +168,22 @@ def _search_generation(
     """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of a search's
     initial mean in ``candidates [C, D]`` to its strategy. Return the fitness of the means before the move, by row."""
     name = f"generation {number} of the first searches"
-    noise, all_proxies, all_seeds = {}, [], []
+    noise: dict[int, Tensor] = {}
+    all_proxies: list[Tensor] = []
+    all_seeds: list[int] = []
     for row, strategy in strategies.items():
         streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
-        noise[row] = streams.normal(strategy.rows, len(strategy.mean))[0]
+        noise[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
         population = stages.with_searched_part(strategy.ask(noise[row]), candidates[row])
         mean = stages.with_searched_part(strategy.mean, candidates[row])
         proxies, seeds = generation_agents(population, mean, config, seed, kinds, number, name)
         all_proxies.append(proxies)
         all_seeds += seeds
     outcome = train(torch.cat(all_proxies), all_seeds)
-    scores_by_search = objective(outcome, config).chunk(len(strategies))
+    scores_by_search = objective(outcome, config).chunk(len(strategies))  # all have the same number of agents
     mean_fitness = {}
     for (row, strategy), scores in zip(strategies.items(), scores_by_search, strict=True):
-        _, selection_fitness, mean_scores = population_fitness(scores, config, config.population)
-        mean_fitness[row] = float(mean_scores.nanmean().nan_to_num(-torch.inf))
+        _, selection_fitness, scores_of_mean = population_fitness(scores, config, config.population)
+        mean_fitness[row] = float(scores_of_mean.nanmean().nan_to_num(-torch.inf))
         strategy.tell(noise[row], selection_fitness, mean_fitness[row])
     return mean_fitness

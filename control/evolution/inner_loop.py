@@ -32,8 +32,11 @@ from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
+"""A function ``(loop, count, running, pause)`` like `StepLoop.advance`."""
+
 MOST_MEMBERS = 512  # maximum number of agents in one program, to limit memory; the others are trained afterwards
 _COMPACT_SHARE = 0.75  # if the share of members in training falls below this, finished members leave the program
+_MIN_PER_THREAD = 4  # mean number of agents in a batch, for each thread, from which on threads divide the batch
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
 _TRAINING_SHARE = 0.9  # share of the progress that training takes; the rest is for tests
 
@@ -88,11 +91,11 @@ class Outcome:
         shortest one, because agents with more environments may have one test less during training."""
         num_tests = min(part.curve.shape[1] for part in parts)
         parts = [dataclasses.replace(part, curve=part.curve[:, :num_tests]) for part in parts]
-        values_by_field = zip(*(vars(part).values() for part in parts), strict=True)
-        joined: list[Any] = [
-            torch.cat(values) if isinstance(values[0], Tensor) else sum(values) for values in values_by_field
-        ]
-        return cls(*joined)
+        joined: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            values = [getattr(part, field.name) for part in parts]
+            joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values)
+        return cls(**joined)
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
@@ -139,11 +142,14 @@ def train(
     agent.budget = (loop.steps + steps) * envs
     original = torch.arange(members)  # the original index of each member that is still in the program
     running = torch.ones(members, dtype=torch.bool)  # which members in the program have not finished
+    # By original index:
     steps_used = torch.full((members,), steps * envs)
     episode_counts = torch.zeros(members, dtype=torch.int64)
     weights = agent.flat_parameters.clone()  # [M, ...], final if the member has finished
     curve = [torch.zeros(members, 0)]
     stops_early = rule is not None or episodes is not None
+    make_steps = advance or type(loop).advance
+    watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
     while steps_done < steps and running.any():
         block_steps = steps - steps_done
@@ -152,22 +158,25 @@ def train(
         elif stops_early:
             block_steps = min(block_steps, compact_every)
         if watch is not None:
-            watch(1 - int(running.sum()) / members * (1 - steps_done / steps))
-            watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
+            remaining_share = int(running.sum()) / members * (1 - steps_done / steps)
+            watch(1 - remaining_share)
             block_steps = min(block_steps, -(-watch_steps // envs))
-        for ended in (advance or type(loop).advance)(loop, block_steps, running, stops_early):
+        pause = stops_early  # so that a finished member makes no further step
+        for ended in make_steps(loop, block_steps, running, pause):
             if not stops_early:
                 continue
             ended = _of_running(ended, running)  # other episodes would cost time, because rules may be slow
             if not len(ended.members):
                 continue
-            episode_counts.index_add_(0, original[ended.members], torch.ones_like(ended.members))
-            done = torch.zeros_like(ended.members, dtype=torch.bool) if rule is None else rule(loop, ended)
+            of_episodes = original[ended.members]  # the member of each episode
+            episode_counts.index_add_(0, of_episodes, torch.ones_like(of_episodes))
+            done = torch.zeros_like(of_episodes, dtype=torch.bool) if rule is None else rule(loop, ended)
             if episodes is not None:
-                done |= episode_counts[original[ended.members]] >= episodes
+                done |= episode_counts[of_episodes] >= episodes
             stopped = ended.members[done]
+            ended_steps = torch.as_tensor(ended.step).expand(len(done))  # one number or [N]
             weights[original[stopped]] = agent.flat_parameters[stopped]
-            steps_used[original[stopped]] = torch.as_tensor(ended.step).expand(len(done))[done] * envs
+            steps_used[original[stopped]] = ended_steps[done] * envs
             running[stopped] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
@@ -175,7 +184,8 @@ def train(
             if len(original) < members or not running.all():
                 current_weights = weights.clone()
                 current_weights[original[running]] = agent.flat_parameters[running]
-            curve.append(test(agent.with_weights(current_weights.cpu()), steps_done // test_every - 1)[:, None])
+            test_index = steps_done // test_every - 1
+            curve.append(test(agent.with_weights(current_weights.cpu()), test_index).unsqueeze(1))
         if running.any() and running.sum() < _COMPACT_SHARE * len(running):
             remaining = running.nonzero()[:, 0]
             if loop.select(remaining):
@@ -215,7 +225,7 @@ class InnerLoop:
         self.dynamics = make_dynamics(game)
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
-        self._rule_steps = 0  # real steps of tests during training, in the current batch of agents
+        self._training_test_steps = 0  # real steps of tests during training, in the current batch of agents
 
     def run(
         self,
@@ -242,24 +252,28 @@ class InnerLoop:
             return Outcome.joined([loop._test_targets(proxies[rows], seeds[rows]) for rows in slices])
         batches = loop._batches(seeds, sample_all)
         # Threads divide either the members of each batch or, if batches are small, whole batches among them.
-        small_batches = self.threads > 1 and len(seeds) < 4 * self.threads * len(batches)
-        threads = self.threads if small_batches and self.dynamics is not None and loop.runs_compiled() else 1
-        outcomes, progress = {}, [0.0] * len(batches)
-
-        def report_progress(number: int, watch: Watch, share: float) -> None:
-            progress[number] = share * len(batches[number][1]) / len(seeds)
-            watch(sum(progress))
+        has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
+        threads = self.threads if has_small_batches and self.dynamics is not None and loop.runs_compiled() else 1
+        outcomes: dict[int, Outcome] = {}
+        shares_done = [0.0] * len(batches)  # of the work for all agents, by batch
 
         def run_batch(memory: None, number: int, last: int) -> None:
             batch_loop, rows = batches[number]
             batch_loop.threads //= threads
             batch_proxies = None if proxies is None else proxies[rows]
-            batch_watch = None if watch is None else functools.partial(report_progress, number, watch)
+
+            def report_progress(share: float) -> None:
+                assert watch is not None
+                shares_done[number] = share * len(rows) / len(seeds)
+                watch(sum(shares_done))
+
+            batch_watch = None if watch is None else report_progress
             outcomes[number] = batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch)
 
-        for_members(run_batch, len(batches), [None] * threads, max_members=1)
+        for_members(run_batch, len(batches), [None] * threads, max_members=1)  # its "members" are the batches
         outcome = Outcome.joined([outcomes[number] for number in range(len(batches))])
-        order = torch.tensor([i for _, rows in batches for i in rows]).argsort()
+        indices = [i for _, rows in batches for i in rows]  # in `seeds`, of each agent in `outcome`
+        order = torch.tensor(indices).argsort()
         in_order = {
             name: getattr(outcome, name)[order] for name in ("returns", "lengths", "curve", "steps", "episodes")
         }
@@ -276,7 +290,7 @@ class InnerLoop:
                 continue
             loop = self.alone(kind)
             if sample_all:
-                all_hyperparameters = type(loop.agent_config)().vary
+                all_hyperparameters = type(loop.agent_config)().vary  # the default
                 loop.agent_config = dataclasses.replace(loop.agent_config, vary_hp=True, vary=all_hyperparameters)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
                 for first in range(0, len(group), MOST_MEMBERS):
@@ -292,7 +306,8 @@ class InnerLoop:
 
     def _run_batch(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
         """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``."""
-        start_time, self._rule_steps = time.perf_counter(), 0
+        start_time = time.perf_counter()
+        self._training_test_steps = 0
         with self._tests_on_the_way(seeds) as tests:
             trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING_SHARE))
         test_time = time.perf_counter()
@@ -301,20 +316,26 @@ class InnerLoop:
             returns[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
         if watch is not None:
             watch(1)
-        training = trained.curve, trained.steps, trained.episodes
-        test_steps = int(test_episodes.lengths.sum()) + self._rule_steps
-        seconds = test_time - start_time, time.perf_counter() - test_time
-        return Outcome(test_episodes.returns, test_episodes.lengths, *training, test_steps, *seconds)
+        return Outcome(
+            returns=test_episodes.returns,
+            lengths=test_episodes.lengths,
+            curve=trained.curve,
+            steps=trained.steps,
+            episodes=trained.episodes,
+            test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
+            train_seconds=test_time - start_time,
+            test_seconds=time.perf_counter() - test_time,
+        )
 
     def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
         """Test the target policies of ``proxies [N, D]``, without training. Returns of a diverged proxy are NaN."""
         start_time = time.perf_counter()
         episodes = self.test(self.stages.parameters.target(proxies), seeds)
         episodes.returns[~proxies.isfinite().all(1)] = torch.nan
-        no_curve, zeros = torch.zeros(len(seeds), 0), torch.zeros(len(seeds), dtype=torch.int64)
-        seconds = 0.0, time.perf_counter() - start_time
-        test_steps = int(episodes.lengths.sum())
-        return Outcome(episodes.returns, episodes.lengths, no_curve, zeros, zeros, test_steps, *seconds)
+        no_curve, no_training = torch.zeros(len(seeds), 0), torch.zeros(len(seeds), dtype=torch.int64)
+        test_steps, train_seconds, test_seconds = int(episodes.lengths.sum()), 0.0, time.perf_counter() - start_time
+        tests = episodes.returns, episodes.lengths
+        return Outcome(*tests, no_curve, no_training, no_training, test_steps, train_seconds, test_seconds)
 
     def close(self) -> None:
         """Do nothing; `RayWorkers` have processes to stop."""
@@ -341,22 +362,23 @@ class InnerLoop:
 
     def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
         """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps. Training and tests
-        use machine code if it supports them."""
-        envs = loop.agent.envs
+        use machine code if it supports them; if possible, tests are played in the machine code of the training."""
+        envs, compiled = loop.agent.envs, self.compiled
         steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
-        test_every = -(-(self.config.test_every or 1) // envs)
-        compiled, rule, episodes = self.compiled, self._rule(loop.agent.members), self.config.train_episodes
+        test_every = -(-(self.config.test_every or 1) // envs)  # 1 is not used, because there are no tests then
         test = None if tests is None else functools.partial(self._test_on_the_way, tests)
+        rule = self._rule(loop.agent.members)
+        train_loop = functools.partial(train, loop, steps, rule, self.config.train_episodes, watch=watch)
         if compiled is None or not compiled.can_compile(loop):
-            return train(loop, steps, rule, episodes, test, test_every, watch=watch)
+            return train_loop(test=test, test_every=test_every)
         compiled_tests = None if tests is None else compiled.on_the_way(loop, tests.real, tests.starts, test_every)
         advance = compiled.Advance(self.threads, compiled_tests)
-        compact_every = compiled.COMPACT_EVERY
+        train_compiled = functools.partial(train_loop, advance=advance, compact_every=compiled.COMPACT_EVERY)
         if compiled_tests is None:
-            return train(loop, steps, rule, episodes, test, test_every, advance, compact_every, watch)
-        trained = train(loop, steps, rule, episodes, advance=advance, compact_every=compact_every, watch=watch)
+            return train_compiled(test=test, test_every=test_every)
+        trained = train_compiled()
         returns = compiled_tests.returns[:, : compiled_tests.tests_done].contiguous()
-        self._rule_steps += int(compiled_tests.lengths[:, : compiled_tests.tests_done].sum())
+        self._training_test_steps += int(compiled_tests.lengths[:, : compiled_tests.tests_done].sum())
         return dataclasses.replace(trained, curve=returns.mean(2))
 
     @contextlib.contextmanager
@@ -366,7 +388,7 @@ class InnerLoop:
         if config.test_every is None:
             yield None
             return
-        count = config.inner_steps // config.test_every + 1
+        count = config.inner_steps // config.test_every + 1  # at most: both are rounded up to steps of all environments
         starts = lockstep_streams(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
         with contextlib.closing(real):
@@ -375,12 +397,11 @@ class InnerLoop:
     def _test_on_the_way(self, tests: TestsInTraining, policy: Policy, number: int) -> Tensor:
         """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0."""
         episodes = self._rollout(policy, tests.real, tests.starts[:, number])
-        self._rule_steps += int(episodes.lengths.sum())
+        self._training_test_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
-        """Play K greedy test episodes of each of M agents on the real environment. The agents' ``seeds [M]`` determine
-        the episodes."""
+        """Play K greedy test episodes of each of M agents on the real environment, by the agents' ``seeds [M]``."""
         count, limit = self.config.test_episodes, self.config.test_limit
         with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
             return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(count))
@@ -398,12 +419,14 @@ class InnerLoop:
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
         if limit is None:
             return None
-        results = self.dynamics.play(moves, limit)
-        return Episodes(*(values.unsqueeze(1).expand(-1, self.config.test_episodes).clone() for values in results))
+        returns, lengths = self.dynamics.play(moves, limit)  # [M] each
+        num_episodes = self.config.test_episodes
+        return Episodes(returns.unsqueeze(1).repeat(1, num_episodes), lengths.unsqueeze(1).repeat(1, num_episodes))
 
     def _rule(self, members: int) -> Rule | None:
         """Return the rule that ends training early, by the name ``inner_rule``; None for "budget". Agents on the real
-        environment may have the rule "solved", which uses returns of training episodes instead of tests."""
+        environment may have the rule "solved", which uses returns of training episodes instead of tests. No agent
+        ends within its initial random episodes."""
         config, initial = self.config, self.agent_config.init_episodes
         name, window = config.inner_rule, config.early_out_num
         if name == "plateau":
@@ -421,10 +444,10 @@ class InnerLoop:
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.flat_parameters[members].cpu())
         if (episodes := self._play_by_table(policy)) is not None:
-            self._rule_steps += int(episodes.lengths.sum())
+            self._training_test_steps += int(episodes.lengths.sum())
             return episodes.returns[:, 0]  # all test episodes are equal
         episode_counts = agent.episodes.tolist()
         seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
         episodes = self.test(policy, seeds)
-        self._rule_steps += int(episodes.lengths.sum())
+        self._training_test_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)

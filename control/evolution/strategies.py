@@ -100,7 +100,8 @@ class NES(Strategy):
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
-            sign, fitness = torch.where(minus > plus, -1.0, 1.0).double(), torch.maximum(plus, minus)
+            sign = torch.where(minus > plus, -1.0, 1.0).double()
+            fitness = torch.maximum(plus, minus)
         weights = transform(self.config.score_transform, fitness, mean_score) * sign
         step_size = self.config.step_size / self.rows if self.config.nes_step_size else self.config.step_size
         decayed = self.mean.double() * (1 - self.config.weight_decay)
@@ -126,8 +127,7 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Return the estimated gradient ``[D]`` of the expected ranked fitness, minus weight decay, for ``noise [rows,
-        D]`` and ``fitness [P]``."""
+        """Return the estimated gradient ``[D]`` of the ranked ``fitness [P]`` for ``noise [rows, D]``, minus decay."""
         utility = centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
@@ -193,7 +193,7 @@ class ARS(Strategy):
         plus, minus = pairs[best].unbind(1)
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         std = pairs[best].std(correction=0)
-        if not std > 0:
+        if not std > 0:  # all members are equal
             return decayed
         return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
 
@@ -226,4 +226,5 @@ class Archive:
         """Continue from a `state_dict`. Raises StateError if it is malformed or has more than ``size`` means."""
         entries = state["entries"]
         require(len(entries) <= self.size, "archive", f"has {len(entries)} entries", f"at most {self.size}")
-        self.entries = [tuple(check_like([0.0, 0, entries[0][2]], list(entry), "archive")) for entry in entries]
+        example = [0.0, 0, entries[0][2]] if entries else []  # fitness, generation, and a mean of the right size
+        self.entries = [tuple(check_like(example, list(entry), "archive")) for entry in entries]

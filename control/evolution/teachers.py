@@ -46,14 +46,14 @@ def is_teacher(source: str) -> bool:
     return path.suffix != SUFFIX and winner(path) is None
 
 
-def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Teacher:
+def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
     """Return the policy ``source`` (`is_teacher`) as a function from observations to actions (continuous ones are
-    clipped to their bounds) or, with ``values``, to action values. Raises SettingError if it cannot be used in
-    ``game``."""
-    policy = _agent_policy(source, game, values) if Path(source).exists() else _function_policy(source)
+    clipped to their bounds) or, with ``wants_values``, to action values. Raises SettingError if it cannot be used in
+    ``game``; so does the function if its output is invalid."""
+    policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
     actions = spaces.actions
     if isinstance(actions, Discrete):
-        shape = (actions.n,) if values else ()
+        shape = (actions.n,) if wants_values else ()  # of the output for one observation
     else:
         shape = (actions.size,)
 
@@ -65,20 +65,23 @@ def teacher(source: str, game: str, spaces: Spaces, values: bool = False) -> Tea
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
-            expected = "the worth of every action" if values else f"one of {actions} for each of them"
+            expected = "the worth of every action" if wants_values else f"one of {actions} for each of them"
             raise output_error(f"{list(output.shape)} numbers for {len(obs)} observations", expected)
-        if len(not_finite := output[~output.float().isfinite()]):
+        not_finite = output[~output.float().isfinite()]
+        if len(not_finite):
             raise output_error(f"{not_finite[0].item()}", "finite numbers")
-        if values:
+        if wants_values:
             return output.float()
         if isinstance(actions, Discrete):
             indices = output.long()
-            if len(invalid := output[(indices != output) | (indices < 0) | (indices >= actions.n)]):
+            invalid = output[(indices != output) | (indices < 0) | (indices >= actions.n)]
+            if len(invalid):
                 raise output_error(f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
             return indices
         return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
-    checked_policy(torch.zeros(2, *spaces.obs_shape))  # raises the errors now
+    two_observations = torch.zeros(2, *spaces.obs_shape)
+    checked_policy(two_observations)  # raises the errors now
     return checked_policy
 
 
@@ -120,9 +123,9 @@ def _checkpoint(source: str) -> Checkpoint:
     return checkpoint
 
 
-def _agent_policy(source: str, game: str, values: bool) -> Teacher:
-    """Load an agent, and return the greedy policy of its first member or, with ``values``, its action values. Raises
-    SettingError if the agent is of another game, or has no action values."""
+def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
+    """Load an agent, and return the greedy policy of its first member or, with ``wants_values``, its action values.
+    Raises SettingError if the agent is of another game, or has no action values."""
     checkpoint = _checkpoint(source)
     run = checkpoint.settings.run
     line = f"start_from is {source!r}"
@@ -131,17 +134,18 @@ def _agent_policy(source: str, game: str, values: bool) -> Teacher:
     with contextlib.closing(build_loop(checkpoint.settings)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
-    if values and not (isinstance(agent, StepAgent) and hasattr(agent, "values")):
+    has_values = isinstance(agent, StepAgent) and hasattr(agent, "values")
+    if wants_values and not has_values:
         raise SettingError(f"{line}, but {run.implementation} has no value of each action; allowed: clone_of actions")
 
     def act(obs: Tensor) -> Tensor:
-        member_obs = obs.expand(agent.members, *obs.shape)
-        if values:
-            action_values: Tensor = agent.values(member_obs)[0]
-            return action_values
-        streams = Streams.from_name(agent.seeds, "cloning")
-        actions: Tensor = agent.begin(len(obs), streams, sample=False, evaluate=True).act(member_obs)[0]
-        return actions
+        member_obs = obs.expand(agent.members, *obs.shape)  # [M, N, S], the same for every member
+        if wants_values:
+            values: Tensor = agent.values(member_obs)  # [M, N, A]
+            return values[0]
+        policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
+        actions: Tensor = policy.act(member_obs)  # [M, N] or [M, N, A]
+        return actions[0]
 
     return torch.no_grad()(act)
 
@@ -160,18 +164,19 @@ def visited_states(
     states that the policy never reaches. Episodes restart after ``limit`` steps; None means the environment's limit.
     ``count_steps`` is called with the number of steps, about twice ``count``.
     """
+    # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
     envs = _ENVS_PER_LEVEL * len(_NOISE_LEVELS)
     streams = Streams([derive_seed(seed, "states of a teacher")])
     noise_levels = torch.tensor(_NOISE_LEVELS).repeat_interleave(_ENVS_PER_LEVEL)  # [E]
     observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-        done = torch.ones(1, envs, dtype=torch.bool)
         real.reset(streams.episode_seeds(envs))
+        done = torch.ones(1, envs, dtype=torch.bool)  # so that the first step of the loop resets all again
         space = real.spaces.actions
         while len(observations) * envs < 2 * count:
-            obs = real.reset(streams.episode_seeds(envs), done)[0].float()
+            obs = real.reset(streams.episode_seeds(envs), done)[0].float()  # [E, S]
             observations.append(obs)
-            action = act(obs)
+            action = act(obs)  # [E] or [E, A]
             if isinstance(space, Discrete):
                 random_action = (streams.uniform(envs)[0] * space.n).long()
                 action = random_action.where(streams.uniform(envs)[0] < noise_levels, action)
@@ -191,8 +196,8 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
     SettingError if no proxy with these settings can be cloned from it."""
     if Path(source).exists():
-        _checkpoint(source)
-    return teacher(source, game, stages.spaces, values=stages.check_policy(source))
+        _checkpoint(source)  # first raises its errors
+    return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
 
 
 def cloned_proxy(
@@ -200,11 +205,12 @@ def cloned_proxy(
 ) -> Tensor:
     """Return parameters ``[D]`` of the proxy cloned from the policy ``source``, on states that this policy visits.
     ``count_steps`` is called with the number of real steps. Raises the errors of `check_teacher`."""
-    values = stages.check_policy(source)
-    act = target_policy = teacher(source, game, stages.spaces)
-    if values:
-        target_policy = teacher(source, game, stages.spaces, values)
+    needs_values = stages.check_policy(source)
+    act = teacher(source, game, stages.spaces)
+    policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
+
+    def get_obs(count: int, limit: int | None) -> Tensor:
+        return visited_states(act, game, count, seed, limit, count_steps)
+
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.cloned_from_policy(
-        target_policy, lambda count, limit: visited_states(act, game, count, seed, limit, count_steps), streams
-    )[0]
+    return stages.cloned_from_policy(policy, get_obs, streams)[0]  # of the only stream

@@ -67,9 +67,9 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.count_epoch(self.train_epoch)
+        self.run_epoch(self.train_epoch)
         if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
-            # The run is too short for a regular evaluation. A longer, resumed run still equals an uninterrupted one.
+            # The run is too short for a regular evaluation. If resumed and longer, it equals an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
@@ -102,8 +102,7 @@ class AgentModule(RunModule):
         return self(batch[0] if isinstance(batch, list | tuple) else batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate with the number of episodes in the run's settings. Outside of `fit`, this does not affect later
-        evaluations."""
+        """Evaluate with the run's number of episodes. Outside of `fit`, this does not affect later evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
             with self.loop.restored_streams():
@@ -130,8 +129,8 @@ class AgentModule(RunModule):
         self.loop.load_state_dict(state["loop"])
         counters = self.env_steps.tolist(), self.gradient_steps
         loop_counters = self.loop.env_steps.tolist(), self.loop.gradient_steps
-        equal = self.epoch == self.loop.epochs and counters == loop_counters
-        require(equal, "loop", f"has counted {loop_counters}", f"{counters} of the run")
+        same_counts = self.epoch == self.loop.epochs and counters == loop_counters
+        require(same_counts, "loop", f"has counted {loop_counters}", f"{counters} of the run")
 
     def load_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Load the weights of a checkpoint, and nothing else. Raises CheckpointError if shapes differ."""
@@ -160,8 +159,7 @@ class AgentModule(RunModule):
         return ""
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return the first member's weights and its actions in the latest evaluation; continuous actions by
-        coordinate."""
+        """Return the first member's weights and actions in the latest evaluation; continuous ones by coordinate."""
         parameters = self.loop.agents[0].named_parameters()
         samples = {f"weights/{name}": weights[0] for name, weights in parameters if "target" not in name}
         for mode, actions in self.loop.actions.items():

@@ -55,12 +55,11 @@ class Board:
         if numbers.is_floating_point():
             self.writer.add_histogram(tag, values, steps)
         else:
-            edges = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)
+            edges = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)  # up to the maximum + 0.5
             self.writer.add_histogram(tag, values, steps, bins=edges)  # type: ignore[arg-type]  # torch accepts edges
 
     def add_hyperparameters(self, settings: Settings, seed: int) -> None:
-        """Add the hyperparameters of the member with this ``seed`` to TensorBoard's page HPARAMS, which adds the last
-        value of every scalar."""
+        """Add the hyperparameters of the member with this ``seed`` to TensorBoard's page HPARAMS."""
         from torch.utils.tensorboard.summary import hparams
 
         values = hyperparameters(settings) | {"seed": seed}
@@ -76,8 +75,8 @@ class Board:
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a run: agent, environment, seed, and settings that affect learning, if the
-    user set them or they differ from the default of this agent in this environment. Parts of a command have the names
-    ``command.NAME``."""
+    user set them or they differ from the default of this agent in this environment. Parts of a command, such as the
+    return that an agent pursues, have the names ``command.NAME``."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
@@ -113,8 +112,7 @@ def add_film(writer: SummaryWriter, video: Path, steps: int) -> None:
 
 
 def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """Return the folder of each member's event files: the run's ``folder``, or if there are several members, its
-    subfolders ``seed_N``."""
+    """Return the folder of each member's event files: the run's ``folder``, or of several members, ``seed_N`` in it."""
     return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
 
 

@@ -38,16 +38,18 @@ class Progress(Callback):
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._line_steps, self._line_time = 0, 0.0  # environment steps and time of the latest printed line
-        self._first_epoch = 0  # number of the last epoch before this process
+        self._epochs_before = 0  # number of epochs that earlier processes have done
         self._start_share, self._start_time = 0.0, 0.0  # progress and time from which the time left is estimated
         self._epoch_share, self._epoch_time = 0.0, 0.0  # progress and time at the start of the epoch
-        self._epoch_lines = Lines()  # for the progress within an epoch
-        self._run_lines = Lines()  # for epochs that report nothing
-        self._no_updates = False  # whether there was no update before this epoch
+        # Without a bar, these print a line every few seconds: about the progress within a long epoch, and about the run
+        # after epochs for which the module reports nothing.
+        self._epoch_lines, self._run_lines = Lines(), Lines()
+        self._no_updates = False  # whether this process has done epochs, but no update before the current one
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Start the clocks and, on a terminal, the bar."""
         self._line_steps, self._line_time = int(module.env_steps.sum()), time.perf_counter()
-        self._first_epoch = module.epoch
+        self._epochs_before = module.epoch
         self._start_share, self._start_time = module.share(), self._line_time
         if sys.stderr.isatty():
             # The bar counts epochs if their number is limited, otherwise steps.
@@ -55,16 +57,18 @@ class Progress(Callback):
             self.bar = tqdm(total=total, initial=self._done(module), unit=unit, dynamic_ncols=True, smoothing=0.05)
         self._epoch_lines.begin()
         self._run_lines.begin()
-        module.watch = lambda share: self._show(module, 0, share)
+        module.watch = lambda share: self._show(module, share, number=0)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Note the time, and let the module show the progress of the epoch."""
         number = trainer.current_epoch + 1
+        is_first = number == self._epochs_before + 1  # of this process
         self._epoch_share, self._epoch_time = module.share(), time.perf_counter()
-        self._no_updates = not module.gradient_steps and number > self._first_epoch + 1
-        if number == self._first_epoch + 1:  # do not count the time before the first epoch
+        self._no_updates = not is_first and module.gradient_steps == 0
+        if is_first:  # do not count the time before the first epoch
             self._start_time = self._epoch_time
         self._epoch_lines.begin()
-        module.watch = lambda share: self._show(module, number, share)
+        module.watch = lambda share: self._show(module, share, number)
 
     @staticmethod
     def _done(module: RunModule) -> int:
@@ -72,7 +76,7 @@ class Progress(Callback):
         steps = min(int(module.env_steps.min()), module.total_steps or 0)
         return module.epoch if module.epochs is not None else steps
 
-    def _show(self, module: RunModule, number: int, share: float) -> None:
+    def _show(self, module: RunModule, share: float, number: int) -> None:
         """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0."""
         label = _epoch_text(module, number) if number else f"before the first {module.unit}"
         if self.bar is None:
@@ -82,10 +86,11 @@ class Progress(Callback):
             self._last_update = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Move the bar, and print the module's report or, without a bar, now and then a line about the run."""
         if self.bar is not None:
             self.bar.update(self._done(module) - self.bar.n)
             self.bar.set_postfix_str(module.headline())
-        if self._no_updates and module.gradient_steps:  # epochs with updates take longer than the earlier ones
+        if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
             self._start_share, self._start_time = self._epoch_share, self._epoch_time
         parts = module.report()
         if parts is not None:
@@ -102,8 +107,8 @@ class Progress(Callback):
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._line_steps) / (now - self._line_time)
         self._line_steps, self._line_time = steps, now
-        speed = f"{rate:,.0f} steps/s{' in all' if len(module.seeds) > 1 else ''}"
-        epoch, times = _epoch_text(module, module.epoch), f"{speed}  {self._time_left(module)}"
+        unit = "steps/s in all" if len(module.seeds) > 1 else "steps/s"
+        epoch, times = _epoch_text(module, module.epoch), f"{rate:,.0f} {unit}  {self._time_left(module)}"
         tqdm.write("  ".join([paint(epoch, "cyan", sys.stdout), *parts, paint(times, "dim", sys.stdout)]))
         sys.stdout.flush()
 
@@ -114,7 +119,8 @@ class Progress(Callback):
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
             return "time left is known once updates begin"
         remaining_share = 0.0 if module.stop_reason() else 1 - share
-        seconds_left = (time.perf_counter() - self._start_time) / (share - self._start_share) * remaining_share
+        seconds_so_far, share_so_far = time.perf_counter() - self._start_time, share - self._start_share
+        seconds_left = seconds_so_far / share_so_far * remaining_share
         return f"{tqdm.format_interval(seconds_left + module.seconds_after())} left"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -133,8 +139,7 @@ def _epoch_text(module: RunModule, number: int) -> str:
 
 class RunLog(Callback):
     """Writes each epoch's row, one line per member, to metrics.csv and, if ``tensorboard``, to TensorBoard (x axis: the
-    member's environment steps). If there are several members, each has a TensorBoard folder ``seed_N`` inside the run's
-    folder."""
+    member's environment steps). Each of several members has a TensorBoard folder ``seed_N`` in the run's folder."""
 
     def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
         self.seeds, steps = module.seeds, module.env_steps.tolist()
@@ -149,13 +154,14 @@ class RunLog(Callback):
             board.add_settings(module.settings, count)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        columns = {tag: values.tolist() for tag, values in module.row.items()}
-        steps, rows = module.env_steps.tolist(), []
+        """Write the epoch's row, and at evaluations the first member's histograms."""
+        columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
+        steps = module.env_steps.tolist()
+        rows = []
         for member, seed in enumerate(self.seeds):
-            values = {tag: column[member] for tag, column in columns.items()}
-            values = {GRADIENT_STEPS: module.gradient_steps} | values
+            values = {GRADIENT_STEPS: module.gradient_steps} | {tag: column[member] for tag, column in columns.items()}
             rows.append({"epoch": module.epoch, "env_steps": steps[member], "seed": seed} | values)
-            if self.boards:  # these have the key columns as scalars
+            if self.boards:  # here, epoch and steps are scalars like the values
                 counters = {EPOCH: module.epoch, ENV_STEPS: steps[member]}
                 self.boards[member].add_scalars(counters | values, steps[member])
         self.metrics.append(*rows)
@@ -180,6 +186,7 @@ class Checkpoints(CheckpointCallback):
         self.folder, self.interval = folder, interval
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Save the checkpoints that are due, ``best.ckpt`` first, so that ``last.ckpt`` has the new best score."""
         score = module.score()
         if score is not None and math.isfinite(score) and score > module.best:
             module.best = score
@@ -188,17 +195,17 @@ class Checkpoints(CheckpointCallback):
             self._save(trainer, module, "last.ckpt", resumable=True)
 
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
-        module.resumable = resumable
-        metrics = self.folder.parent / "metrics.csv"
-        if resumable and metrics.exists():
-            synced(metrics)  # its rows must be on disk before the checkpoint that counts them
+        """Save checkpoint ``name``. ``resumable``: with all state that a resumed run needs."""
+        module.resumable = resumable  # read by `on_save_checkpoint`
+        metrics_file = self.folder.parent / "metrics.csv"
+        if resumable and metrics_file.exists():
+            synced(metrics_file)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
         module.resumable = True
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes Lightning's checkpoint files atomically. If ``checkpoint`` is set, a run resumes from it, and no file is
-    read again."""
+    """Writes Lightning's checkpoint files atomically. A run resumes from ``checkpoint``, if set, and reads no file."""
 
     def __init__(self, checkpoint: checkpoints.Checkpoint | None = None):
         super().__init__()
@@ -245,13 +252,13 @@ class StopOnSignal(Callback):
 
 
 class Recorder(Callback):
-    """Records videos of greedy episodes every ``recording_epoch_interval`` epochs. TensorBoard shows the first video of
-    each of these epochs."""
+    """Records videos of greedy episodes every ``recording_epoch_interval`` epochs."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        """Record the epoch's videos, if some are due, and give the first one to `RunLog`'s TensorBoard."""
         run = module.settings.run
         interval = run.recording_epoch_interval  # 0 for no videos
         if interval > 0 and module.epoch % interval == 0 and isinstance(module, AgentModule):

@@ -48,7 +48,7 @@ class EvolutionStrategy(pl.Callback):
         self.archive = Archive(self.config.keep_best)
         self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]
         self.generation = 0  # number of the latest evaluated generation
-        self.flat_generations = 0  # number of consecutive flat generations, see `_is_flat`
+        self.flat_generations = 0  # number of latest generations in a row that are flat (`_is_flat`)
         self.restarts = 0  # number of restarts; each doubles noise_std
         self.warned_of_flat_fitness = False
 
@@ -56,7 +56,7 @@ class EvolutionStrategy(pl.Callback):
     def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
         """Return the callback for a run's settings, including its second phase and its growing test limit."""
         callback = cls(seed, keep_best=config.keep_best)
-        callback.config = config
+        callback.config = config  # all settings, which the constructor does not take
         return callback
 
     @property
@@ -66,18 +66,18 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation``, counted from 1, and twice
-        the noise for each restart."""
+        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation`` (from 1). Every restart so
+        far doubles the noise."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
 
     def ask(self, generation: int) -> Tensor:
-        """Return the population ``[P, K]`` of a generation. Its perturbations depend only on the seed and the
-        generation."""
+        """Return the population of a generation, ``[P, K]`` with the K searched parameters. Its perturbations depend
+        only on the seed and the generation."""
         assert self.strategy is not None
         streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")
-        self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]
+        self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]  # of the only stream
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
@@ -92,8 +92,7 @@ class EvolutionStrategy(pl.Callback):
         return state | counters | {"archive": self.archive.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a `state_dict`, with results equal to the bit. Raises StateError if it does not fit the
-        settings."""
+        """Continue from a `state_dict`, equal to the bit. Raises StateError if it does not fit the settings."""
         for name in self.counters:
             setattr(self, name, check_like(getattr(self, name), state_dict[name], name))
         self.archive.load_state_dict(state_dict["archive"])
@@ -120,24 +119,25 @@ class EvolutionStrategy(pl.Callback):
         module.set_mean(module.proxies(self.mean))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Set the module's population. Before the first generation of the second phase, begin again at the mean, with
-        the settings of that phase."""
-        generation = trainer.current_epoch + 1
-        if trainer.current_epoch == self.config.second_phase:  # later fitness is not comparable
+        """Set the module's population. The second phase first begins again at the mean, with its settings."""
+        generations_done = trainer.current_epoch
+        generation = generations_done + 1
+        if generations_done == self.config.second_phase:
             self.start(self.mean, generation)
-            self.archive.entries.clear()
+            self.archive.entries.clear()  # their fitness is not comparable with later fitness
             self.flat_generations = 0
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean, or restart after flat generations. Raises UserError if the mean is no longer finite."""
+        """Move the mean, or restart after flat generations. Raises UserError after too many, or if it is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
         self._archive_mean(module)
         if module.has_solved():
             return
-        if self._is_flat(module) and self.flat_generations % RESTART_EVERY == 0:
+        self._count_flat_generations(module)
+        if self.flat_generations > 0 and self.flat_generations % RESTART_EVERY == 0:
             self._restart(module)
         else:
             metrics = self.tell(module.selection_fitness, module.mean_fitness)
@@ -150,36 +150,44 @@ class EvolutionStrategy(pl.Callback):
             )
 
     def _archive_mean(self, module: Any) -> None:
-        """Add the mean to the archive if it was evaluated. Means with another test limit are removed, because their
-        fitness is not comparable; then the next score is again the best."""
+        """Add the mean to the archive if it was evaluated. First remove means that were tested with another limit,
+        because their fitness is not comparable."""
         if module.mean_fitness is None:
             return
-        limit, entries = self.config.at(self.generation).test_limit, self.archive.entries
-        comparable = [entry for entry in entries if self.config.at(entry[1]).test_limit == limit]  # [1]: generation
-        if len(comparable) < len(entries):
-            self.archive.entries, module.best = comparable, -math.inf
+        limit, archive = self.config.at(self.generation).test_limit, self.archive
+        limits = [self.config.at(generation).test_limit for _, generation, _ in archive.entries]
+        if any(other_limit != limit for other_limit in limits):
+            archive.entries = [entry for entry, other in zip(archive.entries, limits, strict=True) if other == limit]
+            module.best = -math.inf  # so that the next score is the best, and is saved
         self.archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
     def _is_flat(self, module: Any) -> bool:
-        """Return whether the generation is flat: all proxies have the same fitness, without solving the task. Count
-        flat generations, and print a note about the first. Raises UserError after `FLAT_LIMIT` of them in a row."""
+        """Return whether the generation is flat: all proxies have the same fitness, without solving the task."""
         finite = module.fitness[module.fitness.isfinite()]
         all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
-        self.flat_generations = self.flat_generations + 1 if all_equal and not module.population_solves() else 0
+        return all_equal and not module.population_solves()
+
+    def _count_flat_generations(self, module: Any) -> None:
+        """Add 1 to ``flat_generations`` if the generation is flat, otherwise set it to 0. Print a note about the first
+        flat generation. Raises UserError at the last of `FLAT_LIMIT` in a row."""
+        if not self._is_flat(module):
+            self.flat_generations = 0
+            return
+        self.flat_generations += 1
+        fitness = float(module.fitness[module.fitness.isfinite()][0])  # of all proxies
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
-                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the last time "
-                f"{float(finite[0]):.4g}), so there is nothing to climb and the search stops; metrics and checkpoint "
-                "are kept: another start (start_from), a larger inner_steps, noise_std or test_limit may help"
+                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the last time {fitness:.4g}), so "
+                "there is nothing to climb and the search stops; metrics and checkpoint are kept: another start "
+                "(start_from), a larger inner_steps, noise_std or test_limit may help"
             )
         if self.flat_generations == 1 and not self.warned_of_flat_fitness:
             self.warned_of_flat_fitness = True
             note(
-                f"all proxies of generation {self.generation} have the same fitness ({float(finite[0]):.4g}), so there "
+                f"all proxies of generation {self.generation} have the same fitness ({fitness:.4g}), so there "
                 f"is nothing to climb; after {RESTART_EVERY} such generations in a row the search starts elsewhere; a "
                 "larger inner_steps or test_limit may help"
             )
-        return self.flat_generations > 0
 
     def _restart(self, module: Any) -> None:
         """Restart after flat generations: with twice the noise and, without ``start_from``, another initial mean."""

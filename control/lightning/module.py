@@ -41,8 +41,7 @@ class RunModule(pl.LightningModule):
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
     `training_step`, and sets ``epoch`` and a new ``row`` of measurements there, ``{tag: [M]}``, NaN for missing ones.
     ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score` so far. Works
-    with any Lightning trainer. Loggers get the mean of every row over members, at their mean number of environment
-    steps.
+    with any Lightning trainer. Loggers get the means of rows over members, at the mean number of environment steps.
     """
 
     unit = "epoch"  # unit of the progress bar
@@ -121,11 +120,11 @@ class RunModule(pl.LightningModule):
         """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""
         return [self.epoch_optimizer]
 
-    def count_epoch(self, train: Callable[[], None]) -> None:
-        """Train an epoch, as one step of the `EpochOptimizer`."""
+    def run_epoch(self, train: Callable[[], None]) -> None:
+        """Train an epoch by one call of ``train``, in a step of the `EpochOptimizer`, so that Lightning counts it."""
         optimizers = self.optimizers()
-        optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
-        optimizer.step(closure=train)  # type: ignore[union-attr]
+        epoch_optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
+        epoch_optimizer.step(closure=train)  # type: ignore[union-attr]
 
     def train_dataloader(self) -> DataLoader:
         """Return data of one batch, which nothing uses."""
@@ -184,8 +183,7 @@ class RunModule(pl.LightningModule):
             self.load_run_state(checkpoint[OURS])
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; then this module must not
-        be used any more."""
+        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; discard it then."""
         content = checkpoint.content
         with checked_content(checkpoint.path):
             self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))

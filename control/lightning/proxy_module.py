@@ -65,7 +65,7 @@ class ProxyModule(RunModule):
         self.real_steps = 0
         self.agents = named_agents(settings.run.agent)  # names of the agents' implementations
         self.kinds = len(self.agents)  # number of implementations
-        self.return_by_agent: dict[str, float] = {}  # the same by agent implementation; empty if there is only one
+        self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -105,9 +105,8 @@ class ProxyModule(RunModule):
 
     def first_mean(self) -> Tensor:
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
-        run, by_target = self.settings.run, self.config.scored_by == "target"
-        train = functools.partial(self._train_fresh, by_target=by_target)
-        game, seed = run.gamename, run.seed
+        game, seed = self.settings.run.gamename, self.settings.run.seed
+        train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
         return initial_mean(self.config, self.stages, game, seed, self.kinds, train, self.count_real_steps)
 
     def another_mean(self, seed: int) -> Tensor:
@@ -120,20 +119,20 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the generation's mean return and mean fitness both reach solved_reward, with the final test
-        limit."""
+        """Return whether the generation's mean return and fitness reach solved_reward, with the final test limit."""
         solved = self.config.solved_reward
         assert self.outcome is not None
         # Both, because fitness may contain more than the return, so that agents solve the task with a low fitness.
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
-        return solved is not None and self.has_final_test_limit() and not lowest < solved
+        return solved is not None and self.has_final_test_limit() and not lowest < solved  # true for NaN
 
     def train_generation(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its times."""
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
         mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
-        if (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs:
+        evaluates_mean = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
+        if evaluates_mean:
             self.set_mean(self.with_visited_states(self.mean.detach()[0], self.epoch))
             mean = self.mean.detach()[0]
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
@@ -151,17 +150,16 @@ class ProxyModule(RunModule):
         }
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.count_epoch(self.train_generation)
+        self.run_epoch(self.train_generation)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Compute the fitness of the population and, if agents trained on it, of the mean. Add metrics to ``row``."""
         outcome = self.outcome
-        if outcome is None:
-            return  # a trainer that tries a validation before the first epoch
+        if outcome is None:  # a trainer may try a validation before the first epoch
+            return
         config = self.config.at(self.epoch)
         scores = objective(outcome, config)
-        self.fitness, self.selection_fitness, mean_scores = population_fitness(scores, config, len(self.population))
-        mean_returns = outcome.scores[len(outcome.scores) - len(mean_scores) :]
+        self.fitness, self.selection_fitness, scores_of_mean = population_fitness(scores, config, len(self.population))
         finite = self.fitness[self.fitness.isfinite()]
         if not len(finite):
             finite = torch.tensor([torch.nan])
@@ -176,17 +174,18 @@ class ProxyModule(RunModule):
             "search/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
         }
         self.mean_fitness = None
-        if len(mean_scores):
-            metrics["search/center_return"] = mean_returns.nanmean()
-            self.mean_fitness = float(mean_scores.nanmean())
-            if self.kinds > 1:  # the implementations of the mean's agents alternate
-                self.return_by_agent = by_kind(self.agents, range(len(mean_returns)), mean_returns)
+        if len(scores_of_mean):
+            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # its agents are the last
+            metrics["search/center_return"] = returns_of_mean.nanmean()
+            self.mean_fitness = float(scores_of_mean.nanmean())
+            if self.kinds > 1:  # the implementations of the mean's agents alternate, as seeds 0, 1, 2, ... select them
+                self.return_by_agent = by_kind(self.agents, range(len(returns_of_mean)), returns_of_mean)
             self.mean_return = -math.inf
             if self.has_final_test_limit():
-                self.mean_return = max(-math.inf, float(mean_returns.nanmean()))  # NaN becomes -inf
+                self.mean_return = max(-math.inf, float(returns_of_mean.nanmean()))  # NaN becomes -inf
                 if config.solved_reward is not None:
-                    metrics["search/center_solved"] = (mean_returns >= config.solved_reward).float().mean()
-        self.row |= {tag: value[None] for tag, value in metrics.items()}
+                    metrics["search/center_solved"] = (returns_of_mean >= config.solved_reward).float().mean()
+        self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
 
     val_dataloader = test_dataloader = RunModule.train_dataloader
 
@@ -196,8 +195,7 @@ class ProxyModule(RunModule):
             self.trainer.should_stop = True
 
     def has_final_test_limit(self) -> bool:
-        """Return whether tests of this generation have the final test limit. With a lower limit, returns cannot be
-        compared with solved_reward."""
+        """Return whether tests of this generation have the final limit, so that solved_reward is comparable."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
@@ -211,8 +209,7 @@ class ProxyModule(RunModule):
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
-        """Return seeds of ``count`` fresh agents, with alternating implementations. Different names give unrelated
-        seeds."""
+        """Return seeds of ``count`` fresh agents with alternating implementations, unrelated for different names."""
         return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
@@ -237,11 +234,8 @@ class ProxyModule(RunModule):
     def configure_callbacks(self) -> list[pl.Callback]:
         """Return an `EvolutionStrategy` with the run's settings, unless the trainer has one."""
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        if (
-            not self.evolves
-            or self.trainer.state.fn != "fit"
-            or any(isinstance(callback, EvolutionStrategy) for callback in callbacks)
-        ):
+        has_strategy = any(isinstance(callback, EvolutionStrategy) for callback in callbacks)
+        if has_strategy or not self.evolves or self.trainer.state.fn != "fit":
             return []
         return [EvolutionStrategy.from_config(self.config, self.settings.run.seed)]
 
@@ -252,22 +246,27 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def headline(self) -> str:
-        texts = [f"fitness {mean:.0f}" for tag, mean in self.means().items() if tag == FITNESS]
-        texts += [f"mean {fitness:.0f}" for fitness, _, _ in self.archive.entries[:1]]  # the best mean
+        means, texts = self.means(), []
+        if FITNESS in means:
+            texts.append(f"fitness {means[FITNESS]:.0f}")
+        if self.archive.entries:
+            best_fitness, _, _ = self.archive.entries[0]
+            texts.append(f"mean {best_fitness:.0f}")
         return ", ".join(texts)
 
     def report(self) -> list[str] | None:
+        """Return texts about the fitness, the mean's return, diverged proxies, and the steps so far."""
+        means = self.means()
+        labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
+        texts = [f"{name} {means[tag]:7.1f}" for name, tag in labels.items() if tag in means]
+        if MEAN_RETURN in means:
+            texts += [f"mean of {name} {score:.1f}" for name, score in self.return_by_agent.items()]
+        if num_failed := int((~self.fitness.isfinite()).sum()):
+            texts.append(f"{num_failed} of {len(self.fitness)} diverged")
+        # Agents with learned rewards also train on the real environment; their `real_steps` are only the tests.
         kind_of_real_steps = "test" if self.steps_on == "training" else "real"
         steps = (f"{int(self.env_steps.sum()):,} {self.steps_on}", f"{self.real_steps:,} {kind_of_real_steps} steps")
-        labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
-        means = self.means()
-        scores = [f"{name} {means[tag]:7.1f}" for name, tag in labels.items() if tag in means]
-        failed = int((~self.fitness.isfinite()).sum())
-        diverged = [f"{failed} of {len(self.fitness)} diverged"] if failed else []
-        by_agent = [
-            f"mean of {name} {score:.1f}" for name, score in self.return_by_agent.items() if MEAN_RETURN in means
-        ]
-        return [*scores, *by_agent, *diverged, *steps]
+        return [*texts, *steps]
 
     def histograms(self) -> dict[str, Tensor]:
         """Return the mean's parameters by network, for TensorBoard."""
@@ -275,18 +274,16 @@ class ProxyModule(RunModule):
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
     def seconds_of(self, agents: int) -> float:
-        """Return the estimated seconds to train and test ``agents`` fresh agents after the search, at the speed of the
-        last generation."""
+        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed."""
         if self.outcome is None:
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
         return seconds * agents * self.config.steps_in_use / self.config.inner_steps
 
     def seconds_after(self) -> float:
-        """Return the estimated seconds for the re-evaluation of the best means, the winner's held-out evaluation, and
-        its film."""
+        """Estimate the seconds to evaluate the best means again, and the winner on held-out agents, and to film it."""
         run, outcome = self.settings.run, self.outcome
-        num_means = len(self.archive.entries) + (not self.has_solved())  # also the last mean, which may be another
+        num_means = len(self.archive.entries) + int(not self.has_solved())  # also the last mean, which may be another
         num_agents = num_means * self.config.retest_agents + self.config.report_agents + run.record
         episode_length = None if outcome is None else outcome.test_steps / outcome.returns.numel()
         return self.seconds_of(num_agents) + film_seconds(run, episode_length)
@@ -341,8 +338,8 @@ class RewardNetworkModule(ProxyModule):
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
     """Build the module of a search from its settings. ``module_class`` is by default the class for the kind of proxy.
-    Sets ``checkpoint_every`` to 1 unless the user chose it, and ``compiled`` if machine code is possible. May start the
-    processes of the workers. Raises SettingError if settings, agents and environment do not fit together."""
+    Sets ``checkpoint_every`` to 1 unless the user chose it, and ``compiled`` to whether machine code is possible. May
+    start the processes of the workers. Raises SettingError if settings, agents and environment do not fit together."""
     run = settings.run
     if "checkpoint_every" not in settings.explicit_names:  # a generation takes long
         settings = settings.replace(checkpoint_every=1)
@@ -351,22 +348,21 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     stages = stages_of(settings.proxy, run.gamename)
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
-    settings = checked_in_spaces(settings, stages.spaces, stages.idle())
+    settings = checked_in_spaces(settings, stages.spaces, reasons=stages.idle())
     _check_agent_counts(settings)
     _check_start(settings.proxy, stages, run.gamename)  # before files are written
 
-    settings = settings.replace(compiled=_use_machine_code(settings))
+    settings = settings.replace(compiled=_decide_compiled(settings))
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
-        is_reward_network = bool(KINDS[settings.proxy.proxy].used_by)
+        is_reward_network = KINDS[settings.proxy.proxy].used_by != ""  # the wrapper of a learned reward
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
 
 
 def _check_agent_counts(settings: Settings) -> None:
-    """Raise SettingError if the agents of a proxy, whose implementations alternate, cannot be divided equally among the
-    implementations."""
+    """Raise SettingError if a proxy's agents cannot be divided equally among implementations that alternate."""
     search, agent = settings.proxy, settings.run.agent
     if not (search.common_random_numbers and search.agents_take_turns == "seeds"):
         return
@@ -389,13 +385,14 @@ def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
         line = f"start_from is {start!r}, which is no policy; allowed with preset clone"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:
-        first_parameters(start, search, stages.spaces, game)
+        first_parameters(start, search, stages.spaces, game)  # raises the error
 
 
-def _use_machine_code(settings: Settings) -> bool:
+def _decide_compiled(settings: Settings) -> bool:
     """Return whether the agents of a search train in machine code, and print a note if they could be faster, or if the
     code must be compiled first. Raises SettingError if the user requires machine code and it is impossible."""
-    run, required = settings.run, "compiled" in settings.explicit_names and settings.proxy.compiled
+    run = settings.run
+    required = settings.proxy.compiled and "compiled" in settings.explicit_names
     if not HAS_NUMBA:
         if settings.proxy.compiled:  # the user, or the run to resume, requires it
             raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
@@ -408,6 +405,6 @@ def _use_machine_code(settings: Settings) -> bool:
     if supported:
         from models.machine import cache_folder
 
-        if not any(cache_folder().rglob("*.nbi")):
+        if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
             note("machine code is compiled, which takes a minute or two and happens once")
     return supported

@@ -38,17 +38,19 @@ class SupervisedModule(SyntheticEnvironmentModule):
     unit = "epoch"
     evolves = False
     networks: Any
-    lowest: Tensor  # held-out loss of each network
+    lowest: Tensor  # lowest held-out loss of each network so far, in the order of `PARTS`
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
-        self.steps_on, self.networks = "replayed", stages.parameters
+        self.steps_on = "replayed"
+        self.networks = stages.parameters
         self.best_means = Archive(self.config.keep_best)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
-        self.mean.data, self.weights = initial.clone(), nn.Parameter(initial)
+        self.mean.data = initial.clone()
+        self.weights = nn.Parameter(initial)  # of the fit; the mean has the best so far, in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
-        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # number of updates per epoch
+        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # per epoch, rounded up
         self.errors: dict[str, float] = {}  # the mean's errors on held-out transitions
 
     @property
@@ -70,19 +72,22 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.fit = Fit(self.networks, self.learned)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.count_epoch(self.fit_epoch)
+        self.run_epoch(self.fit_epoch)
 
     def fit_epoch(self) -> None:
         """Make the updates of an epoch, and set ``row`` to their mean losses."""
         start = time.perf_counter()
-        self.epoch, config = self.current_epoch + 1, self.settings.proxy
-        total_updates = self.updates * config.generations
-        schedule = OneCycleLR(self.optimizer, config.fit_lr, total_updates + 1, last_epoch=self.gradient_steps - 1)
+        self.epoch = self.current_epoch + 1
+        config = self.settings.proxy
+        # The schedule has a rate before every update and one after the last. It continues after `gradient_steps`.
+        num_rates = self.updates * config.generations + 1
+        schedule = OneCycleLR(self.optimizer, config.fit_lr, num_rates, last_epoch=self.gradient_steps - 1)
         generator = torch.Generator().manual_seed(derive_seed(self.settings.run.seed, f"batches of epoch {self.epoch}"))
         sums = torch.zeros(len(PARTS))
         for _ in range(self.updates):
             rows = torch.randint(len(self.learned.obs), (config.fit_batch,), generator=generator)
-            losses, self.weights.grad = self.fit.losses(self.weights.detach(), self.learned.at(rows))
+            losses, gradient = self.fit.losses(self.weights.detach(), self.learned.at(rows))
+            self.weights.grad = gradient
             self.optimizer.step()
             schedule.step()
             sums += losses
@@ -97,12 +102,13 @@ class SupervisedModule(SyntheticEnvironmentModule):
         (minus the sum of the lowest losses), and offer the mean to the archive."""
         if self.trainer.sanity_checking:
             return
-        mean, weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
-        errors = list(self.fit.errors(weights, self.held_out).values())
-        losses = torch.tensor(errors[: len(PARTS)])  # the first errors are the networks' losses
+        mean, new_weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
+        new_errors = list(self.fit.errors(new_weights, self.held_out).values())
+        losses = torch.tensor(new_errors[: len(PARTS)])  # the first errors are the networks' losses
+        mean_parts, new_parts = self.networks.split(mean), self.networks.split(new_weights)  # views
         for name, is_better in zip(PARTS, losses < self.lowest, strict=True):
             if is_better:
-                self.networks.split(mean)[name].copy_(self.networks.split(weights)[name])
+                mean_parts[name].copy_(new_parts[name])
         self.lowest.copy_(losses.minimum(self.lowest))
         self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
@@ -115,9 +121,10 @@ class SupervisedModule(SyntheticEnvironmentModule):
         return f"held-out loss {float(self.lowest.sum()):.3g}"
 
     def report(self) -> list[str] | None:
-        state, reward, end, missed, false, rollout, _ = self.errors.values()
+        """Return texts about the mean's `errors` (`Fit.errors`)."""
+        state, reward, end, missed, false, rollout_error, _ = self.errors.values()
         losses = f"held-out: state {state:.2g}  reward {reward:.2g}  end {end:.2g}"
-        return [losses, f"ends missed {100 * missed:.1f} %, false {100 * false:.2f} %", f"rollout {rollout:.2g}"]
+        return [losses, f"ends missed {100 * missed:.1f} %, false {100 * false:.2f} %", f"rollout {rollout_error:.2g}"]
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
@@ -134,9 +141,9 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Record ``config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn; if
-    ``transitions_from`` is random, they act at random instead. Raises SettingError for agents without a replay buffer.
-    """
+    """Record steps of two agents on the real environment, ``loop.config.transitions`` in all, in equal parts. They
+    learn; if the setting ``transitions_from`` is "random", they act at random instead. They are of the first
+    implementation in ``loop.kinds``. Raises SettingError for agents without a replay buffer."""
     loop = loop.alone(loop.kinds[0])
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
@@ -146,12 +153,13 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
     agent_config = loop.agent_config
-    random_episodes = agent_config.init_episodes if config.transitions_from == "agents" else 10**9
-    buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)
+    random_episodes = agent_config.init_episodes if config.transitions_from == "agents" else 10**9  # all
+    buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)  # holds all steps
     loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size, init_episodes=random_episodes)
-    seeds, parts = fresh_seeds(seed, "transitions", _NUM_AGENTS), []
+    seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
+    parts = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):
-        step_loop = loop.begin(None, [seeds[i] for i in group])
+        step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
         loop.finish(step_loop)
         parts.append(_transitions_of(step_loop.agent))
     transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
@@ -159,17 +167,19 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
 
 
 def _transitions_of(agent: Any) -> list[Tensor]:
-    """Return the fields of `Transitions` from the replay buffer of M agents, ``[M E T, ...]``."""
-    rows = agent.replay_buffer.rows()
+    """Return the fields of `Transitions`, ``[M E T, ...]``, from the replay buffer of M agents with E environments."""
+    rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
     discrete = isinstance(agent.spaces.actions, Discrete)
-    if (
-        "pair" in rows
-    ):  # observation and action; continuous actions are scaled to [-1, 1], discrete ones have a number per action
+    if "pair" in rows:
+        # Observation and action in one vector; the action is one-hot if discrete, else scaled to [-1, 1].
         rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
         rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
     elif discrete:
         rows["action"] = rows["action"].long()
     rows["ended"] = (rows["discount"] == 0).float()
-    # [T E, M, ...] -> [M E T, ...]: one environment after another, so that the steps of an episode are adjacent.
-    columns = [rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields]
-    return [column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns]
+    columns = []
+    for name in Transitions._fields:
+        column = rows[name].unflatten(0, (-1, agent.envs))  # [T, E, M, ...]
+        # One environment after another, so that the steps of an episode are adjacent.
+        columns.append(column.transpose(0, 2).flatten(0, 2))  # [M E T, ...]
+    return columns

@@ -25,19 +25,21 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings) -> Loop:
-    """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command and machine
-    do not fit together."""
-    run, spaces = settings.run, spaces_of(settings.run.gamename)
+    """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command (the goals
+    of a command-conditioned agent) and machine do not fit together."""
+    run = settings.run
+    spaces = spaces_of(run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
     settings = checked_in_spaces(settings, spaces)
-    learns_from = family(run.implementation).learns_from
-    loop = _episode_loop(settings) if learns_from == "episodes" else _step_groups(settings)
-    commands = loop.agents[0].commands_now()
-    if unknown := ", ".join(f"command.{name}" for name in settings.command if name not in commands):
+    learns_from_episodes = family(run.implementation).learns_from == "episodes"
+    loop = _episode_loop(settings) if learns_from_episodes else _step_groups(settings)
+    command_names = loop.agents[0].commands_now()
+    unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
+    if unknown_names:
         loop.close()
-        supported = ", ".join(commands) or "no command"
-        raise SettingError(f"{unknown} has no effect: {run.implementation} here follows {supported}")
+        supported = ", ".join(command_names) or "no command"
+        raise SettingError(f"{', '.join(unknown_names)} has no effect: {run.implementation} here follows {supported}")
     return loop
 
 
@@ -55,30 +57,29 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """Return the spaces of a game, from an environment that is opened and closed again. ``time_limit`` in steps
-    replaces the game's limit."""
+    """Return the spaces of a game, from an environment that is opened and closed. ``time_limit`` replaces its limit."""
     environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
 
 
-def check_spaces(run: RunConfig, agent: type[Agent], spaces: Spaces, name: str = "") -> None:
-    """Raise SettingError if an agent of class ``agent`` cannot play the run's game. ``name`` is its implementation if
-    it is an inner agent; the error then suggests others."""
-    implementation = name or run.implementation
-    if not isinstance(spaces.actions, agent.action_kinds):
+def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
+    """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game. If it is an inner agent, which
+    a search trains on its proxies, ``inner_agent`` is its implementation, and the error suggests others."""
+    implementation = inner_agent or run.implementation
+    if not isinstance(spaces.actions, agent_type.action_kinds):
         action_kind = type(spaces.actions).__name__.lower()
-        supported = " or ".join(kind.__name__.lower() for kind in agent.action_kinds)
-        if name:
-            line = f"agent is {run.agent!r}, but {name} takes {supported} actions, and those of {run.gamename} are "
-            alternatives = ", ".join(_inner_agents_for(spaces))
-            raise SettingError(f"{line}{action_kind}; allowed: {alternatives}", "agent")
+        supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
+        if inner_agent:
+            line = f"agent is {run.agent!r}, but {inner_agent} takes {supported} actions"
+            line = f"{line}, and those of {run.gamename} are {action_kind}"
+            raise SettingError(f"{line}; allowed: {', '.join(_inner_agents_for(spaces))}", "agent")
         line = f"gamename is {run.gamename!r}, whose actions are {action_kind}"
         raise SettingError(f"{line}; {implementation} takes {supported} actions")
-    if spaces.is_image and not agent.takes_images:
+    if spaces.is_image and not agent_type.takes_images:
         line = f"gamename is {run.gamename!r}, which shows images"
         raise SettingError(f"{line}; {implementation} takes vectors of observations")
-    if agent.takes_cells_only and not spaces.one_hot:
+    if agent_type.takes_cells_only and not spaces.one_hot:
         line = f"gamename is {run.gamename!r}, whose observations are no cells"
         raise SettingError(f"{line}; {implementation} takes one-hot observations")
 
@@ -87,8 +88,8 @@ def _inner_agents_for(spaces: Spaces) -> list[str]:
     """Return the implementations of inner agents that can act in ``spaces``."""
     names = []
     for name in inner_agents():
-        agent = agent_class(name)
-        if isinstance(spaces.actions, agent.action_kinds) and (spaces.one_hot or not agent.takes_cells_only):
+        agent_type = agent_class(name)
+        if isinstance(spaces.actions, agent_type.action_kinds) and (spaces.one_hot or not agent_type.takes_cells_only):
             names.append(name)
     return names
 
@@ -104,17 +105,15 @@ def with_lacks(settings: Settings, spaces: Spaces) -> Settings:
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
     """Return the result of `with_lacks`. Raises SettingError if the user chose a value other than the default for a
-    setting that has no effect in this environment or that is in ``reasons`` (name -> reason). Settings that have no
-    effect in any environment raise nothing here."""
-    resolved = with_lacks(settings, spaces)
-    reasons = ineffective(resolved) | dict(reasons or {})
-    candidates = settings.explicit_names & reasons.keys()
-    if candidates:
-        candidates -= ineffective(settings).keys()
-    for name in sorted(candidates):
+    setting that has no effect in this environment. These settings follow from ``spaces``, and ``reasons`` (name ->
+    reason) adds others. Settings that have no effect in any environment raise nothing here."""
+    settings_here = with_lacks(settings, spaces)
+    reasons_here = ineffective(settings_here) | dict(reasons or {})
+    ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
+    for name in sorted(settings.explicit_names & ineffective_only_here):
         if as_dict(settings)[name] != default_settings(settings)[name]:
-            raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {reasons[name]}", name)
-    return resolved
+            raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {reasons_here[name]}", name)
+    return settings_here
 
 
 def device_of(run: RunConfig) -> torch.device:
@@ -148,21 +147,23 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
     evaluation = open_environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
-    agent.budget = settings.total_steps
+    agent.budget = settings.total_steps  # None if the run has no limit of steps
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
 
 def _step_groups(settings: Settings) -> StepGroups:
-    """Build the loop of an agent that learns step by step, with open environments. Each group of members (networks of
-    one shape) gets an equal part of ``num_workers``. Raises SettingError if the agent needs the environment's dynamics
-    and these are not available."""
+    """Build the loop of an agent that learns step by step, with open environments. Members form groups, each with
+    networks of one shape; every group gets an equal part of ``num_workers``. Raises SettingError if the agent needs
+    the environment's dynamics and these are not available."""
     run, config, schedule = settings.run, settings.agent, settings.schedule
-    agent_type, seeds = agent_class(run.implementation), list(range(run.seed, run.seed + run.num_seeds))
-    device = device_of(run)
+    game, device = run.gamename, device_of(run)
+    agent_type = agent_class(run.implementation)
+    seeds = list(range(run.seed, run.seed + run.num_seeds))
     training_limit = run.time_limit or (0 if schedule.endless else None)  # 0 is no limit, None the game's
     eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    members_by_group, groups = agent_type.groups(config, seeds), []
-    game, workers = run.gamename, max(1, run.num_workers // len(members_by_group))
+    members_by_group = agent_type.groups(config, seeds)  # positions in `seeds`
+    workers = max(1, run.num_workers // len(members_by_group))
+    groups = []
     for members in members_by_group:
         group_seeds = [seeds[member] for member in members]
         open_environment = partial(
@@ -172,7 +173,7 @@ def _step_groups(settings: Settings) -> StepGroups:
         dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):
             supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
-            line = f"gamename is {run.gamename!r}, whose states cannot be copied"
+            line = f"gamename is {game!r}, whose states cannot be copied"
             raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
         options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
         agent = agent_type(config, training.spaces, group_seeds, **options)
@@ -180,4 +181,4 @@ def _step_groups(settings: Settings) -> StepGroups:
         evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
         groups.append(Group(torch.tensor(members), loop, evaluation))
     assert settings.epochs is not None  # an epoch has a number of steps
-    return StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
+    return StepGroups(groups, seeds, schedule, settings.epochs, game)

@@ -38,26 +38,27 @@ KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabul
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.ActorPolicy: td3}
 
 
-# The next four functions are stubs. `_implement_stubs` registers the functions of each kind of agent for its types.
+# The next four functions are stubs for compiled code. `_implement_stubs` registers an implementation for each kind of
+# agent, a module in `KINDS`: ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-    """Return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, whose state is
-    ``state [K]``, with observation ``obs [O]``. A continuous action is written to ``work.continuous_action`` instead.
-    ``agent`` is `Members` and ``work`` is `Work` of the kind of agent."""
+    """Stub: return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for the
+    observation ``obs [O]`` of the environment's ``state [K]``. A continuous action is written to
+    ``work.continuous_action`` instead."""
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Store step ``t`` of member ``m`` in environment ``e``. ``state`` is the state after the step."""
+    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state`` is the state after the step."""
 
 
 def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
-    """Make the updates of member ``m`` that are due after step ``t``."""
+    """Stub: make the updates of member ``m`` that are due after step ``t``."""
 
 
 def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
-    """Return the greedy discrete action of member ``m``, or write a continuous one to ``continuous_action``. ``player``
-    is `Player` of the kind of agent; ``scratch`` is overwritten (`EpisodeArrays`)."""
+    """Stub: return the greedy discrete action of member ``m``, or write a continuous one to ``continuous_action``.
+    ``scratch`` is memory to overwrite (`EpisodeArrays.player_scratch`)."""
 
 
 def _implement_stubs(kind: Any) -> None:
@@ -108,7 +109,7 @@ class Block(NamedTuple):
     ended_lengths: Array  # [M, T, E], their lengths
 
 
-class Tests(NamedTuple):
+class TestArrays(NamedTuple):
     """N tests of M members during training, each with the weights at that time: K greedy episodes per member."""
 
     first_states: Array  # [M, N, K, S]
@@ -130,45 +131,46 @@ class EpisodeArrays(NamedTuple):
     cell_reward: Array
 
 
-def _no_tests(steps: int) -> Tests:
+def _no_tests(steps: int) -> TestArrays:
     """Return a placeholder for a block of ``steps`` steps without tests."""
-    returns, lengths = (np.empty((0, 0, 0), dtype) for dtype in (np.float32, np.int64))
-    return Tests(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1))
+    returns, lengths = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.int64)
+    return TestArrays(np.empty((0, 0, 0, 0)), returns, lengths, test_index=np.full(steps, -1))
 
 
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
     """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``
-    (`envs.World`). Write row ``n`` of ``tests.returns`` and ``tests.lengths``. ``arrays`` (`EpisodeArrays`) are
-    overwritten."""
-    obs = arrays.scratch[2, : world.obs_size]
+    (`envs.World`). Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays``
+    (`EpisodeArrays`)."""
+    obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     _, num_tests, num_episodes = tests.returns.shape
     state, last_episode = arrays.state, arrays.last_episode
+    is_map = len(last_episode) > 0
+    unused_phi = np.float32(0)  # only learned rewards use phi, and tests have none
     for m in range(first, last):
         for e in range(num_episodes):
             for i in range(len(state)):
                 state[i] = tests.first_states[m, n, e, i]
             envs.observe(world, state, obs)
-            reward, total = np.float32(0), np.float32(0)
-            steps, is_running, episode = 0, True, (m * num_tests + n) * num_episodes + e
+            episode = (m * num_tests + n) * num_episodes + e  # a number that no other episode has
+            total, steps, is_running = np.float32(0), 0, True
             while is_running:
                 cell = int(state[0])
-                if len(last_episode):
+                if is_map:
                     if last_episode[cell] == episode:
-                        break
+                        break  # visited twice: the episode repeats itself, because nothing is random on a map
                     last_episode[cell] = episode
                 action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
-                # The last argument is phi, which only learned rewards use: tests have none, so any number serves.
                 reward, ends, _, _ = envs.advance(
-                    world, m, state, action, arrays.continuous_action, obs, arrays.scratch, reward
+                    world, m, state, action, arrays.continuous_action, obs, arrays.scratch, unused_phi
                 )
                 total, steps = total + reward, steps + 1
                 is_running = not ends and steps < world.limit
-                if len(last_episode):
+                if is_map:
                     arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
-            if is_running:  # a cell was visited twice: the episode repeats itself, because nothing is random on a map
-                while steps < world.limit:
-                    total, cell, steps = total + arrays.cell_reward[cell], arrays.next_cell[cell], steps + 1
+            while is_running and steps < world.limit:  # after the break: the rest of an episode that repeats itself
+                total, steps = total + arrays.cell_reward[cell], steps + 1
+                cell = arrays.next_cell[cell]
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
@@ -177,11 +179,11 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
     """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
     ``block.pause``, to the first step that ends an episode (`StepLoop.step`). After a step with a test, play it as
     ``player`` in ``test_world`` (`_play_test`). ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player`
-    of the kind of agent. Overwrites the arrays of ``block``, and as scratch memory ``phi [E]``, ``scratch`` and
-    ``arrays``."""
+    of the kind of agent. Overwrites the arrays of ``block`` (`Block`), and as scratch memory ``phi [E]`` (the potential
+    of each environment's state, for learned rewards), ``scratch`` and ``arrays``."""
     num_envs, num_steps = block.state.shape[1], block.first_states.shape[1]
     uses_phi = world.learned_reward and world.is_potential
-    next_obs = scratch[2, : world.obs_size]
+    next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     for m in range(first, last):
         if not block.running[m] or block.steps_done[m] >= num_steps:
             continue
@@ -228,14 +230,16 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
 
 def can_compile(loop: StepLoop) -> bool:
     """Return whether the loop's agent and environment have compiled functions that support their settings."""
-    kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
-    if kind is None or any(getattr(loop.agent, name, None) is not None for name in ("curiosity", "action_noise")):
+    agent: Any = loop.agent
+    kind = KINDS.get(type(agent))
+    parts_in_torch = [getattr(agent, name, None) for name in ("curiosity", "action_noise")]
+    if kind is None or any(part is not None for part in parts_in_torch):
         return False
     supports_agent = getattr(kind, "can_compile", None)  # None: all settings
-    return (supports_agent is None or supports_agent(loop.agent)) and envs.can_compile(loop.environment)
+    return (supports_agent is None or supports_agent(agent)) and envs.can_compile(loop.environment)
 
 
-class TrainingTests:
+class CompiledTests:
     """Tests during a training run: after every ``test_every`` steps, K greedy episodes of every member on ``real``.
 
     ``starts [M, N, K]`` are the seeds of at most N tests. The results of the first ``tests_done`` tests are in
@@ -247,16 +251,16 @@ class TrainingTests:
         self._first_states = real.dynamics.initial(starts).double().contiguous()
         self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
 
-    def due_tests(self, start_step: int, steps: int) -> Tests:
-        """Return the tests due in the next ``steps`` steps, after ``start_step`` steps of training, and count them as
-        done."""
-        step_counts = np.arange(start_step + 1, start_step + steps + 1)
+    def take_due(self, start_step: int, steps: int) -> TestArrays:
+        """Return the tests due in the ``steps`` steps after ``start_step`` steps of training; count them as done."""
+        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # after each of these steps
+        is_due = step_counts % self.test_every == 0
+        test_index = np.where(is_due, step_counts // self.test_every - 1, -1)  # the first test has index 0
         self.tests_done = (start_step + steps) // self.test_every
-        test_index = np.where(step_counts % self.test_every, -1, step_counts // self.test_every - 1)
-        return Tests(self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
+        return TestArrays(self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
 
 
-def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> TrainingTests | None:
+def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
     """Return tests that `Advance` can play during its steps, in a training run that begins now: after every
     ``test_every`` steps, episodes from the seeds ``starts [M, N, K]`` on ``real``. Return None if a compiled function
     is missing, or if an episode may never end."""
@@ -266,7 +270,8 @@ def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: in
     if compiled_policy is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    return TrainingTests(real, compiled_policy[1], starts, test_every)
+    _, world = compiled_policy
+    return CompiledTests(real, world, starts, test_every)
 
 
 def _make_world(agent_or_policy: type, environment: Environment) -> envs.World | None:
@@ -275,8 +280,7 @@ def _make_world(agent_or_policy: type, environment: Environment) -> envs.World |
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
-    """Return the player of a greedy policy and its world. Return None if a compiled function is missing, or if an
-    episode may never end."""
+    """Return a greedy policy's player and world; None if a compiled function is missing or episodes may never end."""
     kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
@@ -284,21 +288,22 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
     return None if player is None or world is None else (player, world)
 
 
-def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
+def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
-    player_scratch, continuous_action = (
-        np.empty((4, player.widest), np.float32),
-        np.empty(player.action_size, np.float32),
-    )
     cells = world.obs_size if world.kind == envs.CELLS else 0
-    map_memory = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
-    state, scratch = np.empty(tests.first_states.shape[3]), envs.make_scratch(world)
-    return EpisodeArrays(state, scratch, player_scratch, continuous_action, *map_memory)
+    return EpisodeArrays(
+        state=np.empty(tests.first_states.shape[3]),
+        scratch=envs.make_scratch(world),
+        player_scratch=np.empty((4, player.widest), np.float32),
+        continuous_action=np.empty(player.action_size, np.float32),
+        last_episode=np.full(cells, -1),
+        next_cell=np.empty(cells, np.int64),
+        cell_reward=np.empty(cells, np.float32),
+    )
 
 
 class Shared(NamedTuple):
-    """Objects that all blocks of a training run use, as long as it has this ``environment`` and these weights
-    (``flat_parameters``)."""
+    """Objects that all blocks of a training run use, as long as ``environment`` and ``flat_parameters`` are these."""
 
     environment: Environment
     flat_parameters: Tensor
@@ -315,7 +320,7 @@ class Advance:
     Without ``pause`` it yields no episodes, because every step may end one; `StepAgent.episodes` counts them.
     """
 
-    def __init__(self, threads: int = 1, tests: TrainingTests | None = None):
+    def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
         self.threads, self.tests = threads, tests
         self._shared: Shared | None = None
 
@@ -326,33 +331,22 @@ class Advance:
         if loop.obs is None:
             loop.obs = loop._start(None)
         while count and running.any():
-            random_numbers = agent.noise.take(count, _MAX_JOINED_STEPS // agent.members)
-            steps = next(iter(random_numbers.values())).shape[1]
+            random_numbers = agent.noise.take(count, max_joined=_MAX_JOINED_STEPS // agent.members)
+            steps = next(iter(random_numbers.values())).shape[1]  # T, the same for all
             yield from self._run_block(loop, random_numbers, steps, running, pause)
             count -= steps
 
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
     ) -> Iterator[Ended]:
-        """Make the steps of a block with ``random_numbers [M, T, ...]``, T = ``steps``, in place of T calls of
-        `StepLoop.step`. Arguments and results are as in `__call__`."""
-        agent, environment, obs = loop.agent, loop.environment, loop.obs
-        real = envs.real_environment(environment)
-        assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
-        assert agent.envs == real.envs and agent.members == real.members  # compiled code checks no bounds
-        shape = (agent.members, steps, agent.envs)
+        """Make the steps of a block with ``random_numbers`` (name -> ``[M, T, ...]``), T = ``steps``, in place of T
+        calls of `StepLoop.step`. ``running``, ``pause`` and the result are as in `__call__`."""
+        agent: Any = loop.agent
         seeds, starts = loop.starts_ahead(steps)
-        state, first_states = (_contiguous_copy(tensor.double()) for tensor in (real.state, starts))
-        obs, age, returns, lengths = map(_contiguous_copy, (obs, real.age, loop.returns, loop.lengths))
-        start_step = torch.full(age.shape, -1)
-        steps_done, done = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
-        ended_returns, ended_lengths = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
-        block_tensors = (state, obs, age, returns, lengths, first_states, start_step, steps_done, running)
-        outcomes = (done, ended_returns, ended_lengths)
-        episodes, results = ([tensor.numpy() for tensor in tensors] for tensors in (block_tensors, outcomes))
-        block = Block._make((*episodes, pause, *results))
+        tensors = _block_tensors(loop, starts, running)
+        block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
-        tests = _no_tests(steps) if self.tests is None else self.tests.due_tests(loop.steps, steps)
+        tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
         shared = self._shared_by(loop, members, tests)
         world, player, test_world = shared.world, shared.player, shared.test_world
 
@@ -365,24 +359,16 @@ class Advance:
             for_members(run_steps, agent.members, shared.memories, background_task)
             if not pause:
                 break
-            ends = done.nonzero(as_tuple=True)  # indices of members, steps and environments
+            ends = tensors["done"].nonzero(as_tuple=True)  # indices (members, steps, environments), [N] each
             if len(ends[0]):
-                finished = Ended(ends[0], ended_returns[ends], ended_lengths[ends], loop.steps + ends[1] + 1)
-                done.zero_()
-                yield finished
-            if not (running & (steps_done < steps)).any():
+                ended_returns, ended_lengths = tensors["ended_returns"][ends], tensors["ended_lengths"][ends]
+                tensors["done"].zero_()
+                yield Ended(ends[0], ended_returns, ended_lengths, step=loop.steps + ends[1] + 1)
+            if not (running & (tensors["steps_done"] < steps)).any():
                 break
-        if isinstance(world, envs.Map):
-            obs = real.dynamics.observe(state.to(real.state.dtype))
-        envs.set_episodes(environment, state, age, obs)
-        loop.obs, loop.returns, loop.lengths = obs, returns, lengths
-        new_seeds = seeds.gather(1, start_step.clamp(min=0).unsqueeze(1)).squeeze(1)
-        loop.seeds = torch.where(start_step >= 0, new_seeds, loop.seeds)
-        loop.steps += steps
-        count_steps: Any = agent.count_steps
-        count_steps(steps)
+        _end_block(loop, tensors, seeds, world)
 
-    def _shared_by(self, loop: StepLoop, members: Any, tests: Tests) -> Shared:
+    def _shared_by(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
         """Return the objects that the blocks of a loop share. They are built again after members have left.
         ``members`` is `Members` of the kind of agent."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
@@ -401,6 +387,47 @@ class Advance:
         return self._shared
 
 
+def _block_tensors(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of a `Block`, by field, before its first step. Its arrays share their memory. ``starts [M, T,
+    E, K]`` are initial states. Only ``running [M]`` is no copy, because the caller changes it during the block."""
+    real = envs.real_environment(loop.environment)
+    assert isinstance(real, TensorEnvironment) and loop.obs is not None
+    assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
+    shape = starts.shape[:3]  # [M, T, E]
+    return {
+        "state": _contiguous_copy(real.state.double()),
+        "obs": _contiguous_copy(loop.obs),
+        "age": _contiguous_copy(real.age),
+        "returns": _contiguous_copy(loop.returns),
+        "lengths": _contiguous_copy(loop.lengths),
+        "first_states": _contiguous_copy(starts.double()),
+        "start_step": torch.full(real.age.shape, -1),
+        "steps_done": torch.zeros(real.members, dtype=torch.int64),
+        "running": running,
+        "done": torch.zeros(shape, dtype=torch.bool),
+        "ended_returns": torch.zeros(shape),
+        "ended_lengths": torch.zeros(shape, dtype=torch.int64),
+    }
+
+
+def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
+    """Store the state after a block in the loop, its environment and its agent. ``tensors`` are the block's
+    (`_block_tensors`), and ``seeds [M, T, E]`` are of the episodes that may have begun after each of its T steps."""
+    agent: Any = loop.agent
+    real: Any = envs.real_environment(loop.environment)
+    state, obs = tensors["state"], tensors["obs"]
+    if isinstance(world, envs.Map):  # compiled code writes no observations of a map
+        obs = real.dynamics.observe(state.to(real.state.dtype))
+    envs.set_episodes(loop.environment, state, tensors["age"], obs)
+    loop.obs, loop.returns, loop.lengths = obs, tensors["returns"], tensors["lengths"]
+    start_step = tensors["start_step"]  # [M, E]
+    new_seeds = seeds.gather(1, start_step.clamp(min=0).unsqueeze(1)).squeeze(1)  # [M, E]
+    loop.seeds = torch.where(start_step >= 0, new_seeds, loop.seeds)
+    steps = seeds.shape[1]
+    loop.steps += steps
+    agent.count_steps(steps)
+
+
 def _contiguous_copy(tensor: Tensor) -> Tensor:
     """Return a contiguous copy: Numba would compile the functions again for any other layout."""
     return tensor.clone(memory_format=torch.contiguous_format)
@@ -417,20 +444,20 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
         return None
     assert isinstance(environment, TensorEnvironment)
     player, world = compiled_policy
-    # One test, after the only step.
-    training_tests = TrainingTests(environment, world, seeds.unsqueeze(1), test_every=1)
-    tests = training_tests.due_tests(start_step=0, steps=1)
-    memories = [_make_episode_arrays(player, world, tests) for _ in range(threads)]
+    single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)  # after the only step
+    test_arrays, test_index = single_test.take_due(start_step=0, steps=1), 0
+    memories = [_make_episode_arrays(player, world, test_arrays) for _ in range(threads)]
 
     def run_episodes(arrays: EpisodeArrays, first: int, last: int) -> None:
-        _play_test(player, world, tests, 0, arrays, first, last)
+        _play_test(player, world, test_arrays, test_index, arrays, first, last)
 
     for_members(run_episodes, len(seeds), memories)
-    return Episodes(training_tests.returns[:, 0], training_tests.lengths[:, 0])
+    return Episodes(single_test.returns[:, test_index], single_test.lengths[:, test_index])
 
 
 def warm() -> None:
     """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
+    running, start_seeds = torch.ones(1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.int64)  # of one member
     for game, implementation in (
         ("cartpole", "DDQN"),
         ("cartpole", "PPO"),
@@ -440,6 +467,6 @@ def warm() -> None:
         config = default_config(implementation, game)
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
-        loop = StepLoop(agent, environment, Streams([0]))
-        list(Advance()(loop, 1, torch.ones(1, dtype=torch.bool), False))
-        play(agent.with_weights(agent.flat_parameters), environment, torch.zeros(1, 1, dtype=torch.int64))
+        loop, advance = StepLoop(agent, environment, Streams([0])), Advance()
+        list(advance(loop, count=1, running=running, pause=False))  # an iterator makes no step before it is used
+        play(agent.with_weights(agent.flat_parameters), environment, start_seeds)

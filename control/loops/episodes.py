@@ -18,12 +18,12 @@ from models.state import check_like
 from models.streams import Streams
 from models.trajectory import Trajectory
 
-_STUCK_EPOCHS = 10
+_STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after which there is a warning
 
 
 class EpisodeLoop(Loop):
     """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
-    command. ``evaluation`` is a separate environment for evaluations; None means ``environment``."""
+    command (the goals that it pursues, if any). ``evaluation`` is an environment for evaluations (None: the same)."""
 
     evaluation_modes = ("greedy", "sampled")
     state_names = (*Loop.state_names, "stuck", "best_mean")
@@ -56,6 +56,7 @@ class EpisodeLoop(Loop):
             self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
 
     def epoch(self) -> dict[str, Tensor]:
+        """See `Loop.epoch`. An off-policy agent learns before the epoch's episodes, an on-policy agent after them."""
         start = time.perf_counter()
         self.epochs += 1
         row: dict[str, Tensor] = {}
@@ -116,7 +117,7 @@ class EpisodeLoop(Loop):
             return {}
         members = torch.arange(len(self.seeds))
         self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
-        mean = self.recent.mean(members, 0, self.schedule.running_mean)
+        mean = self.recent.mean(members, first=0, last=self.schedule.running_mean)
         episode_count = min(self.schedule.running_mean, int(self.recent.counts.min()))
         self.score_name = f"mean return of the last {episode_count} episodes"
         self.best_mean = torch.maximum(self.best_mean, mean)
@@ -124,10 +125,10 @@ class EpisodeLoop(Loop):
 
     def has_reached_target(self) -> bool:
         """Return whether the running mean, averaged over members, has reached ``target``."""
-        if self.target is None or not self.epochs:
+        if self.target is None or self.epochs == 0:
             return False
-        window = self.recent.values.shape[1]
-        return float(self.recent.mean(torch.arange(len(self.seeds)), 0, window).mean()) >= self.target
+        members, num_returns = torch.arange(len(self.seeds)), self.recent.values.shape[1]
+        return float(self.recent.mean(members, first=0, last=num_returns).mean()) >= self.target
 
     def _play_round(self, count: int, sample: bool) -> Episodes:
         """Play evaluation episodes, under the evaluation command if the agent follows one."""

@@ -86,8 +86,7 @@ class Loop(ABC):
                 value.set_state(state[name])
 
     def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
-        """Play ``episodes`` episodes of every member, greedy or with sampled actions (``sample``). Agents do not learn
-        from them."""
+        """Play ``episodes`` episodes of every member, greedy or with sampled actions. No agent learns from them."""
         return Episodes.joined([self._play_round(count, sample) for count in rounds(episodes, self.eval_envs)])
 
     def measure(self) -> dict[str, Tensor]:
@@ -138,7 +137,7 @@ class Loop(ABC):
             )
 
     def _warn(self, text: str) -> None:
-        """Print a warning, unless there was one with the same text, up to the epoch in it."""
+        """Print a warning, unless there was one with the same text before its "(epoch N)" or "since epoch N"."""
         key = text.split(" (")[0].split(" since")[0]
         if key not in self._warned:
             self._warned.add(key)
@@ -148,19 +147,17 @@ class Loop(ABC):
 def as_observations(
     observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
 ) -> Tensor:
-    """Return observations ``[B, *O]``, or one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for any other
-    argument."""
-    obs_shape, batch_shape = list(shape), f"[B, {', '.join(map(str, shape))}]"
-    allowed = f"allowed: {obs_shape}, or {batch_shape} for B of them"
+    """Return observations ``[B, *O]``, or one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for others."""
+    obs_shape = list(shape)
+    allowed = f"allowed: {obs_shape}, or [B, {', '.join(map(str, shape))}] for B of them"
     try:
-        obs = torch.as_tensor(
-            observations if isinstance(observations, Tensor) else np.asarray(observations), device=device
-        )
+        numbers = observations if isinstance(observations, Tensor) else np.asarray(observations)
+        obs = torch.as_tensor(numbers, device=device)
     except (TypeError, ValueError, RuntimeError):
         type_name = type(observations).__name__
         raise SettingError(f"observations are of type {type_name}, which is no array of numbers; {allowed}") from None
-    last_axes = list(obs.shape[max(0, obs.dim() - len(obs_shape)) :])
-    if last_axes != obs_shape or obs.dim() > len(obs_shape) + 1:
+    num_batch_axes = obs.dim() - len(obs_shape)
+    if num_batch_axes not in (0, 1) or list(obs.shape[num_batch_axes:]) != obs_shape:
         raise SettingError(f"observations have shape {list(obs.shape)}; {allowed}")
     return obs
 
@@ -168,11 +165,12 @@ def as_observations(
 def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
     """Return the first member's actions, ``[E]`` or ``[E, A]``, for ``obs [E, *O]`` of any dtype."""
     obs = obs if obs.dtype == torch.uint8 else obs.float()
-    return policy.act(obs.expand(policy.members, *obs.shape))[0]
+    member_obs = obs.expand(policy.members, *obs.shape)  # [M, E, *O], the same for every member
+    return policy.act(member_obs)[0]
 
 
 def has_finite_weights(agent: Agent) -> Tensor:
-    """Return whether the sum of each parameter of each member is finite, ``[M]`` bool on the CPU."""
+    """Return whether each member's weights, and the sum of each parameter, are finite, ``[M]`` bool on the CPU."""
     mask = torch.ones(agent.members, dtype=torch.bool)
     for weights in agent.parameters():
         sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]

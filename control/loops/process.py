@@ -14,8 +14,7 @@ def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None
     """Set torch's number of threads and its precision of matrix products, and make it flush denormal numbers to zero.
 
     Call this before any computation; otherwise a member's numbers could differ between processes. Flushing applies only
-    to the calling thread. It saves time: Adam's moments of units that never fire again decay to denormal numbers, which
-    processors handle slowly.
+    to the calling thread. It saves time: Adam's moments of units that never fire again decay to slow denormal numbers.
     """
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul_precision)

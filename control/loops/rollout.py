@@ -50,10 +50,10 @@ def rollout(
 ) -> Trajectory | Episodes:
     """Play one episode in each of the first E environments of every member. ``seeds [M, E]`` start the episodes.
 
-    Return the trajectory if ``keep``, otherwise only returns and lengths. Without ``keep``, the first member's actions,
-    ``[N]`` or ``[N, A]``, are appended to ``action_log``. After the end of its episode, an environment makes no more
-    steps. The policy still receives all E rows, so that a row's result does not depend on the number of running
-    episodes.
+    Return the trajectory if ``keep``, otherwise only returns and lengths. Without ``keep``, the N actions of the first
+    member, ``[N]`` or ``[N, A]``, are appended to ``action_log`` as one tensor. After the end of its episode, an
+    environment makes no more steps and its rewards are 0. The policy still receives all E rows, so that a row's result
+    does not depend on the number of running episodes.
     """
     count = seeds.shape[1]
 
@@ -69,7 +69,8 @@ def rollout(
     running = running.to(obs.device)
     returns = torch.zeros(seeds.shape, device=obs.device)
     lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
-    steps, has_limit = 0, environment.spaces.max_episode_steps is not None
+    has_limit = environment.spaces.max_episode_steps is not None
+    steps = 0
     while running.any():
         steps += 1
         if steps > LONG and not has_limit:

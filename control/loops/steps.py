@@ -19,7 +19,7 @@ from models.state import check_like, require, select_members
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # number of steps for which initial states are sampled at once
-STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")
+STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")  # attributes of `StepLoop` in its state
 
 
 @dataclass
@@ -34,7 +34,8 @@ class Ended:
 
 
 class Starts(Blocks):
-    """Blocks of episode ``seeds [M, BLOCK, E]`` and their initial states ``starts [M, BLOCK, E, ...]``."""
+    """Blocks of episode ``seeds [M, BLOCK, E]`` and their initial states ``starts [M, BLOCK, E, ...]``, for episodes
+    that may begin at any step."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
@@ -42,7 +43,8 @@ class Starts(Blocks):
 
     def draw_block(self) -> dict[str, Tensor]:
         seeds = self.streams.episode_seeds(BLOCK, self.envs)
-        return {"seeds": seeds, "starts": self.environment.prepare_resets(seeds.transpose(0, 1)).transpose(0, 1)}
+        starts_by_step = self.environment.prepare_resets(seeds.transpose(0, 1))  # [BLOCK, M, E, ...]
+        return {"seeds": seeds, "starts": starts_by_step.transpose(0, 1)}
 
 
 class StepLoop:
@@ -60,7 +62,7 @@ class StepLoop:
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._no_discount = torch.ones(shape, device=device)
+        self._ones = torch.ones(shape, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False
@@ -77,7 +79,7 @@ class StepLoop:
         action = agent.act(obs)
         step = environment.step(action)
         done = step.terminated | step.truncated
-        discount = self._no_discount.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
+        discount = self._ones.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
         agent.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = agent.learn()
         self.returns = self.returns + step.reward
@@ -124,11 +126,11 @@ class StepLoop:
     ) -> dict[str, Tensor]:
         """Return the result of `epoch`, from the losses ``[M, T]`` of its steps, the number of steps before a member
         could learn, and the number of finished episodes with the sums of their returns and lengths, ``[M]`` each."""
-        # Members are the leading, contiguous axis, so that the rounding of sums does not depend on M.
         steps = losses.shape[1]
-        waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)
+        waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
         row = {
+            # Steps are the contiguous axis, so that the rounding of sums does not depend on M.
             "loss": losses.double().masked_fill(waiting, 0.0).sum(1) / updated,
             "return": returns / counts,
             "length": lengths / counts,
@@ -143,7 +145,8 @@ class StepLoop:
         """Make ``count`` steps, at least of the members in ``running [M]`` bool, and yield episodes that ended.
 
         With ``pause``, a member that ended an episode makes no further step before that episode is yielded. So the
-        caller can stop the member by changing ``running``. Without ``pause``, episodes may not be yielded.
+        caller can stop the member by changing ``running``. Without ``pause``, episodes may not be yielded. This method,
+        which machine code may replace, yields after every step of all members, with or without ``pause``.
         """
         for _ in range(count):
             if not running.any():
@@ -157,33 +160,34 @@ class StepLoop:
         seeds, starts = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
-            block, first = self._block_of(step).block, step % BLOCK
-            rows = slice(first, min(BLOCK, first + last_step - step + 1))
+            block, first_row = self._starts_at(step).block, step % BLOCK
+            num_rows = min(BLOCK - first_row, last_step - step + 1)
+            rows = slice(first_row, first_row + num_rows)
             seeds.append(block["seeds"][:, rows])
             starts.append(block["starts"][:, rows])
-            step += rows.stop - first
+            step += num_rows
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
-        """Sample the random numbers for the time after the next ``steps`` steps. Another thread may call this during
-        these steps."""
+        """Sample the random numbers for the time after the next ``steps`` steps; another thread may do so meanwhile."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:
             agent.noise.get_ready()
-            if self._starts.number < min(first_step + BLOCK, end_of_training) // BLOCK:
+            last_step = min(first_step + BLOCK, end_of_training)
+            if self._starts.number < last_step // BLOCK:  # another block will be needed
                 self._starts.prepare()
 
     def _start(self, where: Tensor | None) -> Tensor:
         """Start the episodes of the current step in the environments ``where [M, E]`` bool (None: all). Return the
         observations of all environments."""
-        row = self._block_of(self.steps).row(self.steps % BLOCK)
+        row = self._starts_at(self.steps).row(self.steps % BLOCK)
         seeds = row["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
         return self.environment.reset_prepared(row["starts"].contiguous(), where)  # not contiguous after `select`
 
-    def _block_of(self, step: int) -> Starts:
-        """Move `_starts` to the block of a ``step``, which is not before the current block, and return them."""
+    def _starts_at(self, step: int) -> Starts:
+        """Move `_starts` to the block that contains ``step``, never back, and return `_starts`."""
         while self._starts.number < step // BLOCK:
             self._starts.next_block()
         return self._starts
@@ -198,7 +202,7 @@ class StepLoop:
         self.agent.select(members)
         self.environment = self._starts.environment = environment
         self._starts.select(members)
-        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_no_discount"):
+        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_ones"):
             setattr(self, name, select_members(getattr(self, name), members))
         return True
 
@@ -220,7 +224,7 @@ class StepLoop:
             check_like(current, value, name)
             device = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
-        block, last_block = state["block"], self.steps // BLOCK
+        block, last_block = state["block"], self.steps // BLOCK  # -1 before the first block
         require(block in range(-1, last_block + 1), "a block of starts", f"is {block}", f"-1 to {last_block}")
         self._starts.seek(state["streams"], block)
         self.environment.restore(state["environment"])
@@ -265,11 +269,13 @@ class StepGroups(Loop):
             self._warn(f"nothing will be learned: {line}")
 
     def epoch(self) -> dict[str, Tensor]:
+        """See `Loop.epoch`. The groups train one after another; their results are joined in the order of members."""
         start = time.perf_counter()
         self.epochs += 1
         for group in self.groups:
             group.loop.agent.budget = self.budget
-        rows, share = [], 1 / len(self.groups)
+        rows = []
+        share = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
             rows.append(group.loop.epoch(self.steps, part(self.watch, i * share, share)))
         metrics = self._gather(rows)
@@ -278,17 +284,15 @@ class StepGroups(Loop):
         self.updates = self.updates + metrics["updates"]
         self.gradient_steps = int(self.updates.max())
         seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
-        self._check_members(metrics["loss"], metrics["updated"] > 0)
-        return (
-            {
-                self.loss_tag: metrics["loss"],
-                "rollout/return_mean": metrics["return"],
-                "rollout/length_mean": metrics["length"],
-                "train/gradient_steps": self.updates,
-            }
-            | {tag: values for tag, values in metrics.items() if "/" in tag}
-            | {"time/train": seconds}
-        )
+        self._check_members(metrics["loss"], learned=metrics["updated"] > 0)
+        row = {
+            self.loss_tag: metrics["loss"],
+            "rollout/return_mean": metrics["return"],
+            "rollout/length_mean": metrics["length"],
+            "train/gradient_steps": self.updates,
+        }
+        row |= {tag: values for tag, values in metrics.items() if "/" in tag}  # the agents' metrics and status
+        return row | {"time/train": seconds}
 
     def _gather(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the rows ``[m, ...]`` of all groups into ``[M, ...]``, in the order of the run's members."""
@@ -302,14 +306,15 @@ class StepGroups(Loop):
         for group in self.groups:
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
-            action_log = self.action_log if group is self.groups[0] else None
-            rows.append(vars(rollout(policy, group.evaluation, seeds[members], keep=False, action_log=action_log)))
+            action_log = self.action_log if group is self.groups[0] else None  # it contains the first member
+            episodes = rollout(policy, group.evaluation, seeds[members], keep=False, action_log=action_log)
+            rows.append({"returns": episodes.returns, "lengths": episodes.lengths})
         return Episodes(**self._gather(rows))
 
     def measure(self) -> dict[str, Tensor]:
         episodes = self._evaluate_mode("greedy")
         row = {self.score_tag: episodes.returns.mean(1)}
-        if self.schedule.continuing:
+        if self.schedule.continuing:  # an environment without episodes
             row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
         return row
 

@@ -9,6 +9,7 @@ from control.loops.steps import Ended, StepLoop
 from models.state import PerMember
 
 Test = Callable[[StepLoop, Tensor], Tensor]
+"""``test(loop, members [N])`` returns the members' scores ``[N]`` in a test with their current weights."""
 
 
 class RunningWindow(PerMember):
@@ -18,31 +19,32 @@ class RunningWindow(PerMember):
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
-        self.counts = torch.zeros(members, dtype=torch.int64)
+        self.counts = torch.zeros(members, dtype=torch.int64)  # of all numbers so far
 
-    def add(self, members: Tensor, values: Tensor) -> None:
-        """Add ``values [N]`` of ``members [N]``, ascending. A member can occur several times."""
+    def add(self, members: Tensor, new_values: Tensor) -> None:
+        """Add ``new_values [N]`` of ``members [N]``, ascending. A member can occur several times."""
         size = self.values.shape[1]
-        new = torch.bincount(members, minlength=len(self.counts))
-        order = torch.arange(len(members)) - torch.searchsorted(members, members)  # among the member's new values
+        new_counts = torch.bincount(members, minlength=len(self.counts))
+        first = torch.searchsorted(members, members)  # [N], index of the first new value of the same member
+        order = torch.arange(len(members)) - first  # [N], 0, 1, ... among the member's new values
         columns = (self.counts[members] + order) % size
-        kept = order >= new[members] - size  # older ones would be overwritten
-        self.values[members[kept], columns[kept]] = values[kept].double()
-        self.counts += new
+        kept = order >= new_counts[members] - size  # older ones would be overwritten
+        self.values[members[kept], columns[kept]] = new_values[kept].double()
+        self.counts += new_counts
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Return the mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest, of ``members
+        """Return the mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest (0), of ``members
         [N]``: ``mean(m, 0, 10)`` is the mean of the latest ten. NaN without entries."""
         offsets = torch.arange(first, last)
-        index = self.counts[members].unsqueeze(1) - 1 - offsets
-        valid = index >= 0
-        values = self.values[members].gather(1, index % self.values.shape[1])
-        return (values * valid).sum(1) / valid.sum(1)
+        index = self.counts[members].unsqueeze(1) - 1 - offsets  # [N, last - first], in the order of adding
+        valid = index >= 0  # others do not exist yet
+        entries = self.values[members].gather(1, index % self.values.shape[1])
+        return (entries * valid).sum(1) / valid.sum(1)
 
 
 class Rule(PerMember):
-    """Base class of rules, which decide by the latest ``size`` numbers of every member. ``number`` is the length of
-    their means. No member is done within its first ``initial`` episodes."""
+    """Base class of rules that end the training of members, by the ``latest`` at most ``size`` numbers of each. They
+    compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
 
     per_member = ("latest",)
 
@@ -69,7 +71,8 @@ class Plateau(Rule):
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
         members, n = ended.members, self.number
         self.latest.add(members, ended.returns)
-        current, previous = self.latest.mean(members, 0, n), self.latest.mean(members, n, 2 * n)
+        current = self.latest.mean(members, first=0, last=n)
+        previous = self.latest.mean(members, first=n, last=2 * n)
         flat = (current - previous).abs() / (previous.abs() + 1e-9) < self.difference
         enough_episodes = self.latest.counts[members] > self.initial + n
         return flat & enough_episodes & (ended.step * loop.agent.envs >= self.floor)
@@ -95,4 +98,4 @@ class Solved(Rule):
             scores = self.test(loop, unique_members)[indices]
         self.latest.add(members, scores)
         enough_episodes = self.latest.counts[members] > self.initial
-        return (self.latest.mean(members, 0, self.number) >= self.solved) & enough_episodes
+        return (self.latest.mean(members, first=0, last=self.number) >= self.solved) & enough_episodes

@@ -32,7 +32,8 @@ def for_members(
 ) -> None:
     """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to ``last - 1`` of at most
     ``max_members`` members, so that signals are handled between pieces. There is one thread per item of ``memories``,
-    including the current thread. Another thread first runs ``background_task``; a single thread runs it last.
+    which is its ``memory``; the current thread has the first. Another thread first runs ``background_task``; a single
+    thread runs it last.
 
     All threads have finished or stopped when it returns or raises.
     """
@@ -42,7 +43,7 @@ def for_members(
         for piece in _pieces(members, threads, max_members)
     )
     if background_task is not None:
-        jobs.append(lambda memory: background_task())
+        jobs.append(lambda memory: background_task())  # other threads take jobs from this end
 
     def run_jobs(memory: Memory, take_job: Callable[[], Callable[[Memory], object]]) -> None:
         while True:
@@ -66,9 +67,10 @@ def _pieces(members: int, threads: int, max_members: int) -> list[range]:
     """Divide the members into contiguous pieces, in order. Pieces are largest at both ends, from which threads take
     them, and become smaller towards the middle, so that all threads end at about the same time."""
     remaining, front, back = range(members), list[range](), list[range]()
+    divisor = 2 * threads if threads > 1 else 1
     while remaining:
-        count = min(max_members, -(-len(remaining) // (2 * threads if threads > 1 else 1)))
-        front.append(remaining[:count])
-        back.insert(0, remaining[count:][-count:])
-        remaining = remaining[count:-count]
+        size = min(max_members, -(-len(remaining) // divisor))  # rounded up
+        front.append(remaining[:size])
+        back.insert(0, remaining[size:][-size:])  # empty if the front piece is the last one
+        remaining = remaining[size:-size]
     return [piece for piece in front + back if piece]
