@@ -201,6 +201,6 @@ class EvolutionStrategy(pl.Callback):
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         note(
             f"for {self.flat_generations} generations all proxies have had the same fitness (the last time "
-            f"{float(module.fitness.nan_to_num().max()):.4g}), so there is nothing to climb: the search starts from "
+            f"{float(module.fitness.nan_to_num(-torch.inf).max()):.4g}), so there is nothing to climb: the search starts from "
             f"{mean_text} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
         )

@@ -98,9 +98,11 @@ class Loop(ABC):
     def restored_streams(self) -> Iterator[None]:
         """Restore all random streams at the end of the block, so that its evaluations do not affect later ones."""
         saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
-        yield
-        for streams, state in saved_states:
-            streams.set_state(state)
+        try:
+            yield
+        finally:
+            for streams, state in saved_states:
+                streams.set_state(state)
 
     def _evaluate_mode(self, mode: str) -> Episodes:
         """Evaluate in one mode, with the number of episodes in the settings, and store the first member's `actions`."""
