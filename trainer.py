@@ -45,7 +45,8 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
     from control.commands.run import Run
     from control.commands.train import train as train_here
 
-    return Run(*train_here(training_settings, callbacks, verbose))
+    folder, finished = train_here(training_settings, callbacks, verbose)
+    return Run(folder, finished)
 
 
 def load(path: str | Path) -> "Run":
@@ -75,18 +76,19 @@ def module(**settings: Any) -> "RunModule":
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the flags ``argv`` (default: ``sys.argv[1:]``) and return its exit status: 0 for success, 2
     for an error that the user can correct, 1 if a helper process died, 130 after Ctrl-C, SIGTERM or SIGHUP."""
-    ending.reset()
-    if not (sys.argv[1:] if argv is None else argv):
+    ending.reset()  # the status is 130 until the command has finished
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
         print(config.about_the_bare_command(), flush=True)
     try:
-        ending.status = run(config.parse(argv))
+        ending.status = run(config.parse(arguments))
     except KeyboardInterrupt:
         ending.print_interrupted()
     except Exception as error:
         lines = errors.lines(error)
         if ending.stop_requested:  # an interrupted import may raise any error
             ending.print_interrupted()
-        elif lines is None:
+        elif lines is None:  # a bug, which keeps its traceback
             raise
         else:
             ending.status = getattr(error, "status", 2)
@@ -101,11 +103,11 @@ def run(settings: config.Settings) -> int:
     gc.disable()
     try:
         work = _work(settings)
-        gc.freeze()
+        gc.freeze()  # no later search for garbage looks at them
     finally:
         gc.enable()
     try:
-        ending.orderly = True
+        ending.orderly = True  # a signal now raises KeyboardInterrupt, so that ``work`` can clean up
         return work()
     finally:
         ending.orderly = False
@@ -147,10 +149,14 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         return lambda: tune(settings)
     from control.lightning import lean
 
-    lean.load()  # Lightning without modules that a run does not need; only in the process of the command
+    lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
     from control.commands.train import train as train_here
 
-    return lambda: 0 if train_here(settings)[1] else INTERRUPTED
+    def train_and_return_status() -> int:
+        _, finished = train_here(settings)
+        return 0 if finished else INTERRUPTED
+
+    return train_and_return_status
 
 
 if __name__ == "__main__":

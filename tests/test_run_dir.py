@@ -25,7 +25,7 @@ from control.storage.run_dir import (
     read_metrics,
     replacing,
     safe_name,
-    versions,
+    version_folders,
 )
 from models.settings import SettingError
 
@@ -71,7 +71,7 @@ def test_concurrent_processes_get_different_folders(logdir: Path) -> None:
     for process in processes:
         process.join(30)
     assert [process.exitcode for process in processes] == [0] * 8
-    assert [path.name for path in versions(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
+    assert [path.name for path in version_folders(parent(run_in(logdir)))] == [f"version_{k}" for k in range(40)]
 
 
 @pytest.mark.parametrize(("place", "message"), [

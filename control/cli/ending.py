@@ -62,7 +62,7 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except (OSError, RuntimeError):
         with contextlib.suppress(OSError):
-            os.write(2, f"{text}\n".encode())
+            os.write(2, f"{text}\n".encode())  # 2 is stderr
 
 
 def begin() -> None:
@@ -72,10 +72,10 @@ def begin() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, ending)
     sys.unraisablehook = _unraisable
-    for descriptor in range(3):
+    for descriptor in range(3):  # stdin, stdout, stderr
         try:
             os.fstat(descriptor)
-        except OSError:  # closed: the next opened file would get this descriptor, and all output
+        except OSError:  # closed: the next opened file gets this descriptor, so let it be devnull
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout, sys.stderr = _robust_stream(1, sys.stdout), _robust_stream(2, sys.stderr)
 
@@ -104,6 +104,6 @@ def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
 def _unraisable(exception: Any) -> None:
     """Hook for exceptions in finalizers, which Python only prints. End the command if a signal raised it."""
     if exception.exc_type is KeyboardInterrupt:
-        ending(signal.SIGINT, None)
+        ending(signal.SIGINT, frame=None)
     else:
         sys.__unraisablehook__(exception)

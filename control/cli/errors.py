@@ -30,7 +30,7 @@ ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUS
 def lines(error: BaseException) -> list[str] | None:
     """Return the error messages for the user, at most `MAX_LINES` lines; None for a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
-    messages = [line for item in errors[:MAX_LINES] if (line := one_line(item)) is not None]
+    messages = [message for part in errors[:MAX_LINES] if (message := one_line(part)) is not None]
     if len(errors) > MAX_LINES:
         messages[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
     return messages or None
@@ -45,7 +45,8 @@ def one_line(error: BaseException) -> str | None:
         place = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return _printable(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{place}; make room")
     if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
-        return _printable(f"cannot use {str(error.filename2 or error.filename)!r}: {error.strerror}")
+        path = error.filename2 or error.filename  # ``filename2`` is the target of a rename
+        return _printable(f"cannot use {str(path)!r}: {error.strerror}")
     is_torch_allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     if isinstance(error, MemoryError) or is_torch_allocation:
         return (
@@ -60,11 +61,11 @@ def one_line(error: BaseException) -> str | None:
 
 
 def _printable(line: str) -> str:
-    """Return ``line`` as one line of at most 1500 characters, with other than printable characters as escapes. It may
-    contain user input, which may be long and have escape sequences of terminals."""
-    line = shorten(" ".join(shorten(word, 300) for word in line.split()), 1500)
-    quote = slice(1, -1)  # `repr` puts a character between quotes
-    return "".join(character if character.isprintable() else repr(character)[quote] for character in line)
+    """Return ``line`` as one line of at most 1500 characters, with words of at most 300. Characters that are not
+    printable become escapes: ``line`` may contain user input, with any length and escape sequences of terminals."""
+    line = shorten(" ".join(shorten(word, limit=300) for word in line.split()), limit=1500)
+    inside_quotes = slice(1, -1)  # `repr` puts a character between quotes
+    return "".join(character if character.isprintable() else repr(character)[inside_quotes] for character in line)
 
 
 def absent(path: str | os.PathLike[str]) -> str:

@@ -23,7 +23,7 @@ DEEPEST = 5  # levels of nesting; name: {choice: [[64, 64], ...]} of a search sp
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
     """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
-    bytes. Folders pass. Opens nothing, because opening a pipe may block."""
+    bytes. Folders pass, because ``open`` raises the right error for them. Opens nothing: opening a pipe may block."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         problem = "not a regular file"
@@ -71,10 +71,10 @@ def read_config(path: str) -> list[Pair]:
     return readable(pairs, f"{path}: ")
 
 
-def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dict[str, Any]:
+def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
     """Read a mapping from a YAML file or a ``.json`` file. Numbers are not parsed but returned as text. If ``empty``,
     the file may be empty. Raises SettingError for any other content. Its message names ``setting``, the flag with the
-    path, and shows ``line`` as an example of a correct line."""
+    path, and shows ``example``, a correct line."""
     nested = f"nested more than {DEEPEST} deep"
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
@@ -97,7 +97,7 @@ def read_mapping(setting: str, path: str, line: str, empty: bool = False) -> dic
         is_mapping = isinstance(content, dict) or (empty and content is None)
         if is_mapping and depth <= DEEPEST:
             return content or {}
-        problem = nested if depth > DEEPEST else f"allowed: a mapping, one '{line}' a line"
+        problem = nested if depth > DEEPEST else f"allowed: a mapping, one '{example}' a line"
     raise SettingError(f"{setting} is {path!r}: {problem}")
 
 
@@ -128,8 +128,8 @@ class _TextLoader(yaml.BaseLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Construct a mapping without repeated names."""
         node_values = super().construct_mapping(node, deep)
-        if len(node_values) < len(node.value):
-            _unique([(key.value, None) for key, _ in node.value])  # raises for the repeated name
+        if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
+            _unique([(key.value, None) for key, _ in node.value])  # raises for this name
         return node_values
 
 
@@ -142,8 +142,8 @@ def _depth(content: Any) -> int:
 
 
 def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield each setting of a file and its words. Items of ``command`` become ``command.return`` and so on. Raises
-    SettingError for any other nested mapping."""
+    """Yield ``(name, words)`` for each setting of a file. Items of ``command`` become ``command.return`` and so on.
+    Raises SettingError for any other nested mapping."""
     for name, value in mapping.items():
         if name == "command" and isinstance(value, dict):
             yield from _flatten({f"command.{key}": item for key, item in value.items()})
@@ -154,6 +154,6 @@ def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
         elif isinstance(value, dict):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list):
-            yield name, [word(item) for item in value] or ["[]"]
+            yield name, [word(item) for item in value] or ["[]"]  # without words it would be a bare flag
         else:
             yield name, [word(value)]

@@ -58,7 +58,7 @@ EXAMPLES = """more examples than those at the top:
 WIDEST = 110
 COLUMN = 32  # at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-OBVIOUS = ("true or false", "text, not empty", "text", "number")  # the metavar says so already
+OBVIOUS = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar says already
 
 
 def help_text(
@@ -70,18 +70,19 @@ def help_text(
     implementation = choices["implementation"]
     width = max(40, min(WIDEST, _columns()))
     families = families_of(implementation, valid_flags["agent"].default)
-    shows_page = words in ([], ["all"])
-    if command and shows_page:
+    shows_all = words == ["all"]
+    searches_text = bool(words) and not shows_all
+    if command and not searches_text:
         value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
         usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
         return "\n".join([f"{usage}\n", *_entries(_of_command(valid_flags, command), {}, families, width)])
-    idle = _idle(valid_flags, choices)
-    if not shows_page:
+    notes = _notes_without_effect(valid_flags, choices)
+    if searches_text:
         matches = _matching(valid_flags, " ".join(words).lower(), families)
         heading = f"settings of {implementation} with {' '.join(words)!r}:"
-        return "\n".join([heading, *_entries(matches, idle, families, width)])
-    listed = [flag for flag in valid_flags.values() if words == ["all"] or _acts(flag, idle)]
-    parts = [*_head(implementation, width), *_groups(listed, choices, idle, families, width)]
+        return "\n".join([heading, *_entries(matches, notes, families, width)])
+    listed = [flag for flag in valid_flags.values() if shows_all or _is_listed(flag, notes)]
+    parts = [*_head(implementation, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", command_class.about, width) for name, command_class in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
@@ -109,7 +110,7 @@ def _head(implementation: str, width: int) -> list[str]:
 
 
 def _groups(
-    listed: Sequence[Flag], choices: Mapping[str, str], idle: Mapping[str, str], families: Sequence[str], width: int
+    listed: Sequence[Flag], choices: Mapping[str, str], notes: Mapping[str, str], families: Sequence[str], width: int
 ) -> list[str]:
     """Return the entries of the ``listed`` settings, below a heading for each section. The first section of
     hyperparameters begins with their sources, which explain tags such as [C] in its entries."""
@@ -117,36 +118,37 @@ def _groups(
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
     family_text = family(choices["implementation"]).sources
-    sources = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
+    sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
     parts = []
     for section in sorted(groups, key=_section_order):
         parts.append(f"{section}:")
-        if section.startswith("hyperparameters") and sources:
-            parts += [_wrap(f"Defaults are those with --gamename {choices['gamename']}. {sources[1]}", width, "  "), ""]
-            sources = None
-        parts += [*_entries(groups[section], idle, families, width), ""]
+        if section.startswith("hyperparameters") and sources_match:
+            text = f"Defaults are those with --gamename {choices['gamename']}. {sources_match[1]}"
+            parts += [_wrap(text, width, "  "), ""]
+            sources_match = None  # only once
+        parts += [*_entries(groups[section], notes, families, width), ""]
     return parts
 
 
-def _idle(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> reason for settings that have no effect in a run with these ``choices`` of implementation,
-    preset, and so on."""
+def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
+    """Return setting -> note with the reason, for settings without effect in a run with these ``choices`` of
+    implementation, preset, and so on."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
-    idle = {
-        name: f"no effect without {flag.required_flags}" for name, flag in valid_flags.items() if flag.required_flags
-    }
-    idle |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
+    required = {name: flag.required_flags for name, flag in valid_flags.items() if flag.required_flags}
+    notes = {name: f"no effect without {required_flags}" for name, required_flags in required.items()}
+    notes |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
     if family(implementation).learns_from == "evolution":
-        idle |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
+        notes |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
         parameters = [name for name, flag in valid_flags.items() if flag.section.startswith("parameters of")]
-        idle |= dict.fromkeys(parameters, "the environment's")
-    return idle | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
+        notes |= dict.fromkeys(parameters, "the environment's")
+    return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
 
 
-def _acts(flag: Flag, idle: Mapping[str, str]) -> bool:
-    """Return whether a setting has an effect on training, with the defaults of the others (see `_idle`)."""
-    return flag.meta["usual"] and not (flag.command or flag.owner is None or flag.name in idle)
+def _is_listed(flag: Flag, notes: Mapping[str, str]) -> bool:
+    """Return whether the short page lists a setting: a usual one of training, without a note that it has no effect."""
+    is_of_training = not flag.command and flag.owner is not None  # commands to the agent have no owner
+    return flag.meta["usual"] and is_of_training and flag.name not in notes
 
 
 def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
@@ -166,26 +168,27 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
 
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
-    """Return the settings of a command other than training: its flag, its config, and settings of a run."""
+    """Return the settings of a command other than training: first its flag, then its other settings, then the settings
+    of a run that it uses."""
     flags = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
-    if command != "use_tune":  # which uses the settings of a training run
+    if command != "use_tune":  # it uses all settings of a training run, too many to list
         flags += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
     return [valid_flags[command], *flags]
 
 
-def _entries(flags: Sequence[Flag], idle: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
-    """Return help entries for ``flags``. ``idle`` is setting -> reason why it has no effect, to put in brackets."""
+def _entries(flags: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
+    """Return help entries for ``flags``. ``notes`` (setting -> note) follow in brackets."""
     entries = []
     for flag in flags:
-        note = f" [{idle[flag.name]}]" if flag.name in idle else ""
+        note = f" [{notes[flag.name]}]" if flag.name in notes else ""
         entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explain(flag, families)}{note}", width))
     return entries
 
 
 def _columns() -> int:
-    """Return the width of the terminal in characters, or `WIDEST` if stdout is no terminal."""
+    """Return the width of the terminal in characters: COLUMNS if it is set, or `WIDEST` if stdout is no terminal."""
     with contextlib.suppress(ValueError, OSError):
-        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns  # 1 is stdout
     return WIDEST
 
 
@@ -196,9 +199,11 @@ def _section_order(section: str) -> tuple[bool, bool]:
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation, which begins in column `COLUMN`: in a new line after a long term."""
+    """Return ``term`` and its explanation ``text``, which begins in column `COLUMN`, in a new line after a long one."""
     lines = textwrap.wrap(" ".join(text.split()), width - COLUMN)
-    first_line = f"  {term:<{COLUMN - 2}}{lines.pop(0)}" if len(term) < COLUMN - 3 else f"  {term}"
+    indented_term = f"  {term}"
+    has_room = len(indented_term) + 2 <= COLUMN  # for two spaces before the explanation
+    first_line = f"{indented_term:<{COLUMN}}{lines.pop(0)}" if has_room else indented_term
     return "\n".join([first_line, *(" " * COLUMN + line for line in lines)])
 
 
@@ -214,8 +219,9 @@ def _explain(flag: Flag, families: Sequence[str]) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets."""
     parts = [f"default: {word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
-    is_obvious = allowed_values.startswith("text, ") or allowed_values.split(";")[0] in OBVIOUS
-    if flag.kind.is_list or not is_obvious:
+    without_null = allowed_values.removesuffix("; or null")
+    metavar_says_so = without_null in OBVIOUS or allowed_values.startswith("text, ")  # limits of text are unimportant
+    if not metavar_says_so:
         parts.append(f"allowed: {allowed_values}")
     if flag.default is True:
         parts.append(f"off: --no_{flag.name}")

@@ -46,19 +46,19 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
     this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
     ``mode``."""
     choices = choices or {}
-    inner = agents_of(implementation, game, choices)
-    agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner)
+    inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
+    agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
     commands = {
         f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
         for name, field in RETURN_COMMANDS.items()
     }
-    section = f"hyperparameters of {implementation if proxy is None else inner}"
+    section = f"hyperparameters of {implementation if proxy is None else inner_names}"
     agent_flags = _shared_flags(agent, section) | flags_of(agent, section)
-    all_flags = flags_of(RunConfig(agent=inner)) | commands
+    all_flags = flags_of(RunConfig(agent=inner_names)) | commands
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
     for flag_group in (parameters(game), flags_of(proxy), agent_flags):
-        duplicates = all_flags.keys() & flag_group.keys() - names_with(RunConfig, "family_default")
+        duplicates = all_flags.keys() & (flag_group.keys() - names_with(RunConfig, "family_default"))
         assert not duplicates, f"{duplicates} of {implementation}: every run has a setting of that name"
         all_flags |= flag_group
     return all_flags
@@ -70,19 +70,21 @@ def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> d
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing
+    # The agents by default are the preset's, not the chosen ones.
     agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
     return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
-    """Return the settings that apply to several families of ``agents`` at once (`models.mixture.shared`). Their default
-    is the common default of the families, None if these differ."""
+    """Return the settings that apply to several families of agents at once, such as ``lr`` for ``DDQN_lr`` and
+    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the agents. The default is the
+    common default of the families, None if these differ."""
     agent_flags, shared_flags = flags_of(agents, section), {}
-    for name, names in shared_settings(agents).items() if agents is not None else ():
-        first = agent_flags[names[0]]
-        default = first.default if all(agent_flags[other].default == first.default for other in names) else None
-        meta = {**first.meta, "help": f"{' and '.join(names)} at once"}
-        shared_flags[name] = Flag(name, first.kind, meta, default, section)
+    for name, family_names in shared_settings(agents).items():
+        first = agent_flags[family_names[0]]
+        have_one_default = all(agent_flags[other].default == first.default for other in family_names)
+        meta = {**first.meta, "help": f"{' and '.join(family_names)} at once"}
+        shared_flags[name] = Flag(name, first.kind, meta, first.default if have_one_default else None, section)
     return shared_flags
 
 
@@ -92,9 +94,9 @@ def flags_of_all(game: str) -> dict[str, Flag]:
     from envs.names import GAMES
 
     all_flags = {name: flag for other in GAMES for name, flag in parameters(other).items()}
-    inner = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
+    choices = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
     for implementation in implementations():
-        all_flags |= flags(implementation, game, inner)
+        all_flags |= flags(implementation, game, choices)
     for agent in inner_agents():
         agent_flags = flags_of(family(agent).config(), f"hyperparameters of {agent}")
         all_flags |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in agent_flags.items()}
@@ -148,7 +150,7 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     return config_flags
 
 
-def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
+def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
     """Return the error for a parameter (or ``no_`` and its name) that ``game`` lacks."""
     from envs.names import games_with
 
@@ -157,14 +159,16 @@ def of_other_games(name: str, game: str, prefix: str = "--") -> SettingError:
     return SettingError(f"{prefix}{name} {problem}; it is a parameter of {other_games}")
 
 
-def unknown(name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str) -> SettingError:
+def unknown_error(
+    name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str
+) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
     setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. An empty
     ``game`` stands for all."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
-        return of_other_games(name, game, prefix)
+        return other_games_error(name, game, prefix)
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
@@ -193,8 +197,8 @@ def _similar_setting(
     meanings = {alias: setting for alias, setting in aliases.items() if setting in valid_flags}
     if "hidden_sizes" in valid_flags:
         meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    switches = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
-    meanings |= {setting: setting for setting in [*valid_flags, *switches, *flags_only]}
+    negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
+    meanings |= {setting: setting for setting in [*valid_flags, *negations, *flags_only]}
     prefix, _, base_name = name.partition("_")
     if prefix in implementations() and base_name in valid_flags:  # such as PPO_lr with one agent
         return base_name

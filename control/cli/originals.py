@@ -25,28 +25,33 @@ def is_original(content: Mapping[str, Any]) -> bool:
 def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the content of an original file to settings. Missing keys get the original script's defaults. Raises
     SettingError for keys that the script does not read."""
-    keys = dict(content)
-    game, env_config = keys.pop("environment", None), keys.pop("env_config", {})
+    entries = dict(content)
+    game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
     if game not in ORIGINAL_GAMES:
         raise choice_error("environment", game, ORIGINAL_GAMES)
-    implementation = _implementation(keys)
-    raise_all([SettingError(line) for line in _problems(game, env_config, implementation, keys)])
-    settings = {"gamename": game.lower()} | ({"grid_size": "10"} if game == "ProcMaze" else {}) | env_config
+    implementation = _implementation(entries)
+    raise_all([SettingError(line) for line in _problems(game, env_config, implementation, entries)])
+    settings: dict[str, Any] = {"gamename": game.lower()}
+    if game == "ProcMaze":
+        settings["grid_size"] = "10"  # default of the script
+    settings |= env_config
     settings |= {"implementation": implementation, "episodic_env": "false"}
-    settings |= _LATENT_DEFAULTS if "Latent" in implementation else {}
-    if _switch(keys.pop("seperate_rollout_batch_size", "")) != "true":
-        keys.pop("rollout_batch_size", None)
-    keys.pop("save_final_params", None)  # unused by the scripts
-    if "save_params" in keys:
-        settings["no_checkpoint"] = _switch(keys.pop("save_params")) == "false"
-    if "save_frequency" in keys:
-        steps, steps_per_epoch = int(keys.pop("save_frequency")), int(keys.get("eval_frequency", _EVAL_FREQUENCY))
+    if "Latent" in implementation:
+        settings |= _LATENT_DEFAULTS
+    if _switch(entries.pop("seperate_rollout_batch_size", "")) != "true":
+        entries.pop("rollout_batch_size", None)
+    entries.pop("save_final_params", None)  # unused by the scripts
+    if "save_params" in entries:
+        settings["no_checkpoint"] = _switch(entries.pop("save_params")) == "false"
+    if "save_frequency" in entries:
+        steps, steps_per_epoch = int(entries.pop("save_frequency")), int(entries.get("eval_frequency", _EVAL_FREQUENCY))
         settings["checkpoint_every"] = str(-(-steps // steps_per_epoch))  # rounded up
-    return settings | keys
+    return settings | entries
 
 
-def _problems(game: str, env_config: Any, implementation: str, keys: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each error in the ``keys`` of an original file and in its parameters of the environment."""
+def _problems(game: str, env_config: Any, implementation: str, entries: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each error in the ``entries`` of an original file, which lack ``environment`` and
+    ``env_config``, and in ``env_config``, the parameters of the environment."""
     if isinstance(env_config, dict):
         names = parameters(game.lower())
         for key in env_config.keys() - names.keys():
@@ -54,18 +59,18 @@ def _problems(game: str, env_config: Any, implementation: str, keys: Mapping[str
             yield f"env_config: {key} is unknown{hint}"
     else:
         yield f"env_config is {format_value(env_config)}; allowed: a mapping"
-    for key in keys.keys() & {"gamename", "implementation"}:
+    for key in entries.keys() & {"gamename", "implementation"}:
         yield f"{key} is unknown beside environment"
-    unread = keys.keys() & _UNREAD.get(implementation, set())
+    unread = entries.keys() & _UNREAD.get(implementation, set())
     for key in unread:
         yield f"{key} has no effect with {implementation}"
-    separate = _switch(keys.get("seperate_rollout_batch_size", ""))
-    if not separate and "rollout_batch_size" in keys.keys() - unread:
+    separate = _switch(entries.get("seperate_rollout_batch_size", ""))  # "" if it is missing
+    if separate == "" and "rollout_batch_size" in entries.keys() - unread:
         yield "rollout_batch_size has no effect without seperate_rollout_batch_size"
-    if separate == "true" and "rollout_batch_size" not in keys:
+    if separate == "true" and "rollout_batch_size" not in entries:
         yield "rollout_batch_size is missing; seperate_rollout_batch_size is true"
-    if "save_frequency" in keys:
-        frequencies = [str(keys["save_frequency"]), str(keys.get("eval_frequency", _EVAL_FREQUENCY))]
+    if "save_frequency" in entries:
+        frequencies = [str(entries["save_frequency"]), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
         if not all(text.isdecimal() and int(text) for text in frequencies):
             yield f"save_frequency is {frequencies[0]}, eval_frequency {frequencies[1]}; allowed: integers, at least 1"
 
@@ -75,17 +80,18 @@ def _switch(value: Any) -> str:
     return str(value).lower()
 
 
-def _implementation(keys: dict[str, Any]) -> str:
-    """Return the implementation for the ``agent_type`` in ``keys``, which is removed. Without ``agent_type``, it
+def _implementation(entries: dict[str, Any]) -> str:
+    """Return the implementation for the ``agent_type`` in ``entries``, which is removed. Without ``agent_type``, it
     follows from the keys that only one script reads. Raises SettingError for an unknown agent."""
     script_of_key = {"latent_type": "latent_model", "Q_alpha": "simple_model", "model_alpha": "simple_model"}
     script_of_key |= {"rollout_length": "perfect_model"}
-    agent = keys.pop("agent_type", next((script for key, script in script_of_key.items() if key in keys), "ER"))
+    likely_script = next((script for key, script in script_of_key.items() if key in entries), "ER")
+    agent = entries.pop("agent_type", likely_script)
     # ORIGINAL_AGENTS has three values of agent_type, then the values of latent_type.
     setting, choices = "agent_type", [*list(ORIGINAL_AGENTS)[:3], "latent_model"]
     if agent == "latent_model":
         setting, choices = "latent_type", list(ORIGINAL_AGENTS)[3:]
-        agent = keys.get("latent_type", choices[0])
+        agent = entries.get("latent_type", choices[0])
     if agent not in choices:
         raise choice_error(setting, agent, choices)
     return ORIGINAL_AGENTS[agent]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown
+from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
 from control.cli.together import check_together
@@ -36,16 +36,19 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if names.count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
     if "use_tune" in names:
-        pairs = _of_search(pairs)
+        pairs = _with_file_of_search(pairs)
     flag_words, file_words = dict(pairs), dict[str, list[str]]()
     file = one_word("config", flag_words["config"]) if "config" in flag_words else ""
     if file:
         from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
         file_words = dict(read_config(file))
-    modules = [word for name, words in pairs if name == "import" for word in words or [""]]
+    modules: list[str] = []
+    for name, words in pairs:
+        if name == "import":
+            modules += words or [""]  # no module has the name "", which is an error
     _import(modules, ())
-    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds names without aliases
+    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds names of settings for aliases
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
@@ -59,6 +62,7 @@ def _parse(
 ) -> Settings:
     """Return the settings of the flags in ``pairs`` and of the words in a file, which flags override. Adds the names of
     settings that the file or flags set to ``file_names`` and ``flag_names``."""
+    # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
     flag_words, _ = translate(dict(pairs), (), FIRST, _no_value)
     flag_names |= flag_words.keys()
     if file:
@@ -78,28 +82,32 @@ def _parse(
     flag_words = {name: words for name, words in flag_words.items() if name not in FLAG_ONLY}
     flag_words, _ = _without_aliases(flag_words, choice, file_words)
     flag_names |= flag_words.keys()
-    if {*dict(pairs)} - {*flag_words, *FLAG_ONLY}:
+    aliases = {*dict(pairs)} - {*flag_words, *FLAG_ONLY}
+    if aliases:
         _print_translations(pairs, flag_words, choice)
     wrong: list[SettingError] = []
-    arguments = (choice.valid_flags, choice.implementation)
-    from_flags = words_by_setting(flag_words.items(), *arguments, "--", choice.game, wrong)
-    from_file = words_by_setting(file_words.items(), *arguments, f"{file}: ", choice.game, wrong)
+    valid = (choice.valid_flags, choice.implementation)
+    from_flags = words_by_setting(flag_words.items(), *valid, prefix="--", game=choice.game, wrong=wrong)
+    from_file = words_by_setting(file_words.items(), *valid, prefix=f"{file}: ", game=choice.game, wrong=wrong)
     if isinstance(choice.agents, Mixture):
-        from_flags, from_file = (expand_shared(choice.agents, words) for words in (from_flags, from_file))
+        from_flags = expand_shared(choice.agents, from_flags)
+        from_file = expand_shared(choice.agents, from_file)
     flag_names |= from_flags.keys()
     if choice.evaluating:
-        from_file = _for_evaluation(from_file, choice, "gamename" in from_file | from_flags)
+        from_file = _for_evaluation(from_file, choice, has_game="gamename" in from_file | from_flags)
     return _settings(_read_values(from_file | from_flags, choice, wrong), choice, from_flags)
 
 
 def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_words: Mapping[str, list[str]]) -> None:
     """Raise SettingError if a flag changes the implementation or the preset of the file, whose values are for these.
-    With ``--eval_agent`` they do not count."""
+    With ``--eval_agent`` nothing is checked, because neither counts."""
+    if "eval_agent" in flag_words:
+        return
     wrong = []
-    for name in ("implementation", "preset") if "eval_agent" not in flag_words else ():
-        of_flag, of_file = (" ".join(words.get(name, ())) for words in (flag_words, file_words))
-        if of_flag and of_file and of_flag != of_file:
-            line = f"{name} is {of_flag!r}, but {file} holds the values of {of_file!r}"
+    for name in ("implementation", "preset"):
+        flag_text, file_text = (" ".join(words.get(name, ())) for words in (flag_words, file_words))
+        if flag_text and file_text and flag_text != file_text:
+            line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
 
@@ -108,22 +116,24 @@ def _for_evaluation(file_words: dict[str, list[str]], choice: "_Choice", has_gam
     """Return the words of a file that count with ``--eval_agent``: the checkpoint has the other settings. Parameters of
     the environment count if ``has_game``: if a flag or the file names it."""
     names = {*parameters(choice.game)} if has_game else set()
-    return {name: words for name, words in file_words.items() if name in names or _evaluates(choice.valid_flags[name])}
+    names |= {name for name in file_words if _counts_in_evaluation(choice.valid_flags[name])}
+    return {name: words for name, words in file_words.items() if name in names}
 
 
 def _read_values(words: Mapping[str, list[str]], choice: "_Choice", wrong: list[SettingError]) -> dict[str, Any]:
     """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and the
-    errors in ``wrong``, in the order of ``words``."""
+    earlier errors in ``wrong``, all in the order of ``words``."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         try:
             values[name] = read_value(choice.valid_flags[name], value_words)
         except SettingError as error:
             wrong.append(error)
-    # `_settings` checks the ranges of the other values, but raises only its first errors.
-    checked_names = values.keys() if wrong else _inactive(values) & values.keys()
-    wrong += _out_of_range({name: values[name] for name in values if name in checked_names}, choice)
-    raise_all(sorted(wrong, key=lambda error: [*words].index(error.name) if error.name in words else -1))
+    # Without errors so far, `_settings` will check the ranges of all values except the inactive ones.
+    unchecked_names = values.keys() if wrong else _inactive(values)
+    wrong += _out_of_range({name: value for name, value in values.items() if name in unchecked_names}, choice)
+    order = {name: index for index, name in enumerate(words)}
+    raise_all(sorted(wrong, key=lambda error: order.get(error.name, -1)))
     return values
 
 
@@ -146,8 +156,8 @@ def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
     """Print the help page for the choices in ``words`` and exit."""
     from control.cli.help import help_text
 
-    choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
-    choices = {name: one_word(name, words[name]) for name in choosing}
+    chosen_names = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
+    choices = {name: one_word(name, words[name]) for name in chosen_names}
     choices |= {"implementation": choice.implementation, "gamename": choice.game}
     command = next((name for name in COMMANDS if name in words), None)
     print(help_text(choice.valid_flags, choices, words["help"], command))
@@ -164,36 +174,33 @@ def _out_of_range(values: Mapping[str, Any], choice: "_Choice") -> Iterator[Sett
     and are not checked."""
     for name, value in values.items():
         flag = choice.valid_flags[name]
-        if not choice.evaluating or _evaluates(flag):
+        if not choice.evaluating or _counts_in_evaluation(flag):
             try:
                 check_value(name, value, flag.kind, flag.meta)
             except SettingError as error:
                 yield error
 
 
-def _of_search(typed: list[Pair]) -> list[Pair]:
+def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:
     """Expand ``--use_tune --resume FOLDER`` to ``--config FOLDER/search.yaml --resume_search FOLDER``. Other flags are
     returned unchanged. Raises SettingError for a folder without a search, and for flags that would change the
     search."""
-    flag_words = dict(typed)
+    flag_words = dict(pairs)
+    searches = flag_words["use_tune"] in ([], ["true"])
     folder = " ".join(flag_words.get("resume_search") or flag_words.get("resume", []))
-    if flag_words.get("use_tune") not in ([], ["true"]) or folder.lower() in (*NULL, "true", "false"):
-        return typed
+    has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
+    if not (searches and has_folder):
+        return pairs
     file = os.path.join(folder, "search.yaml")
     if not os.path.isfile(file):
         line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
         raise SettingError(line, "resume")
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
     wrong_names = flag_words.keys() - {*changeable, "use_tune", "resume", "resume_search"}
-    reason = f"is a setting that the search in {folder!r} has already; allowed with --resume FOLDER"
-    raise_all(
-        [
-            SettingError(f"--{name} {reason}: {', '.join(changeable)}", name)
-            for name in flag_words
-            if name in wrong_names
-        ]
-    )
-    other_pairs = [pair for pair in typed if pair[0] not in ("resume", "resume_search")]
+    reason = f"is a setting that the search in {folder!r} has already"
+    allowed = f"allowed with --resume FOLDER: {', '.join(changeable)}"
+    raise_all([SettingError(f"--{name} {reason}; {allowed}", name) for name in flag_words if name in wrong_names])
+    other_pairs = [(name, words) for name, words in pairs if name not in ("resume", "resume_search")]
     return [("config", [file]), ("resume_search", [folder]), *other_pairs]
 
 
@@ -218,10 +225,11 @@ def settings_from(**values: Any) -> Settings:
     choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
     values, _ = _without_aliases(values, choice, {})
     unknown_names = [name for name in values if name not in choice.valid_flags]
-    arguments = (choice.valid_flags, choice.implementation, "", choice.game)
-    raise_all([unknown(name, *arguments) for name in unknown_names])
-    values = expand_shared(choice.agents, values) if isinstance(choice.agents, Mixture) else values
-    return _settings(values, choice, frozenset(values))
+    valid = (choice.valid_flags, choice.implementation)
+    raise_all([unknown_error(name, *valid, prefix="", game=choice.game) for name in unknown_names])
+    if isinstance(choice.agents, Mixture):
+        values = expand_shared(choice.agents, values)
+    return _settings(values, choice, flag_names=frozenset(values))
 
 
 def training_from(**values: Any) -> Settings:
@@ -249,6 +257,7 @@ def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dic
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
     are_words = any(isinstance(value, list) for value in (in_file | flag_values).values())
     flag_values = flag_values | {name: [word(value)] if are_words else value for name, value in changes.items()}
+    # The new implementation is among the flags, which override the file.
     in_file = {name: value for name, value in in_file.items() if name not in ("implementation", "mode", "agent")}
     return in_file, {name: value for name, value in flag_values.items() if name not in ("mode", "agent")}
 
@@ -263,7 +272,8 @@ def _without_aliases(
         flag = choice.valid_flags[name]
         return read_value(flag, previous_words[name]) if name in previous_words else flag.default
 
-    return translate(values, choice.families, choice.valid_flags, _no_value if choice.evaluating else current_value)
+    value_of = _no_value if choice.evaluating else current_value  # the value in the checkpoint is not yet read
+    return translate(values, choice.families, choice.valid_flags, value_of)
 
 
 def _print_translations(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
@@ -287,14 +297,15 @@ def _no_value(name: str) -> None:
     return None
 
 
-def _import(modules: Sequence[str], game: Sequence[str]) -> None:
+def _import(module_words: Sequence[str], game_words: Sequence[str]) -> None:
     """Import the modules in the words of ``--import`` (``a,b``), and the module in the words of ``--gamename``
     (``module:Name``). Both are from flags or keywords, never from a file, so a file from elsewhere cannot run code."""
     from envs.names import import_module
 
-    for module in ",".join(modules).split(",") if modules else ():
-        import_module("import", module)
-    import_module("gamename", " ".join(game))
+    for names in module_words:
+        for module in names.split(","):
+            import_module("import", module)
+    import_module("gamename", " ".join(game_words))
 
 
 class _Choice(NamedTuple):
@@ -320,23 +331,22 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
     preset_game = family(implementation).preset_game(preset)
     game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
     if preset_game and resolve(preset_game).base_name != game.base_name:
-        flag = next((f"--{name}" for name in ("gamename", "preset") if name in flag_names), "gamename")
-        raise SettingError(
-            f"preset is {preset!r}, but gamename is {game.name!r}; "
-            f"leave out {flag}, or take a preset of {game.base_name}",
-            "" if flag.startswith("--") else "gamename",
-        )
+        from_flag = next((name for name in ("gamename", "preset") if name in flag_names), None)
+        superfluous = f"--{from_flag}" if from_flag else "gamename"
+        line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out {superfluous}"
+        at_fault = "" if from_flag else "gamename"  # with a name, the message begins with the file's
+        raise SettingError(f"{line}, or take a preset of {game.base_name}", at_fault)
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
-        return _Choice(implementation, game.name, True, flags_of_all(game.name), ())
-    choosing = names_with(family(implementation).config, "chooses")
+        return _Choice(implementation, game.name, evaluating, flags_of_all(game.name), families=())
+    choosing_names = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
-        choosing.add("agent")
-    choices = {name: one_word(name, words[name]) for name in choosing if name in words}
-    names = agents_of(implementation, game.name, choices)
-    agents, _ = agent_and_proxy_defaults(implementation, game.name, choices, names)
+        choosing_names.add("agent")
+    choices = {name: one_word(name, words[name]) for name in choosing_names if name in words}
+    agent_names = agents_of(implementation, game.name, choices)
+    agents, _ = agent_and_proxy_defaults(implementation, game.name, choices, agent_names)
     valid_flags = flags(implementation, game.name, choices)
-    families = families_of(implementation, names)
+    families = families_of(implementation, agent_names)
     return _Choice(implementation, game.name, evaluating, valid_flags, families, agents)
 
 
@@ -344,7 +354,7 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
     """Build settings from ``values`` and check them; ``flag_names`` are the settings that flags set. Parameters of
     the environment become part of ``gamename``. Removes items from ``values``. Raises SettingError."""
     game = choice.game
-    if not choice.evaluating or "gamename" in values:
+    if not choice.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
         parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
         if parameter_values:
             game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
@@ -370,7 +380,7 @@ def _inactive(values: Mapping[str, Any]) -> set[str]:
     return {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
 
 
-def _evaluates(flag: Flag) -> bool:
+def _counts_in_evaluation(flag: Flag) -> bool:
     """Return whether a setting in a file counts with ``--eval_agent``; the checkpoint has the others."""
     return flag.section == "run" or flag.command == "eval_agent"
 
@@ -381,5 +391,6 @@ def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container
     from envs.names import split_name, with_parameters
 
     base_game, named_parameters = split_name(game)
-    overriding = {name: value for name, value in values.items() if name in flag_names or "gamename" not in flag_names}
+    game_is_from_flag = "gamename" in flag_names
+    overriding = {name: value for name, value in values.items() if name in flag_names or not game_is_from_flag}
     return with_parameters(base_game, {**values, **named_parameters, **overriding}).name

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
-Watch = Callable[[float], None]
-"""Takes the share of the work that is done, from 0 to 1."""
+Watch = Callable[[float], object]
+"""Takes the share of the work that is done, from 0 to 1. The result is ignored."""
 
 LINE_SECONDS = 5.0  # between lines without a terminal
 
@@ -47,7 +47,7 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     elif sys.stderr.isatty():
         bar_format = "  {desc}: {percentage:3.0f} %|{bar}| {elapsed}<{remaining}"
         with tqdm(total=1.0, desc=label, bar_format=bar_format, leave=False, dynamic_ncols=True) as bar:
-            yield lambda share: bar.update(share - bar.n) and None
+            yield lambda share: bar.update(share - bar.n)  # `update` takes the increase
     else:
         lines = Lines()
         yield lambda share: lines.show(label, share)

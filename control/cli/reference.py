@@ -127,25 +127,28 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
     """Yield the settings of a config, except ``without``, below their headings. Settings without a heading are
     first."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
-    for section in sorted(dict.fromkeys(flag.section for flag in flags), key=bool):
+    sections = dict.fromkeys(flag.section for flag in flags)
+    for section in sorted(sections, key=bool):  # the empty heading first, the others in order
         if section:
             yield f"### {section}\n"
         yield from _lines([flag for flag in flags if flag.section == section], families)
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
-    """Yield a list item for every setting, then an empty line. ``families`` determine the aliases."""
+    """Yield a list item for every setting, then an empty line. ``families`` determine the aliases. Allowed values are
+    left out for any number or any text. A switch shows them: only they say that it is one."""
     for flag in flags:
         allowed_values = allowed(flag.kind, flag.meta)
         if flag.meta.get("choices") and not flag.kind.is_list:
             allowed_values = f"one of {allowed_values}"
-        is_obvious = not flag.kind.is_list and allowed_values.split(";")[0] in OBVIOUS and flag.kind.item is not bool
-        aliases = aliases_of(flag.name, families)
-        alias_text = f" Also {', '.join(f'`{name}`' for name in aliases)}." if aliases else ""
-        default = f"Default `{word(flag.default, ',') or 'empty'}`{'' if is_obvious else f'; {allowed_values}'}."
-        stop = "" if flag.meta["help"].endswith(".") else "."
-        line = f"- **`{flag.name}`**: {flag.meta['help']}{stop} {default}{alias_text}"
-        yield _wrap(line, "  ")
+        is_any_value = allowed_values.removesuffix("; or null") in OBVIOUS and flag.kind.item is not bool
+        allowed_text = "" if is_any_value else f"; {allowed_values}"
+        default_sentence = f"Default `{word(flag.default, ',') or 'empty'}`{allowed_text}."
+        aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
+        alias_sentence = f" Also {aliases}." if aliases else ""
+        help_text = flag.meta["help"]
+        stop = "" if help_text.endswith(".") else "."
+        yield _wrap(f"- **`{flag.name}`**: {help_text}{stop} {default_sentence}{alias_sentence}", "  ")
     yield ""
 
 

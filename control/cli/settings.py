@@ -96,14 +96,15 @@ class Settings:
         command = {name: float(value) for name, value in command.items() if value is not None}
         changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
         changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
-        changes_by_config: dict[str, dict[str, Any]] = {}
+        changes_by_config: dict[str, dict[str, Any]] = {}  # attribute, such as "agent" -> setting -> new value
         for name, value in changes.items():
             changes_by_config.setdefault(self._owner(name), {})[name] = value
-        configs = {name: build(getattr(self, name), values) for name, values in changes_by_config.items()}
+        configs = {attribute: build(getattr(self, attribute), new) for attribute, new in changes_by_config.items()}
         return dataclasses.replace(self, command=command, **configs)
 
     def _owner(self, name: str) -> str:
-        """Return the attribute whose config has the setting ``name``; "agent" for an unknown name."""
+        """Return the attribute whose config has the setting ``name``; "agent" for an unknown name, for which `build`
+        raises an error."""
         attributes = ("proxy", "agent", "run", "subcommand")
         return next((owner for owner in attributes if name in kinds(type(getattr(self, owner)))), "agent")
 
@@ -145,9 +146,8 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     Alternative names are allowed. Raises SettingError."""
     values, _ = translate(values, (), _FIRST, lambda name: None)
     defaults = _defaults(values)
-    setting_names = {name for part in defaults.configs for name in kinds(type(part))} | shared_settings(
-        defaults.agent
-    ).keys()
+    setting_names = {name for part in defaults.configs for name in kinds(type(part))}
+    setting_names |= shared_settings(defaults.agent).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return _with_values(defaults, values)
@@ -169,11 +169,12 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
 def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     """Return ``defaults`` changed to ``values``, which have no alternative names. Raises SettingError if the values
     conflict, or nothing ends the training."""
-    end = end_of(defaults.run.implementation)
+    run = defaults.run
+    end = end_of(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
     if values.get("total_steps") is not None and end != "total_steps":
-        values.setdefault(end, None)  # the default of another end does not apply
-    settings, run = defaults.replace(**values), defaults.run
+        values.setdefault(end, None)  # its default does not end the training before ``total_steps``
+    settings = defaults.replace(**values)
     if settings.epochs is None and settings.total_steps is None:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
     if settings.proxy is not None:
@@ -246,7 +247,8 @@ def _typed(item: type, value: Any) -> Any:
 
 
 def replaced_in(implementation: str) -> dict[str, str]:
-    """Return setting of a run that this implementation does not use -> its replacement, or ""."""
+    """Return name -> replacement, for settings of a run that this implementation does not use. The replacement is the
+    setting to use instead, or ""."""
     family_spec, replacements = family(implementation), {}
     for field in dataclasses.fields(RunConfig):
         by_kind_of_learning = field.metadata["replaced"]
@@ -258,18 +260,19 @@ def replaced_in(implementation: str) -> dict[str, str]:
 def ineffective(settings: Settings) -> dict[str, str]:
     """Return name -> reason, for settings of the family and the inner agents that have no effect in combination with
     the others. A setting of several inner agents of one family must have no effect for any of them."""
-    run, family_spec = settings.run, family(settings.run.implementation)
+    family_spec = family(settings.run.implementation)
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
+    agents = named_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
-    agents, sample_all = named_agents(run.agent), settings.proxy.retest_drawn
+    sample_all = settings.proxy.retest_drawn
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
         configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
-        agent_reasons = [_ineffective(agent_family, config, settings.lacks, sample_all) for config in configs]
-        for field, reason in agent_reasons[0].items():
-            if all(field in other_reasons for other_reasons in agent_reasons):
+        reasons_by_agent = [_ineffective(agent_family, each, settings.lacks, sample_all) for each in configs]
+        for field, reason in reasons_by_agent[0].items():
+            if all(field in agent_reasons for agent_reasons in reasons_by_agent):
                 reasons[name_of_field[field]] = reason
     return reasons
 
@@ -277,9 +280,9 @@ def ineffective(settings: Settings) -> dict[str, str]:
 def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
     """Return field -> reason, for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
     the environment does not have. With ``sample_all``, hyperparameters vary even without ``vary_hp``."""
-    properties = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
-    missing = {name: f"there are no {part}" for name, part in properties.items() if part in lacks}
-    is_fixed = not (sample_all or getattr(config, "vary_hp", True))
+    required = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
+    missing = {name: f"there are no {part}" for name, part in required.items() if part in lacks}
+    is_fixed = not (sample_all or getattr(config, "vary_hp", True))  # only inner agents have ``vary_hp``
     return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
 
 

@@ -24,14 +24,14 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
     if command is not None:
         for_training = sorted(names_with(run, "commands", ()))
         check_exclusive([command.flag, *(name for name in for_training if getattr(run, name))])
-    check_effects(_without_effect(settings, typed, valid_flags))
+    check_effects(_flags_without_effect(settings, typed, valid_flags))
     raise_all([*_missing_files(run), *_missing_files(command)])
 
 
-def check_effects(reasons: Iterable[tuple[str, str]]) -> None:
-    """Raise SettingError for flags without effect, from pairs of name and reason. A reason is the end of the message,
-    such as " with --plot" or ": vary_hp is off"."""
-    raise_all([SettingError(f"--{name} has no effect{reason}", name) for name, reason in reasons])
+def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
+    """Raise SettingError for flags without effect. Each is a pair of its name and the end of its message after "has no
+    effect", such as " with --plot" or ": vary_hp is off"."""
+    raise_all([SettingError(f"--{name} has no effect{message_end}", name) for name, message_end in without_effect])
 
 
 def _wrong_values(settings: Settings) -> Iterator[SettingError]:
@@ -69,43 +69,46 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
                 yield SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, words)}", name)
 
 
-def _without_effect(
+def _flags_without_effect(
     settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the ``typed`` flags that have no effect in combination with the other settings, each with the reason."""
-    run, command = settings.run, settings.subcommand.flag if settings.subcommand else ""
+    """Yield the ``typed`` flags that have no effect in combination with the other settings, each with the end of its
+    message (`check_effects`)."""
+    run = settings.run
+    command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")
     replacements = replaced_in(run.implementation) if trains else {}
-    idle = ineffective(settings) if trains else {}
+    reasons = ineffective(settings) if trains else {}
     for name in typed:
         flag = valid_flags[name]
-        if flag.command and flag.command != command:
-            if name != flag.command:
-                yield name, f" without --{flag.command}"
-            elif flag.kind.item is not bool:  # empty text, such as an empty shell variable
+        if name == flag.command and name != command:  # the flag of another command: it is empty text, or switched off
+            if flag.kind.item is not bool:  # such as an empty shell variable
                 yield name, ": it is empty"
-        elif command and not _used_by(command, flag):
-            yield name, f" with --{command}{_checkpoint_hint(flag) if command == 'eval_agent' else ''}"
-        elif flag.required_flags and not _has_needed(settings, flag):
+        elif flag.command and flag.command != command:
+            yield name, f" without --{flag.command}"
+        elif command and not _uses(command, flag):
+            hint = _checkpoint_hint(flag) if command == "eval_agent" else ""
+            yield name, f" with --{command}{hint}"
+        elif flag.required_flags and not _is_any_needed_changed(settings, flag):
             yield name, f" without {flag.required_flags}"
         elif name in replacements:
             hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
             yield name, f" with {run.implementation}{hint}"
-        elif name in idle:
-            yield name, f": {idle[name]}"
+        elif name in reasons:
+            yield name, f": {reasons[name]}"
         elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
             yield name, ONE_THREAD_EACH.format(run.num_workers)
 
 
 def _checkpoint_hint(flag: Flag) -> str:
-    """Return the end of the message for a flag that ``--eval_agent`` does not use."""
+    """Return the end of the message for a flag that ``--eval_agent`` does not use; "" if there is nothing to add."""
     if flag.section == "run":
         return ""
     return "; did you mean '--num_eval_episodes'?" if flag.name == "eval_episodes" else ": the checkpoint holds it"
 
 
-def _used_by(command: str, flag: Flag) -> bool:
-    """Return whether a command other than training uses a setting."""
+def _uses(command: str, flag: Flag) -> bool:
+    """Return whether a ``command`` other than training uses the setting of ``flag``."""
     if flag.command or flag.owner is RunConfig:
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
@@ -113,9 +116,10 @@ def _used_by(command: str, flag: Flag) -> bool:
     return command == "use_tune" or (command == "eval_agent" and flag.name in for_evaluation())
 
 
-def _has_needed(settings: Settings, flag: Flag) -> bool:
-    """Return whether one of the settings that a setting needs differs from its default."""
+def _is_any_needed_changed(settings: Settings, flag: Flag) -> bool:
+    """Return whether one of the settings that ``flag`` needs (the fact ``needs``) differs from its default."""
     changed: set[str] = set()
     for config in (settings.run, settings.subcommand):
-        changed |= {name for name in kinds(type(config)) if getattr(config, name) != getattr(type(config), name)}
-    return bool(changed & {*flag.meta["needs"]})
+        config_class = type(config)  # its attributes are the defaults
+        changed |= {name for name in kinds(config_class) if getattr(config, name) != getattr(config_class, name)}
+    return not changed.isdisjoint(flag.meta["needs"])

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown
+from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown_error
 from control.cli.settings import Settings, as_dict, end_of
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
@@ -28,7 +28,8 @@ def split(argv: Sequence[str]) -> list[Pair]:
         if word == "-h":
             word = "--help"
         misspelt_flag = _flag_with_one_dash(word, is_first=not pairs)
-        if word.startswith("--") and word[2:3] not in ("", "="):
+        has_name = word[2:3] not in ("", "=")  # unlike ``--`` and ``--=x``
+        if word.startswith("--") and has_name:
             name, equals, value = word[2:].partition("=")
             pairs.append((name.replace("-", "_"), [value] if equals else []))
         elif pairs and not misspelt_flag:
@@ -46,9 +47,9 @@ def _flag_with_one_dash(word: str, is_first: bool) -> str:
     if not word.startswith("-") or not word[1:2].isalpha():
         return ""
     name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
-    if name in flag_names or not is_first:
-        return name if name in flag_names else ""
-    return closest(name, flag_names) or ""
+    if name in flag_names:
+        return name
+    return (closest(name, flag_names) or "") if is_first else ""
 
 
 def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
@@ -78,7 +79,7 @@ def words_by_setting(
     game: str,
     wrong: list[SettingError],
 ) -> dict[str, list[str]]:
-    """Return setting -> words; the last pair of a name wins. ``no_x`` is the negation of a switch ``x``. Appends an
+    """Return setting -> words; the last pair of a name wins. ``no_x`` sets a switch ``x`` to the opposite. Appends an
     error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no boolean. The errors may
     mention ``game``, and put ``prefix`` before the name: ``--``, or the name of the file."""
     setting_words: dict[str, list[str]] = {}
@@ -88,11 +89,12 @@ def words_by_setting(
             setting_words[name] = words
         elif positive in valid_flags and valid_flags[positive].kind.item is bool:
             try:
-                setting_words[positive] = [word(not parse_value(bool, " ".join(words) or "true"))]
+                is_negated = parse_value(bool, " ".join(words) or "true")  # a bare ``--no_x`` is ``--no_x true``
+                setting_words[positive] = [word(not is_negated)]
             except ValueError:
                 wrong.append(value_error(name, " ".join(words), valid_flags[positive].kind, {}))
         elif len(wrong) < MAX_LINES:
-            wrong.append(unknown(name, valid_flags, implementation, prefix, game))
+            wrong.append(unknown_error(name, valid_flags, implementation, prefix, game))
         else:
             wrong.append(SettingError(f"{prefix}{name} is unknown"))  # counted but not shown
     return setting_words

@@ -43,7 +43,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     for the summary, and print each step before it starts if ``verbose``. An interrupted search gets a figure only. A
     supervised fit has one mean, which is its winner. Raises UserError if all agents diverged."""
     run = module.settings.run
-    fit: dict[str, Any] = {}
+    fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
         yield "figure", fit_figure(folder, look_of(run))
@@ -52,10 +52,14 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
-    generation, winner, rows = (0, module.mean.detach()[0], []) if fit else _reevaluate(module, verbose)
+    generation, winner = 0, module.mean.detach()[0]
+    rows: list[dict[str, Any]] = []  # of means that were re-evaluated
+    if not fit:
+        generation, winner, rows = _reevaluate(module, verbose)
     summary = _evaluate_winner(module, winner, verbose)
     all_diverged = summary["failed"] == summary["agents"]
-    if all_diverged or (rows and not math.isfinite(max(row["again"] for row in rows))):
+    no_finite_mean = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
+    if all_diverged or no_finite_mean:
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
@@ -80,8 +84,9 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         yield "video", _film(module, winner, video, verbose)
         show_film(module, folder, video)
     say_if(verbose, "drawing what the winner shows agents")
-    pictures = importlib.import_module(f"control.reports.{family(run.implementation).package.rpartition('.')[2]}")
-    yield "picture", pictures.picture(files.load(path), folder, module.settings)
+    kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
+    reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
+    yield "picture", reports.picture(files.load(path), folder, module.settings)
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> dict[str, Any]:
@@ -89,7 +94,7 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> dict
     agents, ``each`` has the mean return of each kind."""
     count = module.config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    outcome = _outcome(module, winner[None], "report", count, doing)
+    outcome = _outcome(module, winner[None], "report", count, doing)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.kinds > 1:
         summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
@@ -129,7 +134,7 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
-    loop = loop.alone(loop.kinds[0])
+    loop = loop.alone(loop.kinds[0])  # only the first kind of agents
     with progress("trained", verbose) as watch:
         trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
@@ -142,30 +147,33 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
 
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Re-evaluate the means in the archive with new agents. Return generation and parameters ``[D]`` of the best mean,
-    and a row of results for each mean. Only means that were evaluated by all agents can be the best. The last mean is
-    also a candidate, unless the search ended by solving the task."""
-    entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]
+    """Re-evaluate the N means in the archive with new agents. Return generation and parameters ``[D]`` of the best
+    mean, and a row of results for each mean. Only means that were evaluated by all agents can be the best. The last
+    mean is also a candidate, unless the search ended by solving the task."""
+    entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, mean [D]
     if not module.has_solved():
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
     doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
-    means = torch.stack([mean for *_, mean in entries])
+    means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     if module.config.choose_by == "stays":
         assert module.config.solved_reward is not None
         outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
-        share = stays_solved(outcome.curve, module.config.solved_reward).view(len(entries), count).float().mean(1)
-        height = average(outcome, module.config).view(len(entries), count).nan_to_num(-torch.inf).mean(1)
-        # Ties are broken by the rank of the curve's height, which weighs less than one agent.
-        scores, agent_counts = share + height.argsort().argsort() / (len(entries) * count), [count] * len(entries)
+        shape = (len(entries), count)  # outcomes have one row for each agent of each mean
+        share = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
+        height = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], of the curve
+        rank = height.argsort().argsort()  # 0 is the lowest
+        scores = share + rank / (len(entries) * count)  # the rank only breaks ties: it weighs less than one agent
+        agent_counts = [count] * len(entries)
     else:
         scores, agent_counts = _returns(module, means, count, doing)
     rows, eligible_scores = [], []
-    for (fitness, generation, _), score, agents in zip(entries, scores.tolist(), agent_counts, strict=True):
-        rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": agents})
-        eligible_scores.append(score if agents == count else -torch.inf)
-    _, generation, winner = entries[eligible_scores.index(max(eligible_scores))]
+    for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
+        rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
+        eligible_scores.append(score if num_agents == count else -torch.inf)
+    best = eligible_scores.index(max(eligible_scores))
+    _, generation, winner = entries[best]
     return generation, winner, rows
 
 
@@ -173,27 +181,29 @@ def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tupl
     """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. It
     is ``count``, or fewer if the mean cannot exceed the first mean any more, because no return exceeds the
     environment's ``max_return``. Diverged agents have the return ``-inf``."""
-    run, sample_all = module.settings.run, module.config.retest_drawn
-    max_return = spaces_of(run.gamename, module.config.test_limit).max_return
+    sample_all = module.config.retest_drawn
+    max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
         outcome = _outcome(module, means, "second test", count, doing, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
     outcome = _outcome(module, means[:1], "second test", count, doing, sample_all)
-    scores = torch.full((len(means), count), torch.nan)
-    scores[0] = outcome.scores.nan_to_num(-torch.inf)
-    candidates, agent_counts = list(range(1, len(means))), [count] * len(means)
+    returns = torch.full((len(means), count), torch.nan)  # [N, agents]
+    returns[0] = outcome.scores.nan_to_num(-torch.inf)
+    agent_counts = [count] * len(means)
+    candidates = list(range(1, len(means)))  # indices of means that can still exceed the first
     for first in range(0, count, _ROUND):
-        last = min(first + _ROUND, count)
-        if candidates:
-            other_means = "mean" if len(candidates) == 1 else f"{len(candidates)} means"
-            also = doing and f"the other {other_means} with agents {first + 1} to {last}"
-            outcome = _outcome(module, means[candidates], "second test", count, also, sample_all, (first, last))
-            scores[candidates, first:last] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
+        if not candidates:
+            break
+        end = min(first + _ROUND, count)
+        other_means = "mean" if len(candidates) == 1 else f"{len(candidates)} means"
+        also = f"the other {other_means} with agents {first + 1} to {end}" if doing else ""  # counted from 1
+        outcome = _outcome(module, means[candidates], "second test", count, also, sample_all, (first, end))
+        returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
-            agent_counts[index] = last
-        highest = scores[:, :last].sum(1) + (count - last) * max_return
-        candidates = [index for index in candidates if highest[index] > scores[0].sum()]
-    mean_returns = [row[:agents].mean() for row, agents in zip(scores, agent_counts, strict=True)]
+            agent_counts[index] = end
+        highest_sums = returns[:, :end].sum(1) + (count - end) * max_return  # if all further agents reach the maximum
+        candidates = [index for index in candidates if highest_sums[index] > returns[0].sum()]
+    mean_returns = [row[:num_agents].mean() for row, num_agents in zip(returns, agent_counts, strict=True)]
     return torch.stack(mean_returns), agent_counts
 
 
@@ -206,11 +216,12 @@ def _outcome(
     sample_all: bool = False,
     agent_range: tuple[int, int] | None = None,
 ) -> Outcome:
-    """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means, or only the
-    slice ``agent_range`` of these agents. They train for ``steps_in_use`` steps. If ``doing`` is not empty, it is
-    printed with the estimated minutes, and progress is shown."""
+    """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means, which ``name``
+    determines. With ``agent_range = (first, end)``, only this slice of the agents. They train for ``steps_in_use``
+    steps. If ``doing`` is not empty, it is printed with the estimated minutes, and progress is shown."""
     steps = module.config.steps_in_use
-    agent_seeds = module.seeds_of(name, count)[slice(*agent_range or (0, count))]
+    first, end = agent_range or (0, count)
+    agent_seeds = module.seeds_of(name, count)[first:end]
     if doing:
         minutes = module.seconds_of(len(agent_seeds) * len(means)) / 60
         print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)

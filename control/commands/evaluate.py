@@ -5,13 +5,13 @@ compared with agents that train in the real environment."""
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from control.cli.options import flags, for_fresh_agents, of_other_games, unknown
+from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
 from control.cli.progress import progress
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
@@ -76,30 +76,24 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table and write a video, except with
     ``--no_record``. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
     run, options = settings.run, settings.subcommand
-    trained_settings, trained_on = checkpoint.settings, checkpoint.settings.run.gamename
-    implementation = trained_settings.run.implementation
+    trained_settings = checkpoint.settings
+    implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
     check_effects(_unused_by_checkpoints(settings))
     if "implementation" in settings.explicit_names and run.implementation != implementation:
-        raise SettingError(
-            f"implementation is {run.implementation!r}, but the checkpoint is of {implementation!r}; leave it out"
-        )
+        problem = f"implementation is {run.implementation!r}, but the checkpoint is of {implementation!r}"
+        raise SettingError(f"{problem}; leave it out")
     game = _game(settings, trained_on)
     if game != trained_on:
         trained_settings = elsewhere(trained_settings, game)
     if options.obedience:
         check_effects(_unused_by_obedience(settings, game, trained_on))
-    use_default = options.obedience and "num_eval_episodes" not in settings.explicit_names
-    episodes = obedience.EPISODES if use_default else options.num_eval_episodes
+    episodes = options.num_eval_episodes
+    if options.obedience and "num_eval_episodes" not in settings.explicit_names:
+        episodes = obedience.EPISODES
     play_settings = to_play(_with_users_settings(trained_settings, settings), episodes)
     with contextlib.closing(with_weights(checkpoint, play_settings, run.seed)) as loop:
-        available_modes = loop.evaluation_modes
         episode_loop = obedience.check(loop, implementation) if options.obedience else None
-        if options.evaluation not in ("both", *available_modes):
-            raise SettingError(
-                f"evaluation is {options.evaluation!r}, which has no effect with {implementation}; "
-                f"allowed: {', '.join(available_modes)}"
-            )
-        modes = available_modes if options.evaluation == "both" else (options.evaluation,)
+        modes = _chosen_modes(options.evaluation, loop.evaluation_modes, implementation)
         if run.record:
             check_recording(play_settings.run)
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
@@ -108,15 +102,27 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, play_settings.command)
             return
-        print(f"{_followed(loop, play_settings)}{episodes} episodes per seed\n")
+        print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print(Table(table))
         if run.record or "record" not in settings.explicit_names:
-            stem = checkpoint.path.stem + (f"_{run_dir.safe_name(game)}" if game != trained_on else "")
-            name, sample = f"video {run.seed}", modes == ("sampled",)
-            print(f"\n{film_evaluation(loop, play_settings.run, checkpoint.path, stem, name, sample)}")
+            stem = checkpoint.path.stem
+            if game != trained_on:
+                stem += f"_{run_dir.safe_name(game)}"
+            sample = modes == ("sampled",)
+            line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
+            print(f"\n{line}")
+
+
+def _chosen_modes(evaluation: str, available_modes: Sequence[str], implementation: str) -> tuple[str, ...]:
+    """Return "greedy", "sampled" or both, for the value of ``--evaluation``. Raises SettingError if agents of this
+    implementation lack the mode."""
+    if evaluation not in ("both", *available_modes):
+        problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
+        raise SettingError(f"{problem}; allowed: {', '.join(available_modes)}")
+    return tuple(available_modes) if evaluation == "both" else (evaluation,)
 
 
 def _with_users_settings(trained_settings: Settings, settings: Settings) -> Settings:
@@ -130,7 +136,7 @@ def _with_users_settings(trained_settings: Settings, settings: Settings) -> Sett
 
 
 def _unused_by_checkpoints(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the user's settings that only have an effect with a proxy, each with the reason."""
+    """Yield pairs for `check_effects`: the user's settings that only have an effect with a proxy."""
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
     for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
         reason = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
@@ -138,7 +144,7 @@ def _unused_by_checkpoints(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
-    """Yield the user's settings that conflict with ``--obedience``, each with the reason."""
+    """Yield pairs for `check_effects`: the user's settings that conflict with ``--obedience``."""
     if game != trained_on:
         yield "obedience", f" with gamename {game}: its commands are those of {trained_on}"
     elif settings.run.record or "return" in settings.command:
@@ -149,24 +155,26 @@ def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iter
 def _game(settings: Settings, trained_on: str) -> str:
     """Return the environment to evaluate in: ``gamename`` if the user gave it, else ``trained_on``, with the user's
     parameters. Raises SettingError for a parameter that it lacks."""
-    game, game_parameters = split_name(settings.run.gamename if "gamename" in settings.explicit_names else trained_on)
-    raise_all([of_other_games(name, game.name) for name in settings.changed if name not in game.parameter_values()])
+    game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
+    game, game_parameters = split_name(game_name)
+    raise_all([other_games_error(name, game.name) for name in settings.changed if name not in game.parameter_values()])
     return with_parameters(game, game_parameters | settings.changed).name
 
 
-def _followed(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows, as the start of a line. Empty if it follows none."""
+def _command_text(loop: Loop, settings: Settings) -> str:
+    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if it follows
+    none."""
     commands = loop.agents[0].commands_now()
     if not commands:
         return ""
     command_values = {name: float(value.mean()) for name, value in commands.items()} | settings.command
     command_text = ", ".join(f"{name} {value:.4g}" for name, value in command_values.items())
-    is_sampled = settings.agent.eval_command == "sampled"
-    return f"command {command_text}{' (mean of a distribution)' if is_sampled else ''}; "
+    note = " (mean of a distribution)" if settings.agent.eval_command == "sampled" else ""
+    return f"command {command_text}{note}; "
 
 
 def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield rows of the table: one per seed, and one for all seeds if there are several."""
+    """Yield rows of the table: one per seed, and one for all seeds if there are several. ``mode`` is the first cell."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
     groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
     if len(seeds) > 1:
@@ -191,7 +199,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     entries = checkpoint.search_state["archive"]["entries"]
     if not entries:
         raise ProxyError(f"checkpoint {str(checkpoint.path)!r} is of a search whose mean has no fitness yet")
-    _, generation, best_mean = entries[0]
+    _, generation, best_mean = entries[0]  # the archive has the best mean first
     description = {"settings": as_dict(settings), "scores": {"generation": generation}}
     return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, best_mean, description)
 
@@ -201,36 +209,34 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     environment. Print a table of their returns in the real environment. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
     check_effects(_unused_by_proxies(settings))
-    agent_name, agent = agents_on(settings, proxy)
-    names = named_agents(agent_name)
-    raise_all([*_wrong_counts(settings, agent_name)])
-    tests = 10
+    agent_names, agent = agents_on(settings, proxy)
+    names = named_agents(agent_names)
+    raise_all([*_wrong_counts(settings, agent_names)])
+    tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
-        tests = max(1, options.num_eval_episodes // options.num_agents)
-    config = dataclasses.replace(proxy.config, test_episodes=tests)
+        tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
+    config = dataclasses.replace(proxy.config, test_episodes=tests_per_agent)
     kind = KINDS[config.proxy]
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print(f"{proxy.game} by a {kind.noun}: {proxy.path}")
     sampled_names = list(dict.fromkeys(name for part in family_configs(agent) if part.vary_hp for name in part.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    print(
-        f"{options.num_agents} fresh {agent_name} agents on each, seed {run.seed}{sampled}; "
-        f"{tests} real test episodes per agent\n"
-    )
+    agents_text = f"{options.num_agents} fresh {agent_names} agents on each, seed {run.seed}{sampled}"
+    print(f"{agents_text}; {tests_per_agent} real test episodes per agent\n")
     seeds = fresh_seeds(run.seed, "evaluation", options.num_agents, len(names))
 
-    def show(row_name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
-        """Train agents for at most ``steps`` on ``proxies`` (None: the real environment), test them, and print their
-        row. ``rule`` is their `inner_rule`."""
+    def print_results(row_name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
+        """Train agents for at most ``steps`` on ``proxies [N, D]`` (None: the real environment), test them, and print
+        their row. ``rule`` (`inner_rule`) says when an agent ends its training."""
         started = time.perf_counter()
         limits: dict[str, Any] = {
             "inner_steps": steps,
             "inner_rule": rule,
             "test_limit": run.time_limit or config.test_limit,
+            "test_every": config.test_every if rule == "budget" else None,
         }
-        limits["test_every"] = config.test_every if rule == "budget" else None
-        job = (config, agent_name, agent_config, proxy.game)
+        job = (config, agent_names, agent_config, proxy.game)
         with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address, run.num_threads)) as workers:
             with progress(f"agents on the {row_name}") as watch:
                 outcome = workers.run(proxies, seeds, watch=watch, **limits)
@@ -240,25 +246,27 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         _print_row(row_name, describe(outcome, judged), kind_means, time.perf_counter() - started)
 
     print(*Table([HEADER]).lines(WIDTHS))
-    rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # this training knows no real tests
-    show(learned_name, agent, proxy.parameters.expand(options.num_agents, -1), config.steps_in_use, rule)
+    rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # agents on a proxy have no real tests
+    proxies = proxy.parameters.expand(options.num_agents, -1)  # [N, D], equal rows
+    print_results(learned_name, agent, proxies, config.steps_in_use, rule)
     if not options.real_baseline:
         return
-    if options.real_steps is None and rule == "budget" and config.train_episodes is None:
-        show(real_name, agent, None, config.steps_in_use, rule)
+    proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
+    if options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
+        print_results(real_name, agent, None, config.steps_in_use, rule)
         if not is_reward_network:
-            print(
-                "\nboth trainings are the same; with --real_steps N that on the real environment is one that suits it"
-            )
+            hint = "with --real_steps N that on the real environment is one that suits it"
+            print(f"\nboth trainings are the same; {hint}")
         return
     solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
-    show(real_name, _for_real_environment(agent), None, max_steps, "budget" if solved is None else "solved")
+    real_rule = "budget" if solved is None else "solved"
+    print_results(real_name, _for_real_environment(agent), None, max_steps, real_rule)
     until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
     print(f"\non the real environment agents train{until} at most {max_steps:,} steps")
 
 
 def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the user's settings that have no effect with a proxy, each with the reason."""
+    """Yield pairs for `check_effects`: the user's settings that have no effect with a proxy."""
     run, options = settings.run, settings.subcommand
     for name in _OF_CHECKPOINTS:
         if name in settings.explicit_names:
@@ -272,14 +280,14 @@ def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "real_steps", " with --no_real_baseline"
 
 
-def _wrong_counts(settings: Settings, agent_name: str) -> Iterator[SettingError]:
-    """Yield errors for too many episodes, and for fewer agents than kinds of agents."""
-    options, kinds_of_agents = settings.subcommand, len(named_agents(agent_name))
+def _wrong_counts(settings: Settings, agent_names: str) -> Iterator[SettingError]:
+    """Yield errors for too many episodes, and for fewer agents than kinds of agents, such as two for "DDQN,PPO"."""
+    options, num_kinds = settings.subcommand, len(named_agents(agent_names))
     if options.num_eval_episodes > _MAX_EPISODES:
         line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
         yield SettingError(line, "num_eval_episodes")
-    if options.num_agents < kinds_of_agents:
-        line = f"num_agents is {options.num_agents}; allowed with {agent_name}: at least {kinds_of_agents}"
+    if options.num_agents < num_kinds:
+        line = f"num_agents is {options.num_agents}; allowed with {agent_names}: at least {num_kinds}"
         yield SettingError(line, "num_agents")
 
 
@@ -306,40 +314,39 @@ def _print_row(name: str, row: dict[str, Any], kind_means: dict[str, float], sec
 
 
 def _for_real_environment(agent: Any) -> Any:
-    """Return the settings of agents for the real environment: one environment, one update per step, and a replay buffer
-    that holds all steps."""
+    """Return the settings ``agent`` of agents, changed for the real environment: one environment, updates after the
+    first episode, exploration that decays by episodes, and a replay buffer that holds all steps. Settings that the
+    agents lack are left out."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
-    field_kinds = kinds(type(agent))
-    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in field_kinds})
+    existing = kinds(type(agent)).keys()
+    return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
 
 def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
-    """Return the names of the agents that train on a proxy, from ``--agent`` or else from its search, and their
-    `agent_settings`. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
+    """Return two values: the names of the agents that train on a proxy, from ``--agent`` or else from its search, and
+    their `agent_settings`. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
     ProxyError if the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
-    if "agent" in settings.explicit_names:
-        agent_name = settings.run.agent
-        # raises for names of agents that are wrong
-        from_dict({"implementation": proxy.implementation, "gamename": proxy.game, "agent": agent_name})
-    else:
-        agent_name = proxy.description.get("settings", {}).get("agent", "DDQN")
+    is_explicit = "agent" in settings.explicit_names
+    names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
+    run_values: dict[str, Any] = {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
+    if is_explicit:
+        from_dict(run_values)  # raises SettingError for wrong names of agents
     if settings.changed:
-        valid_flags = flags(proxy.implementation, proxy.game, {"agent": agent_name})
+        valid_flags = flags(proxy.implementation, proxy.game, {"agent": names})
         unknown_names = sorted(settings.changed.keys() - valid_flags.keys())
         arguments = (valid_flags, proxy.implementation, "--", proxy.game)
-        raise_all([unknown(name, *arguments) for name in unknown_names])
-    agent = agent_settings(proxy, agent_name, settings.changed)
-    run_config = dataclasses.replace(
-        settings.run, implementation=proxy.implementation, gamename=proxy.game, agent=agent_name
-    )
-    for name in named_agents(agent_name):
+        raise_all([unknown_error(name, *arguments) for name in unknown_names])
+    agent = agent_settings(proxy, names, settings.changed)
+    run_config = dataclasses.replace(settings.run, **run_values)
+    for name in named_agents(names):
         check_spaces(run_config, agent_class(name), spaces, name)
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
-    idle = ineffective(with_lacks(dataclasses.replace(settings, run=run_config, proxy=config, agent=agent), spaces))
-    check_effects((name, f": {idle[name]}") for name in sorted(settings.changed.keys() & idle.keys()))
-    return agent_name, agent
+    evaluated = dataclasses.replace(settings, run=run_config, proxy=config, agent=agent)
+    reasons = ineffective(with_lacks(evaluated, spaces))
+    check_effects((name, f": {reasons[name]}") for name in sorted(settings.changed.keys() & reasons.keys()))
+    return names, agent
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:
@@ -357,79 +364,81 @@ def _real_spaces(proxy: Proxy) -> Spaces:
     return real_spaces
 
 
-def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Return the settings of fresh agents called ``name``: the defaults of their family, then the values of the
-    search's agents (`_searched_settings`), then ``changed``. ``vary_hp`` samples everything it can, unless ``vary``
-    names some. Raises ProxyError for damaged settings in the file."""
+def agent_settings(proxy: Proxy, names: str, changed: dict[str, Any]) -> Any:
+    """Return the joint settings of fresh agents ("DDQN,PPO"): the defaults of their families, overridden by the values
+    of the search's agents (`_searched_settings`) and by ``changed``. If ``changed`` switches ``vary_hp`` on without
+    ``vary``, all hyperparameters in its default vary. Raises ProxyError for damaged settings in the file."""
     try:
-        values = _searched_settings(proxy, name)
+        values = _searched_settings(proxy, names)
         agent_config = from_dict(values).agent
     except Exception as error:  # a damaged file can raise anything
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
     changed = expand_shared(agent_config, changed)
-    for _, names, part in split_by_family(agent_config, named_agents(name)):
-        if changed.get(names["vary_hp"]):
-            changed = {names["vary"]: type(part)().vary} | changed
+    for _, name_of_field, family_config in split_by_family(agent_config, named_agents(names)):
+        if changed.get(name_of_field["vary_hp"]):
+            default_vary = type(family_config)().vary
+            changed = {name_of_field["vary"]: default_vary} | changed
     return from_dict(values | changed).agent
 
 
-def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the written form of the search's settings, with the agents called ``name`` instead of the search's. Agents
-    of a family of the search have its values, except those that tell implementations of the family apart. Agents of
+def _searched_settings(proxy: Proxy, names: str) -> dict[str, Any]:
+    """Return the written form of the search's settings, with the agents ``names`` instead of the search's. Agents of a
+    family of the search have its values, except settings in which implementations of the family differ. Agents of
     another family have the values that both families have (`_in_common`) and the values of the preset for them. The
     content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
     searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
-    searched_names = names_in(config_classes(searched_agents))  # class -> field -> name of the setting
+    saved_names = names_in(config_classes(searched_agents))  # {class: {field: name in ``saved_settings``}}
     # The first files also hold the settings of all commands.
     unused = {"display", *for_fresh_agents(), *(field for command in COMMANDS.values() for field in kinds(command))}
     values = {key: value for key, value in saved_settings.items() if key not in unused}
-    agent_classes = config_classes(named_agents(name))
+    agent_classes = config_classes(named_agents(names))
+    new_names = names_in(agent_classes)  # {class: {field: name in ``values``}}
     for first_agent, config_class in agent_classes:
-        names = names_in(agent_classes)[config_class]
-        if config_class in searched_names:
+        if config_class in saved_names:
             differing = set() if first_agent in searched_agents else overridden_names(first_agent)
-            for field, saved_name in searched_names[config_class].items():
+            for field, saved_name in saved_names[config_class].items():
+                new_name = new_names[config_class][field]
                 if field in differing:
-                    values.pop(names[field], None)
+                    values.pop(new_name, None)
                 elif saved_name in saved_settings:
-                    values[names[field]] = saved_settings[saved_name]
-        elif len(searched_names) == 1:
-            (searched_class,) = searched_names
+                    values[new_name] = saved_settings[saved_name]
+        elif len(saved_names) == 1:
+            (searched_class,) = saved_names
             field_values = _in_common(saved_settings, searched_class, config_class) | _of_preset(proxy, first_agent)
-            values |= {names[field]: value for field, value in field_values.items()}
-    values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
+            values |= {new_names[config_class][field]: value for field, value in field_values.items()}
+    values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
     if "preset" in values and not _allows(proxy, values):
         del values["preset"]  # the file has its values
     return values
 
 
 def _in_common(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """Return the settings of agents of one family (``searched_class``) that another family has too. A choice that only
-    the first family has is omitted, also from a list. A list that becomes empty keeps its default."""
-    searched_choices, choices = (
-        {field.name: set(field.metadata["choices"]) for field in dataclasses.fields(item)}
-        for item in (searched_class, config_class)
-    )
-    field_values = {}
+    """Return the values in ``saved_settings`` that agents of the search's family (``searched_class``) and of another
+    family (``config_class``) may both have. A choice that only the search's family has is omitted, also from a list. A
+    list that becomes empty is omitted."""
+    searched_choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(searched_class)}
+    choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(config_class)}
+    common_values = {}
     for name in choices.keys() & saved_settings.keys():
         value = saved_settings[name]
-        foreign = searched_choices.get(name, set()) - choices[name] if choices[name] else set()
+        has_choices = bool(choices[name])  # otherwise any value in its range is allowed
+        foreign_choices = searched_choices.get(name, set()) - choices[name] if has_choices else set()
         if isinstance(value, list):
-            value = [item for item in value if item not in foreign] if foreign else value
+            value = [item for item in value if not foreign_choices or item not in foreign_choices]
             is_common = value != []
         else:
-            is_common = value not in foreign
+            is_common = value not in foreign_choices
         if is_common:
-            field_values[name] = value
-    return field_values
+            common_values[name] = value
+    return common_values
 
 
 def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
-    """Return whether the preset in the settings of a search allows their agents."""
+    """Return whether the preset in the written form ``search`` of a search allows the agents in it."""
     try:
         return bool(family(proxy.implementation).proxy_defaults(search, proxy.game))
     except SettingError:
@@ -437,8 +446,8 @@ def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings that the preset of a search has for agents called ``name`` but not for the search's agents.
-    Empty if the preset does not allow both together."""
+    """Return field -> value, for fields of agent ``name`` to which the preset of a search gives another value than for
+    the search's first agent. Empty if the preset does not allow both agents together."""
     searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     choices = {key: getattr(proxy.config, key) for key in ("preset", "proxy") if hasattr(proxy.config, key)}
     choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))

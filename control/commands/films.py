@@ -113,14 +113,16 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     """Return the actor for a word and its source. ``stack`` closes the loops that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
-        return _on_proxy(run, *agents_on(settings, source), word, source)
+        names, agent = agents_on(settings, source)
+        return _on_proxy(run, names, agent, word, source)
     checkpoint_settings = source.settings.replace(num_workers=1, eval_episodes=1)
     loop = with_weights(source, checkpoint_settings, run.seed)
     stack.callback(loop.close)
     trained = checkpoint_settings.run
-    title = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed})"
     if not _is_untrained_or_real(word):
-        return _actor_of_loop(loop, run.seed, f"{title}, {int(source.run_state['env_steps'][0]):,} steps")
+        title = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed})"
+        steps_of_first_seed = int(source.run_state["env_steps"][0])
+        return _actor_of_loop(loop, run.seed, f"{title}, {steps_of_first_seed:,} steps")
     # The untrained agent follows the commands of the trained one.
     commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
     untrained_loop = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command))
@@ -129,21 +131,24 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
 
 
 def _actor_of_loop(loop: Loop, seed: int, caption: str) -> Actor:
-    """Return the actor with the greedy policy of a loop, which begins anew for each film."""
+    """Return the actor with the greedy policy of a loop, which has new random streams in each episode."""
     streams = Streams.from_name([seed] * len(loop.seeds), "film, actions")
-    return Actor(lambda: loop.policy(streams.fork()), caption)
+    return Actor(lambda: loop.policy(streams.fork()), caption)  # called at the start of each episode
 
 
 def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -> Actor:
     """Train an agent on the proxy, or on the real environment for the ``word`` `real`, or not at all for `untrained`.
-    Return its actor. Seeds equal the first agent's in `--eval_agent`, and ``names`` are the names of the agents."""
-    is_untrained, is_real = (_is_untrained_or_real(word) and word == special for special in WORDS)
-    name, steps = named_agents(names)[0], proxy.config.steps_in_use
+    Return its actor. ``names`` are the names of the agents, separated by commas; the first is filmed. Its seed equals
+    the first agent's in `--eval_agent`."""
+    is_untrained = word == UNTRAINED and _is_untrained_or_real(word)
+    is_real = word == REAL and _is_untrained_or_real(word)
+    all_names, steps = named_agents(names), proxy.config.steps_in_use
+    name = all_names[0]
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)
-    parameters = None if is_real else proxy.parameters[None]
-    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", 1, len(named_agents(names))))
+    parameters = None if is_real else proxy.parameters[None]  # [1, D]; None is the real environment
+    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", count=1, kinds=len(all_names)))
     with contextlib.closing(training.environment):
         if is_untrained:
             assert isinstance(training.agent, InnerAgent)
@@ -153,5 +158,5 @@ def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -
         print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
             trained = loop.finish(training, watch=watch)
-    short_stage, _, _ = stage.partition(",")
+    short_stage, _, _ = stage.partition(",")  # without parameters of the environment
     return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {short_stage}")

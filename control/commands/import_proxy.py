@@ -22,18 +22,13 @@ def import_proxy(settings: Settings) -> int:
     for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
-    # Without a game in the file, its name or, for a file called checkpoint, its folder's name is the game.
-    name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
-    try:
-        game_name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's
-        game = run.gamename if "gamename" in settings.explicit_names else resolve(game_name).name
-    except SettingError as error:
-        raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
-    spaces, tensors, implementation = spaces_of(game), dict(original.tensors), files.implementation_of(original.kind)
+    game = run.gamename if "gamename" in settings.explicit_names else _game_of(original.game, path)
+    spaces, tensors = spaces_of(game), dict(original.tensors)
     if original.kind == "bandit":  # our networks have the action before the observation
-        tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], 1)
-    agent = original.agents.get("agent", agents_of(implementation, game, {"proxy": original.kind}))
-    config = agent_and_proxy_defaults(implementation, game, {"proxy": original.kind}, agent)[1]
+        tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], axis=1)
+    implementation, choices = files.implementation_of(original.kind), {"proxy": original.kind}
+    agent = original.agents.get("agent", agents_of(implementation, game, choices))
+    _, config = agent_and_proxy_defaults(implementation, game, choices, agent)
     # The default settings of searches may scale inputs and outputs; the original does not.
     unscaled = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
     config = dataclasses.replace(config, **unscaled | original.settings, proxy=original.kind)
@@ -42,23 +37,31 @@ def import_proxy(settings: Settings) -> int:
         parameters, views = files.zero_parameters(config, spaces)
     except SettingError as error:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
-    shapes, expected = ({key: list(value.shape) for key, value in group.items()} for group in (tensors, views))
-    for key in sorted(shapes.keys() | expected.keys()):
-        shape, expected_shape = shapes.get(key), expected.get(key)
+    for key in sorted(tensors.keys() | views.keys()):
+        shape = list(tensors[key].shape) if key in tensors else None
+        expected_shape = list(views[key].shape) if key in views else None
         if shape != expected_shape:
             raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
     for key, view in views.items():
-        view.copy_(torch.tensor(tensors[key]))
+        view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
     proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
     if proxy_path.exists():
-        raise SettingError(
-            f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir", "import_proxy"
-        )
+        line = f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir"
+        raise SettingError(line, "import_proxy")
     proxy_path.parent.mkdir(parents=True, exist_ok=True)
     description = {"settings": {"agent": agent} | original.agents, "imported_from": path.name}
     files.save(proxy_path, parameters, config=config, spaces=spaces, game=game, description=description)
-    show_next(
-        [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")],
-        [command(settings, "--eval_agent", proxy_path)],
-    )
+    lines = [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")]
+    show_next(lines, [command(settings, "--eval_agent", proxy_path)])
     return 0
+
+
+def _game_of(named_game: str, path: Path) -> str:
+    """Return the environment of a file: ``named_game`` in its content or, if this is "", the game with the file's name;
+    with its folder's name for a file called checkpoint. Raises SettingError if there is no such game."""
+    name = named_game or (path.parent.name if path.stem == "checkpoint" else path.stem)
+    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
+    try:
+        return resolve(name).name
+    except SettingError as error:
+        raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error

@@ -14,7 +14,8 @@ from control.loops.process import configure_torch
 def prepare(run: RunConfig) -> None:
     """Configure this process for ``run``. Call it before anything is computed."""
     configure_torch(run.num_threads, run.matmul_precision)
-    if run.num_workers > (cores := os.cpu_count() or 1) and run.ray_address is None:
+    cores = os.cpu_count() or 1
+    if run.num_workers > cores and run.ray_address is None:
         note(f"num_workers is {run.num_workers}, and this machine has {cores} cores: the processes share them")
     # Lightning's warnings are about data loaders and loggers that differ on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)

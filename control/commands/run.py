@@ -61,12 +61,12 @@ class Player:
         if observation.dim() > len(self._obs_shape):
             allowed = f"{list(self._obs_shape)}, one observation"
             raise SettingError(f"obs has shape {list(observation.shape)}; allowed: {allowed}")
-        action = first_member_actions(self._policy, observation[None])[0]
+        action = first_member_actions(self._policy, observation[None])[0]  # in a batch of one
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
         """Pass the reward of the last action to the agent. Only agents that follow commands use it."""
-        self._policy.advance(torch.full((self._policy.members, 1), float(reward)))
+        self._policy.advance(torch.full((self._policy.members, 1), float(reward)))  # [M, 1]: one episode per member
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Film:
 
     def _repr_html_(self) -> str:
         """Return a video player with the film as a data URL."""
-        film = base64.b64encode(self.path.read_bytes()).decode()
-        return f'<video controls autoplay loop muted width="480" src="data:video/mp4;base64,{film}"></video>'
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        return f'<video controls autoplay loop muted width="480" src="data:video/mp4;base64,{data}"></video>'
 
 
 class Run:
@@ -126,10 +126,13 @@ class Run:
         ``env``. ``seed`` determines the episodes. Results equal ``--eval_agent`` with the same ``--evaluation``. Raises
         SettingError."""
         names = ("episodes", "sample", "seed", "gamename")
-        translated, _ = translate(aliases, (), names, lambda name: None)
-        unknown_names = [name for name in translated if name != "gamename" or gamename is not None]
         allowed = ", ".join(names)
-        raise_all([SettingError(f"{n} is unknown{nearest(n, names)}; allowed: {allowed}", n) for n in unknown_names])
+        translated, _ = translate(aliases, (), names, lambda name: None)
+        errors = []
+        for name in translated:
+            if name != "gamename" or gamename is not None:  # an unknown name, or a second name of the environment
+                errors.append(SettingError(f"{name} is unknown{nearest(name, names)}; allowed: {allowed}", name))
+        raise_all(errors)
         gamename = translated.get("gamename", gamename)
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = to_play(self.settings.replace(num_workers=1), episodes)
@@ -137,8 +140,8 @@ class Run:
         settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
-                name = self.settings.run.implementation
-                raise SettingError(f"sample is True, but evaluations of {name} are greedy", "sample")
+                implementation = self.settings.run.implementation
+                raise SettingError(f"sample is True, but evaluations of {implementation} are greedy", "sample")
             episode_results = loop.evaluate(episodes, sample)
         return Evaluation(episode_results.returns.double().numpy(), episode_results.lengths.numpy())
 
@@ -150,7 +153,8 @@ class Run:
         prepare(settings.run)
         with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
             path = new_film(self._checkpoint.path, "film")
-            return Film(path, tuple(film(loop, settings.run, path, f"video {seed}", sample, episodes)))
+            returns = film(loop, settings.run, path, f"video {seed}", sample, episodes)
+            return Film(path, tuple(returns))
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """Return a player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each
@@ -191,9 +195,8 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for the
     checkpoint of a search."""
     if settings.proxy is not None:
-        raise UserError(
-            f"{str(checkpoint.path)!r} is a search: its result is a proxy that agents train on, not an agent"
-        )
+        problem = "is a search: its result is a proxy that agents train on, not an agent"
+        raise UserError(f"{str(checkpoint.path)!r} {problem}")
     loop = build_loop(settings)
     take_weights(loop.agents, checkpoint)
     seeds = [seed + member for member in range(len(loop.seeds))]

@@ -89,11 +89,8 @@ class Space:
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a suggestion with all numbers clamped to their ranges."""
-        return raw | {
-            name: dimension.clamp(raw[name])
-            for name, dimension in self.dimensions.items()
-            if dimension.kind != "choice"
-        }
+        ranges = {name: dimension for name, dimension in self.dimensions.items() if dimension.kind != "choice"}
+        return raw | {name: dimension.clamp(raw[name]) for name, dimension in ranges.items()}
 
 
 def search_space(settings: Settings) -> Space:
@@ -101,8 +98,8 @@ def search_space(settings: Settings) -> Space:
     set. Raises SettingError, one line with file, hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
     path = user_path or str(_published(settings))
-    proxy_choices = {name: getattr(settings.proxy, name) for name in names_with(settings.proxy, "chooses")}
-    choices = {name: str(value) for name, value in ({"agent": settings.run.agent} | proxy_choices).items()}
+    choices = {"agent": settings.run.agent}
+    choices |= {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
     if "hidden_sizes" in valid_flags:
         section = valid_flags["hidden_sizes"].section
@@ -114,7 +111,8 @@ def search_space(settings: Settings) -> Space:
         dimensions = {}
         for name, entry in entries.items():
             names = {name, "hidden_sizes"} if name in SHAPE else {name}
-            if user_path or not names & settings.explicit_names:
+            is_set = not names.isdisjoint(settings.explicit_names)
+            if user_path or not is_set:
                 dimensions[name] = _dimension(name, entry, settings, valid_flags)
         if not dimensions:
             reason = "" if user_path else "; flags or --config set all of it"
@@ -125,15 +123,18 @@ def search_space(settings: Settings) -> Space:
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     """Return the settings of one ordinary run with these hyperparameters, without settings of the search. Raises
     SettingError if the values conflict."""
-    trial = as_dict(dataclasses.replace(settings, subcommand=None))
-    trial |= {} if settings.proxy is None else {"num_seeds": 1}
-    return dataclasses.replace(from_dict(trial | _with_hidden_sizes(values, settings)), lacks=settings.lacks)
+    trial_values = as_dict(dataclasses.replace(settings, subcommand=None))
+    if settings.proxy is not None:
+        trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
+    trial = from_dict(trial_values | _with_hidden_sizes(values, settings))
+    return dataclasses.replace(trial, lacks=settings.lacks)
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return ``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if ``values`` contain
     both."""
-    return translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))[0]
+    translated, _ = translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))
+    return translated
 
 
 def _published(settings: Settings) -> Path:
@@ -143,15 +144,16 @@ def _published(settings: Settings) -> Path:
     package = family(implementation).package.rpartition(".")[2]
     folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
     special = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
-    for stem in (*special, name, name.split("-")[0]):
+    common, _, _ = name.partition("-")  # "rcp" of "rcp-r"
+    for stem in (*special, name, common):
         if (path := folder / f"search_{stem}.yaml").exists():
             return path
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Dimension:
-    """Return the dimension for an entry of a file. Raises SettingError, also if the settings of a trial would conflict
-    at one of its values."""
+    """Return the dimension for an entry of a file: a list of choices, or ``{kind: arguments}`` with a kind of `KINDS`.
+    Raises SettingError, also if the settings of a trial would conflict at one of its values."""
     entry = {"choice": entry} if isinstance(entry, list) else entry
     if problem := next(_problems(name, entry, settings, valid_flags), None):
         raise SettingError(problem)
@@ -159,11 +161,12 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
     values: Sequence[Any] = ()
     count = 0
     if kind == "choice":
-        words = [choice if isinstance(choice, list) else [choice] for choice in arguments]
-        values = [read_value(valid_flags[name], choice_words) for choice_words in words]
+        words_of_choices = [choice if isinstance(choice, list) else [choice] for choice in arguments]
+        values = [read_value(valid_flags[name], words) for words in words_of_choices]
     elif ends := _range(kind, arguments):
         *values, count = ends
     setting_values = [1 - value for value in values] if kind == "log1m" else values
+    # Raises if a value is out of range or conflicts with other settings.
     trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
     if name not in SHAPE and kind != "log1m":
         values = [trial.value(name) for trial in trials]  # with the type of the setting
@@ -176,10 +179,10 @@ def _problems(name: str, entry: Any, settings: Settings, valid_flags: Mapping[st
     implementation = settings.run.implementation
     if games := games_with(name):
         yield f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag"
-    wrong: list[SettingError] = []
-    setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, "", "", wrong)
+    wrong: list[SettingError] = []  # gets the error for an unknown name
+    setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, prefix="", game="", wrong=wrong)
     yield from map(str, wrong)
-    if name not in setting_words:
+    if name not in setting_words:  # it is the negation ``no_x`` of a setting
         yield f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]"
     flag = valid_flags[name]
     of_search = name in names_with(settings.proxy, "tunable")
@@ -197,12 +200,13 @@ def _problems(name: str, entry: Any, settings: Settings, valid_flags: Mapping[st
 
 
 def _choice_problems(flag: Flag, choices: list[Any]) -> Iterator[str]:
-    """Yield a line for each error in a list of choices."""
+    """Yield a line for each error in a list of choices. A choice must be text, as all values of files are read, or a
+    list of texts if the setting is a list."""
     if not choices:
         yield f"{flag.name} has no choices"
     for choice in choices:
-        words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-        if not all(isinstance(word, str) for word in words):
+        items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+        if not all(isinstance(item, str) for item in items):
             expected = "list of values" if flag.kind.is_list else "single value"
             yield f"{flag.name}: the choice {choice!r} is not a {expected}"
 
@@ -223,13 +227,14 @@ def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:
     """Return the ends of a range, and the number of points of a grid, 0 for other ranges. None if it is no range."""
     _, types = KINDS[kind]
     try:
-        low, high, *counts = [of_type(text) for of_type, text in zip(types, arguments, strict=True)]
+        # ``counts`` is empty, or has the number of points.
+        low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
         if kind == "logspace":
             low, high = 10.0**low, 10.0**high
     except (ValueError, TypeError, OverflowError):
         return None
     count = counts[0] if counts else 0
     has_order = -math.inf < low < high < math.inf
-    if not has_order or (kind.startswith("log") and low <= 0) or (counts and count < 2):
-        return None
-    return low, high, count
+    has_logarithm = low > 0 or not kind.startswith("log")
+    has_points = count >= 2 or not counts
+    return (low, high, count) if has_order and has_logarithm and has_points else None

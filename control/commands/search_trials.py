@@ -35,8 +35,10 @@ def for_trials(settings: Settings) -> Settings:
     if objective != "score":
         end = "generations" if objective == "generations" else "total_steps"
         missing = [name for name in ("solved_reward", end) if settings.value(name) is None]
-        setting, line = "tune_objective", f"tune_objective is {objective!r}, but"
-        raise_all([SettingError(f"{line} {name} is null; allowed: a {name}, or score", setting) for name in missing])
+        lines = [
+            f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score" for name in missing
+        ]
+        raise_all([SettingError(line, "tune_objective") for line in lines])
         changes["quit_when_solved"] = True
         defaults["eval_every"] = 1  # to end with the generation that solves the task
     changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}
@@ -76,9 +78,10 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
         if objective == "score":
             score = held_out(module)
         else:
-            spent, budget = module.epoch, module.config.generations
             if objective == "steps":
                 spent, budget = steps, settings.total_steps
+            else:
+                spent, budget = module.epoch, module.config.generations
             assert budget is not None and solved_reward is not None  # ensured by `for_trials`
             score = -until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
@@ -86,24 +89,26 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
 
 def until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
     """Return the cost of a search in generations or steps. If its ``mean_return`` is at least ``solved_reward``, the
-    cost is the number ``spent``. Otherwise it is ``budget * (1 + d / (1 + d))`` with ``d = (solved_reward -
-    mean_return) / max(1, abs(solved_reward))``: one to two times the budget, and lower for a higher return."""
+    cost is the number ``spent``. Otherwise it is one to two times the ``budget``, and lower for a higher return:
+    ``budget * (2 - 1 / (1 + d))`` with ``d = (solved_reward - mean_return) / max(1, abs(solved_reward))``."""
+    if mean_return >= solved_reward:
+        return spent
     shortfall = (solved_reward - mean_return) / max(1.0, abs(solved_reward))
-    return spent if mean_return >= solved_reward else budget * (2 - 1 / (1 + shortfall))
+    return budget * (2 - 1 / (1 + shortfall))
 
 
 def held_out(module: ProxyModule) -> float:
     """Return the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
-    the mean over all tests during training, else over the tests at its end. Diverged agents count as the worst finite
-    one. Raises TrialFailed if all diverged."""
+    the mean over all tests during training, else over the tests at its end. Diverged agents, whose score is NaN, count
+    as the worst of the others. Raises TrialFailed if all diverged."""
     config, count = module.config, module.config.report_agents
     mean = module.mean.detach()[0]
     if module.archive.entries:
-        _, _, mean = module.archive.entries[0]  # the best
+        _, _, mean = module.archive.entries[0]  # the best; each is (fitness, generation, mean)
     seeds = module.seeds_of("report", count)
     outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
     scores = outcome.curve.mean(1) if config.test_every else outcome.scores
     finite = scores[scores.isfinite()]
     if not len(finite):
         raise TrialFailed("the weights of all agents that judge the search are no longer finite: a smaller lr may help")
-    return float(scores.nan_to_num(float(finite.min())).mean())
+    return float(scores.nan_to_num(nan=float(finite.min())).mean())

@@ -15,15 +15,17 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 def command(settings: Settings, *words: object) -> Command:
     """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
-    modules = dict.fromkeys([*settings.imports, settings.run.gamename.rpartition(":")[0]])
+    module_of_game, _, _ = settings.run.gamename.rpartition(":")  # "" for a game without a module
+    modules = dict.fromkeys([*settings.imports, module_of_game])  # each once
     imports = ",".join(filter(None, modules))
-    return (TRAINER, *(("--import", imports) if imports else ()), *words)
+    import_words = ("--import", imports) if imports else ()
+    return (TRAINER, *import_words, *words)
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
     """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
     begins with ``tensorboard``, or is the words after ``python``. Paths in this folder are printed relative to it."""
-    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12
+    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     summary_lines = (f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
     print(*summary_lines, paint("next:", "bold", sys.stdout), sep="\n")
     working_dir = Path.cwd()

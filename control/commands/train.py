@@ -51,30 +51,30 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     run = settings.run
     prepare(run)
     check_outputs(run)
-    older = run_dir.versions(run_dir.parent(run)) if run.resume else []
-    if older:
-        folder = older[-1]  # the newest
+    previous_runs = run_dir.version_folders(run_dir.parent(run)) if run.resume else []
+    if previous_runs:
+        folder = previous_runs[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (last := folder / run_dir.LAST).exists():
                 module = _resumed(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
-        with_checkpoint = [version.name for version in older if (version / run_dir.LAST).exists()]
+        with_checkpoint = [path.name for path in previous_runs if (path / run_dir.LAST).exists()]
         hint = f"; {with_checkpoint[-1]}, which has one, is another run and stays as it is" if with_checkpoint else ""
         warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
-    weights = checkpoints.load(run.reload) if run.reload else None
-    if run.reload and weights:
-        note_version(run.reload, weights.path, "reload")
+    initial_checkpoint = checkpoints.load(run.reload) if run.reload else None
+    if run.reload and initial_checkpoint:
+        note_version(run.reload, initial_checkpoint.path, "reload")
     module = build_module(settings.replace(resume=False))
-    if weights and isinstance(module, AgentModule):
-        module.load_weights(weights)
-    if run.resume and not older:
+    if initial_checkpoint and isinstance(module, AgentModule):
+        module.load_weights(initial_checkpoint)
+    if run.resume and not previous_runs:
         warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
     folder = run_dir.create(run)
     with run_dir.locked(folder, new=True):
         try:
             return folder, _train_in(folder, module, callbacks, verbose)
         except SettingError:
-            if not module.epoch:  # an error at the start, such as in the policy to clone
+            if module.epoch == 0:  # an error at the start, such as in the policy to clone
                 shutil.rmtree(folder)
             raise
 
@@ -82,17 +82,18 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
     """Train ``module`` in ``folder`` and print the summary. Return whether the run finished. Raises KeyboardInterrupt
     at the second signal to stop."""
-    run, done = module.settings.run, module.epoch
+    run, epochs_done = module.settings.run, module.epoch
     if not module.is_over():  # else config.yaml keeps the settings that made the run
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        write_versions(folder, done + 1)
+        write_versions(folder, epochs_done + 1)
     if verbose:
         first, last = module.seeds[0], module.seeds[-1]
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         state = "nothing is left to train" if module.is_over() else "resuming"
-        hint = f" ({state} after epoch {done})" if done else ""
+        hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
         print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{hint}")
-    started, stop = time.monotonic(), StopOnSignal()
+    started = time.monotonic()
+    stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
     module.log_all = bool(callbacks)  # our callbacks read ``module.row`` instead of logged metrics
     try:
@@ -115,7 +116,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
+        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),  # -1 is no limit
         accelerator=run.accelerator,
         devices=1,
         logger=_loggers(run, folder),
@@ -170,32 +171,29 @@ def _resumed(settings: Settings, last: Path) -> RunModule:
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
     table = last.parents[1] / "metrics.csv"
-    counted = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
-    if lost := run_dir.missing_epochs(table, counted, module.epoch):
-        span = f"{lost[0]} to {lost[-1]}"
-        warning(f"rows of {len(lost)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
+    steps_of_seed = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
+    if lost_epochs := run_dir.missing_epochs(table, steps_of_seed, module.epoch):
+        span = f"{lost_epochs[0]} to {lost_epochs[-1]}"
+        warning(f"rows of {len(lost_epochs)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
     return module
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
-    previous, new_values, explicit_names = checkpoint.settings, as_dict(settings), settings.explicit_names
-    previous_values, family_spec = as_dict(previous), family(previous.run.implementation)
-    by_flag = names_with(settings.run, "by_flag")
-    # A new target_return ends the search, unless quit_when_solved says not to.
-    changeable = {"quit_when_solved", *family_spec.changeable(previous.agent), *by_flag}
+    previous, explicit_names = checkpoint.settings, settings.explicit_names
+    previous_values, new_values = as_dict(previous), as_dict(settings)
+    by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
+    # ``quit_when_solved``: whether a new target_return ends the search.
+    changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable") | names_with(config, "outcome", False)
     advice = "leave it out, or start a new run without --resume"
-    raise_all(
-        [
-            SettingError(
-                f"{name} is {new_values[name]!r}, but the run to resume has {previous_values[name]!r}; {advice}"
-            )
-            for name in sorted(explicit_names & previous_values.keys() - changeable)
-            if previous_values[name] != new_values[name]
-        ]
-    )
+    errors = []
+    for name in sorted((explicit_names & previous_values.keys()) - changeable):
+        old, new = previous_values[name], new_values[name]
+        if old != new:
+            errors.append(SettingError(f"{name} is {new!r}, but the run to resume has {old!r}; {advice}"))
+    raise_all(errors)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end = end_of(previous.run.implementation)
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end != "total_steps":
@@ -209,8 +207,9 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     lines: list[tuple[str, object]] = [("run", folder)]
     finished = True
     try:
-        for line in _results(module, folder, verbose) if module.epoch else ():
-            lines.append(line)  # one by one, so that an interruption loses only the last
+        if module.epoch > 0:
+            for line in _results(module, folder, verbose):
+                lines.append(line)  # one by one, so that an interruption loses only the last
     except KeyboardInterrupt:
         finished = False
     if not verbose:
@@ -238,12 +237,13 @@ def _spent(module: RunModule, seconds: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2.1
     minutes``."""
     time_text = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
-    epochs = f"{module.epoch} {module.unit}{'s' * (module.epoch != 1)}"
+    plural = "" if module.epoch == 1 else "s"
+    epochs = f"{module.epoch} {module.unit}{plural}"
     steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
     if len(module.seeds) > 1:
-        is_mean = len(set(module.env_steps.tolist())) > 1
+        mean_of = "a mean of " if len(set(module.env_steps.tolist())) > 1 else ""
         total = int(module.env_steps.sum())
-        steps = f"{'a mean of ' * is_mean}{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
+        steps = f"{mean_of}{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
     return f"{epochs}, {steps} in {time_text}"
 
 
@@ -284,7 +284,9 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     try:
         say_if(verbose, f"filming {filmed_agent}")
         with progress("filming", verbose) as watch:
-            returns = film(module.loop, run, video, "final video", False, run.record_episodes, True, watch)
+            returns = film(
+                module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch
+            )
         show_film(module, folder, video)
         yield "video", f"{video}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
     except UserError as error:

@@ -88,6 +88,7 @@ class Search:
             return
         run, search_config = self.settings.run, dataclasses.asdict(self.settings.subcommand)
         tuning = {name: value for name, value in search_config.items() if name not in ("search_space", "resume_search")}
+        # `to_yaml` omits the settings of tuning.
         plain = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
         atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
@@ -109,34 +110,34 @@ class Search:
     @property
     def _dimensions(self) -> dict[str, Any]:
         """The space as in ``trials.json``: name -> kind and values."""
-        return {
-            name: {"kind": dimension.kind, "values": dimension.labels}
-            for name, dimension in self.space.dimensions.items()
-        }
+        dimensions = self.space.dimensions.items()
+        return {name: {"kind": dimension.kind, "values": dimension.labels} for name, dimension in dimensions}
 
     def _can_resume(self, saved: Mapping[str, Any]) -> bool:
-        """Return whether the trial read from a file has a valid number, status and results."""
-        parts: list[dict[str, Any]] = [saved["best"], saved["last"]]
-        measurements = [
-            part[name] for part in parts for name in (*self.evaluated, "epoch", "env_steps") if name in part
-        ]
-        numbers = [*measurements, *(number for length, score in saved["course"] for number in (length, score))]
+        """Return whether the trial read from a file has a valid number, status and results. May also raise TypeError,
+        ValueError or LookupError for a wrong form."""
+        evaluations: list[dict[str, Any]] = [saved["best"], saved["last"]]
+        numbers: list[Any] = []
+        for evaluation in evaluations:
+            names = (*self.evaluated, "epoch", "env_steps")
+            numbers += [evaluation[name] for name in names if name in evaluation]
+        for length, score in saved["course"]:
+            numbers += [length, score]
         return (
             type(saved["number"]) is int
             and 0 < saved["number"] < 10**6
-            and all(isinstance(part, dict) for part in parts)
+            and all(isinstance(evaluation, dict) for evaluation in evaluations)
             and (not saved["best"] or "epoch" in saved["best"])
             and isinstance(saved["status"], str)
-            and all(type(number) is float or is_number(number) for number in numbers)
+            and all(type(number) is float or is_number(number) for number in numbers)  # a float may be NaN
         )
 
     @property
     def ranked(self) -> list[Trial]:
         """Trials by their best score, best first. If trials are searches for a proxy, the number of completed searches
         is compared first."""
-        return sorted(
-            self.trials.values(), key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number)
-        )
+        trials = self.trials.values()  # other trials have no SEARCHES
+        return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
     @property
     def interrupted(self) -> list[Trial]:
@@ -160,12 +161,14 @@ class Search:
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Record an evaluation of a trial, and its current hyperparameters ``raw``. For trials that are searches, the
         latest evaluation always counts as the best."""
-        trial, is_first = self.start(number, raw), not self.scored
+        trial = self.start(number, raw)
+        is_first = not self.scored
         trial.last = dict(metrics)
         measure, _ = course_of(self.settings)
         trial.course.append([metrics[measure], metrics[METRIC]])
         is_better = metrics[METRIC] > trial.score  # False for NaN
-        if not is_better and SEARCHES not in metrics:
+        is_of_searches = SEARCHES in metrics
+        if not is_better and not is_of_searches:
             return
         trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
         if is_first or self.scored[0] is trial:
@@ -191,16 +194,17 @@ class Search:
         """Return whether a trial has had its last evaluation, or its last search."""
         if self.settings.proxy is not None:
             return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-        epochs = trial_settings(self.settings, trial.values).epochs or 0
-        return trial.last.get("epoch", 0) + self.settings.schedule.eval_every > epochs
+        epochs = trial_settings(self.settings, trial.values).epochs or 0  # None: only steps end it
+        return trial.last.get("epoch", 0) + self.settings.schedule.eval_every > epochs  # no evaluation is left
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
         keep = ("number", "status", "raw", "last", "best", "course")
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
-        text, names = io.StringIO(), list(self.space.dimensions)
-        writer, scores = csv.writer(text, lineterminator="\n"), (METRIC, *self.evaluated)
+        names, scores = list(self.space.dimensions), (METRIC, *self.evaluated)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["trial", "status", "epoch", "env_steps", *scores, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
             last_values = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
@@ -256,8 +260,8 @@ class Search:
 
     def _print_best(self, best: Sequence[Trial]) -> None:
         """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
-        short = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
-        rows = [["  best", METRIC, *short, "epoch" if self.settings.proxy is None else "generations"]]
+        short_names = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
+        rows = [["  best", METRIC, *short_names, "epoch" if self.settings.proxy is None else "generations"]]
         for trial in best:
             scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated))
             rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
@@ -288,7 +292,8 @@ def course_of(settings: Settings) -> tuple[str, int]:
 def _progress_text(metrics: Mapping[str, float]) -> str:
     """Return how far a trial was at an evaluation: ``at epoch 20``, or ``after 2 searches``."""
     if SEARCHES in metrics:
-        return f"after {metrics[SEARCHES]} search{'es' * (metrics[SEARCHES] > 1)}"
+        noun = "searches" if metrics[SEARCHES] > 1 else "search"
+        return f"after {metrics[SEARCHES]} {noun}"
     return f"at epoch {metrics.get('epoch', 0)}"
 
 
@@ -350,7 +355,8 @@ def logged(folder: Path, run: RunConfig) -> Iterator[None]:
 
 def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
     """Restore ``module`` from a checkpoint that may be another trial's (PBT). The learning rates of ``module`` are
-    kept. The best score so far is read from the checkpoint ``best``; without this file it is ``-inf``."""
+    kept: ``checkpoint`` is changed to have them. The best score so far is read from the checkpoint ``best``; without
+    this file it is ``-inf``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]

@@ -30,8 +30,8 @@ _NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "opt
 
 
 def tune(settings: Settings) -> int:
-    """Run or resume the search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError, one line, if the
-    search space or the cluster is wrong, or if every trial failed."""
+    """Run or resume the hyperparameter search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError,
+    one line, if the search space or the cluster is wrong, or if every trial failed."""
     resumed = settings.subcommand.resume_search
     if resumed:
         settings = settings.replace(search_space=str(Path(resumed, SPACE)))
@@ -43,7 +43,8 @@ def tune(settings: Settings) -> int:
     for module in ("ray", *_NEEDS.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
     at_once = search_config.max_concurrent_trials or os.cpu_count() or 1
-    search, interrupted = None, False
+    search: Search | None = None
+    interrupted = False
     try:
         with connected(run.ray_address, at_once * run.num_workers), contextlib.ExitStack() as locks:
             folder = Path(resumed) if resumed else run_dir.create(run, search=True)
@@ -51,17 +52,18 @@ def tune(settings: Settings) -> int:
             search = Search(settings, space, folder)
             search.begin()
             place = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-            measure, end = course_of(settings)
-            length = f"{end:,} {dict(env_steps='steps', epoch='epochs').get(measure, measure)}"
-            trials = f"{search_config.num_samples} trials of {length} with {search_config.tune_algorithm}, {place}"
+            measure, length = course_of(settings)
+            unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
+            algorithm = f"{search_config.tune_algorithm}, {place}"
+            trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
             num_kept = len(search.trials) - len(search.interrupted)
-            if search.trials:
+            if search.trials:  # of the resumed search
                 trials = f"{trials}; {num_kept} are kept"
             print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
             if num_kept < search_config.num_samples:
-                _search(search)
+                _run_trials(search)
     except KeyboardInterrupt:
-        if search is None:
+        if search is None:  # nothing to print or resume yet
             raise
         interrupted = True
     shutil.rmtree(search.folder / "ray", ignore_errors=True)
@@ -69,7 +71,7 @@ def tune(settings: Settings) -> int:
 
 
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
-    """Yield errors for settings that only a search refuses."""
+    """Yield errors for settings that only a hyperparameter search refuses."""
     run, resumed, algorithm = settings.run, settings.subcommand.resume_search, settings.subcommand.tune_algorithm
     if resumed and algorithm in DEPENDENT:
         line = f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
@@ -87,20 +89,24 @@ def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
         yield SettingError(line)
 
 
-def _search(search: Search) -> None:
-    """Run the trials with Ray, and report all their events to ``search``."""
+def _run_trials(search: Search) -> None:
+    """Run the remaining trials of the hyperparameter search ``search`` with Ray, and report all their events to it.
+    Interrupted trials of a resumed search are first."""
     from ray import tune as ray_tune
 
-    settings, space, trial_numbers = search.settings, search.space, dict[str, int]()
-    run, search_config, (searcher, scheduler) = settings.run, settings.subcommand, _algorithm(search)
-    interrupted = [trial.number for trial in search.interrupted]  # the first suggestions
+    settings, space = search.settings, search.space
+    run, search_config = settings.run, settings.subcommand
+    searcher, scheduler = _searcher(search), _scheduler(search)
+    interrupted = [trial.number for trial in search.interrupted]
+    # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
+    number_of_id: dict[str, int] = {}
 
     def name(trial: Any) -> str:
         """Return the name of a trial. It is a function, because Ray deep-copies other objects for every trial."""
-        if trial.trial_id not in trial_numbers:
-            trial_numbers[trial.trial_id] = next(numbers)
-        return f"trial_{trial_numbers[trial.trial_id]}"
+        if trial.trial_id not in number_of_id:
+            number_of_id[trial.trial_id] = next(numbers)
+        return f"trial_{number_of_id[trial.trial_id]}"
 
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
@@ -108,8 +114,9 @@ def _search(search: Search) -> None:
         param_space={} if "optuna" in search_config.tune_algorithm else _domains(space),
         tune_config=ray_tune.TuneConfig(
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
-            # Trials of searches stop between two searches, so their process can run the next trial.
             max_concurrent_trials=search_config.max_concurrent_trials,
+            # A trial for a proxy runs several proxy searches. It stops between two, so its process can run another
+            # trial. A process whose training was cut short cannot.
             reuse_actors=settings.proxy is not None,
             search_alg=searcher,
             scheduler=scheduler,
@@ -125,28 +132,30 @@ def _search(search: Search) -> None:
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_num_to_keep(settings)),
         ),
     )
-    # The warning advises reuse_actors, but a process whose training was cut short cannot run another trial.
+    # Ray's warning advises ``reuse_actors=True``.
     warnings.filterwarnings("ignore", message=".*reuse_actors.*")
     tuner.fit()
 
 
 def _perturbed_every(settings: Settings) -> int:
     """Return the epochs or steps between PBT's perturbations: about a tenth of a run."""
-    measure, end = course_of(settings)
+    measure, length = course_of(settings)
     eval_every = settings.schedule.eval_every if measure == "epoch" else 1
-    return eval_every * max(1, round(end / 10 / eval_every))
+    return eval_every * max(1, round(length / 10 / eval_every))  # a multiple of the epochs between evaluations
 
 
 def _num_to_keep(settings: Settings) -> int | None:
-    """Return how many checkpoints a trial must keep. None, for all, if a trial's length is in steps: the number of its
-    evaluations is then unknown."""
+    """Return how many checkpoints a trial must keep: one for each evaluation since PBT's last perturbation, and three
+    more. None, for all, if a trial's length is in steps: the number of its evaluations is then unknown."""
     measure, _ = course_of(settings)
-    return _perturbed_every(settings) // settings.schedule.eval_every + 3 if measure == "epoch" else None
+    evaluations = _perturbed_every(settings) // settings.schedule.eval_every
+    return evaluations + 3 if measure == "epoch" else None
 
 
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
-    """Run one trial. Ray calls this in a separate process on any node. ``config`` is the search algorithm's suggestion;
-    ``folder`` is the search's folder. Raises TrialFailed."""
+    """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
+    ``config`` is the search algorithm's suggestion, ``folder`` the folder of the hyperparameter search. Raises
+    TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -193,20 +202,15 @@ def _domain(dimension: Dimension) -> Any:
     if dimension.kind == "choice":
         return ray_tune.choice(dimension.labels)
     low, high = dimension.values
-    # Ray excludes the upper end of integer ranges.
-    kind = "loguniform" if dimension.kind == "log1m" else dimension.kind
-    return getattr(ray_tune, kind)(low, high + dimension.kind.endswith("randint"))
+    if dimension.kind.endswith("randint"):
+        high += 1  # Ray excludes the upper end of integer ranges
+    kind = "loguniform" if dimension.kind == "log1m" else dimension.kind  # other kinds have Ray's names
+    return getattr(ray_tune, kind)(low, high)
 
 
 def _domains(space: Space) -> dict[str, Any]:
     """Return name -> Ray's distribution for each hyperparameter."""
     return {name: _domain(dimension) for name, dimension in space.dimensions.items()}
-
-
-def _algorithm(search: Search) -> tuple[Any, Any]:
-    """Return Ray's search algorithm and scheduler. They know the results of a resumed search, and its interrupted
-    trials are the first suggestions."""
-    return _searcher(search), _scheduler(search)
 
 
 def _finished(search: Search) -> list[Trial]:
@@ -215,11 +219,13 @@ def _finished(search: Search) -> list[Trial]:
 
 
 def _searcher(search: Search) -> Any:
-    """Return Ray's search algorithm, which suggests the hyperparameters of trials."""
+    """Return Ray's search algorithm, which suggests the hyperparameters of trials. Its first suggestions are the
+    interrupted trials of a resumed search; it knows the results of the others. BOHB cannot resume."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
-    points, finished = [dict(trial.raw) for trial in search.interrupted], _finished(search)
+    finished = _finished(search)
+    suggestions = [dict(trial.raw) for trial in search.interrupted]
     seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
     searcher: Any
     if "optuna" in search_config.tune_algorithm:
@@ -228,7 +234,7 @@ def _searcher(search: Search) -> Any:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         domains = OptunaSearch.convert_search_space(_domains(space))
-        searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=points, seed=seed)
+        searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=suggestions, seed=seed)
         for trial in finished:
             searcher.add_evaluated_point(dict(trial.raw), trial.score)
     elif search_config.tune_algorithm == "bohb":
@@ -237,37 +243,39 @@ def _searcher(search: Search) -> Any:
         searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
     else:
         random.seed(run.seed)  # PBT draws from Python's own generator
-        at_once = search_config.max_concurrent_trials or 0
-        searcher = BasicVariantGenerator(points_to_evaluate=points, random_state=seed, max_concurrent=at_once)
+        at_once = search_config.max_concurrent_trials or 0  # 0 is no limit
+        searcher = BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=at_once)
     return searcher
 
 
 def _scheduler(search: Search) -> Any:
-    """Return Ray's scheduler, which stops, pauses or perturbs trials."""
+    """Return Ray's scheduler, which stops, pauses or perturbs trials. ASHA also gets the results of trials that ended
+    before the search was resumed."""
     from ray.tune import schedulers
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
-    measure, end = course_of(settings)
-    metric = (measure, METRIC, "max")
+    measure, length = course_of(settings)
+    metric = (measure, METRIC, "max")  # unit of a trial's length, name of the score, and that more is better
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
     # As published, a third of the trials that are searches continues after the first search.
     reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
-        return schedulers.HyperBandForBOHB(*metric, max_t=end, reduction_factor=reduction)
+        return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
     if "asha" in search_config.tune_algorithm:
-        shortest = min(end, settings.schedule.eval_every) if measure == "epoch" else 1
+        first_report = min(length, settings.schedule.eval_every) if measure == "epoch" else 1
         # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
-            *metric, max_t=end + 1, grace_period=max(end // 8, shortest), reduction_factor=reduction
+            *metric, max_t=length + 1, grace_period=max(length // 8, first_report), reduction_factor=reduction
         )
-        controller: Any = None
+        controller: Any = None  # which ASHA does not use
         for trial in _finished(search):
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
             scheduler.on_trial_add(controller, kept_trial)
-            for length, score in trial.course:
-                scheduler.on_trial_result(controller, kept_trial, {measure: length, METRIC: score})
+            for length_so_far, score in trial.course:
+                scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
         return scheduler
+    # Population-based training.
     perturbed_names = names_with(settings.agent, "perturbed")
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
     return schedulers.PopulationBasedTraining(
@@ -283,7 +291,7 @@ def _scheduler(search: Search) -> Any:
 
 
 def _listener(search: Search) -> Any:
-    """Return a callback of Ray Tune that reports every event to ``search``."""
+    """Return a callback of Ray Tune that reports every start, evaluation and end of a trial to ``search``."""
     from ray import tune as ray_tune
 
     class Listener(ray_tune.Callback):
@@ -303,8 +311,8 @@ def _listener(search: Search) -> Any:
             search.start(_number(trial), trial.config)
             text = Path(trial.error_file).read_text(encoding="utf-8")  # with the traceback
             lines = [line.strip() for line in text.splitlines() if line.strip()]
-            _, separator, problem = lines[-1].partition("TrialFailed: ")
-            if separator:
+            _, failed, problem = lines[-1].partition("TrialFailed: ")
+            if failed:
                 search.end(_number(trial), problem)
             else:  # its process was killed; it may succeed when the search is resumed
                 reason = ": ".join(["its process ended", *lines[1:2]])

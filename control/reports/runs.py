@@ -14,7 +14,7 @@ import numpy as np
 from control.cli.colour import note
 from control.reports.statistics import Array
 from control.reports.tags import RUNNING_MEAN, TAGS, tags
-from control.storage.run_dir import home, read_columns, versions
+from control.storage.run_dir import home, read_columns, version_folders
 from models.settings import SettingError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
@@ -172,7 +172,7 @@ def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag:
 
 def note_version(path: str, used_path: Path, flag: str) -> None:
     """Print a note if ``path``, the value of a flag, has other versions than the one of ``used_path``."""
-    runs = versions(Path(path))[::-1]
+    runs = version_folders(Path(path))[::-1]
     used = next((run for run in runs if run in used_path.parents), None)
     if used and len(runs) > 1:
         _note_versions({used: [run for run in runs if run != used]}, f"--{flag}")

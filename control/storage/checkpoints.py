@@ -12,7 +12,7 @@ import torch
 
 from control.cli.errors import absent
 from control.cli.settings import Settings, from_dict
-from control.storage.run_dir import replacing, versions, winner
+from control.storage.run_dir import replacing, version_folders, winner
 from models.archive import read_archive
 from models.settings import UserError
 
@@ -65,7 +65,7 @@ def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     """Read a checkpoint from a file or a folder. For a run's folder, read the best checkpoint, or the last one if there
-    was no evaluation. For a folder with several versions of a run, use the newest version with a checkpoint.
+    was no evaluation. For a folder with several runs ``version_K``, use the newest run with a checkpoint.
 
     With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
     Raises CheckpointError if there is no valid checkpoint of this program.
@@ -126,7 +126,7 @@ def find_checkpoint(*folders: Path) -> Path | None:
 def _checkpoint_file(path: Path) -> Path:
     """Return the checkpoint file for a file or a folder (`load`). Raises CheckpointError if there is none."""
     if path.is_dir():
-        runs = (path, *reversed(versions(path)))  # newest first
+        runs = (path, *reversed(version_folders(path)))  # ``path`` may be a run; else the newest run is first
         checkpoint_path = find_checkpoint(path, *(run / "checkpoints" for run in runs))
         if checkpoint_path is None:
             raise _no_checkpoint_in(path)

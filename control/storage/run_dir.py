@@ -45,15 +45,16 @@ def home(file: Path) -> Path:
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
 
-def versions(folder: Path) -> list[Path]:
-    """Return the run folders in a folder named by `parent`, oldest first. Empty if the folder does not exist."""
+def version_folders(folder: Path) -> list[Path]:
+    """Return the run folders ``version_K`` in a folder named by `parent`, oldest first. Each is one run with the same
+    implementation, environment and seed. Empty if the folder does not exist."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
 def newest(folder: Path) -> Path | None:
     """Return the run folder with the highest version in a folder named by `parent`; None if there is none."""
-    run_folders = versions(folder)
+    run_folders = version_folders(folder)
     return run_folders[-1] if run_folders else None
 
 
@@ -75,26 +76,25 @@ def create(run: RunConfig, search: bool = False) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         last_run = newest(folder)
         number = _version_number(last_run) + 1 if last_run else 0
-        # mkdir is atomic: exactly one of several processes creates the folder, and the others try the next number.
         while True:
             path = folder / f"version_{number}"
-            try:
+            try:  # mkdir is atomic: exactly one of several processes makes it, the others try the next number
                 path.mkdir()
                 break
             except FileExistsError:
                 number += 1
-        for name in () if search else ("checkpoints", "videos"):
+        subfolders = () if search else ("checkpoints", "videos")
+        for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
         if error.errno in DISK:
             raise
         reason = error.strerror
-        for ancestor in (folder, *folder.parents):
+        for ancestor in (folder, *folder.parents):  # a file or a broken link in the path says more
             if os.path.lexists(ancestor) and not ancestor.is_dir():
                 reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else absent(ancestor)}"
-        raise SettingError(
-            f"logdir is {run.logdir!r}: cannot make {str(folder)!r} ({reason}); allowed: a folder that can be written"
-        ) from error
+        problem = f"cannot make {str(folder)!r} ({reason})"
+        raise SettingError(f"logdir is {run.logdir!r}: {problem}; allowed: a folder that can be written") from error
     return path
 
 
@@ -115,11 +115,13 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
         is_kind = path.is_dir() if kind == "folder" else path.is_file()
-        if lock.is_symlink() or (path.exists() and not is_kind):  # a link could lock a file elsewhere
+        lock_is_link = lock.is_symlink()  # it could lock a file elsewhere
+        if lock_is_link or (path.exists() and not is_kind):
             raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
     with open(lock, "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
+            mode = fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB  # LOCK_NB: do not wait
+            fcntl.flock(file, mode)
         except BlockingIOError as error:
             checkpoint_note = "" if (folder / LAST).exists() else ", which has no checkpoint yet"
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
@@ -201,17 +203,18 @@ class MetricsFile:
         member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
         last_epoch = checkpoint_rows[0]["epoch"]
         table = read_columns(self.path)
-        epochs, seeds = (table.get(name, array("q")) for name in ("epoch", "seed"))
-        rows = [row for row, epoch in enumerate(epochs) if epoch <= last_epoch]
-        rows.sort(key=lambda row: (epochs[row], member_of_seed.get(int(seeds[row]), 0)))
+        epochs, seeds = table.get("epoch", array("q")), table.get("seed", array("q"))  # empty without a file
+        kept_rows = [index for index, epoch in enumerate(epochs) if epoch <= last_epoch]
+        kept_rows.sort(key=lambda index: (epochs[index], member_of_seed.get(int(seeds[index]), 0)))
         lines = [",".join(cells) for cells in self._cells()]  # text needs a fifth of the memory of lists
-        self._write(lines[row].split(",") for row in rows)
-        seeds_with_last_epoch = {seeds[row] for row in rows if epochs[row] == last_epoch}
+        self._write(lines[index].split(",") for index in kept_rows)
+        seeds_with_last_epoch = {seeds[index] for index in kept_rows if epochs[index] == last_epoch}
         self.append(*(row for row in checkpoint_rows if row["seed"] not in seeds_with_last_epoch))
 
     def _cells(self) -> Iterator[list[str]]:
         """Yield the cells of each row of the file, without the header."""
-        return (cells for cells, _ in itertools.islice(_rows(self.path), 1, None))
+        without_header = itertools.islice(_rows(self.path), 1, None)
+        return (cells for cells, _ in without_header)
 
     def _write(self, rows: Iterable[list[str]]) -> None:
         """Replace the file by ``rows``, which may be read from it meanwhile. Rows with too few cells get empty
@@ -223,20 +226,19 @@ class MetricsFile:
 
 
 def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
-    """Return the epochs from 1 to ``last`` without a row for every seed in metrics.csv. ``last`` is the epoch of a
-    checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do not belong
-    to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch ``last``
-    with other steps than the checkpoint."""
+    """Return the epochs from 1 to ``last`` for which metrics.csv lacks the row of at least one seed. ``last`` is the
+    epoch of a checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do
+    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch
+    ``last`` with other steps than the checkpoint."""
     table, logged = read_columns(path), set[tuple[int, int]]()
     rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
-    for line, row in enumerate(rows, 2):  # line 1 is the header
+    for line, row in enumerate(rows, start=2):  # line 1 is the header
         epoch, steps, seed = map(int, row)
         expected_steps = env_steps.get(seed) if epoch == last else steps
         if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged:
-            row_text = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
-            raise SettingError(
-                f"{str(path)!r} is not the table of this run: {row_text}; move it away to go on without it"
-            )
+            problem = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
+            text = f"{str(path)!r} is not the table of this run: {problem}"
+            raise SettingError(f"{text}; move it away to go on without it")
         logged.add((epoch, seed))
     return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged for seed in env_steps)]
 
@@ -250,7 +252,7 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Return the result of `read_metrics` as arrays with 8 bytes per number, for long tables. Empty if the file does
     not exist."""
     rows = _rows(path)
-    header, _ = next(rows, ([], ()))
+    header, _ = next(rows, ([], ()))  # the default is for a file that does not exist
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
     append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
     for _, numbers in rows:
@@ -266,9 +268,9 @@ def _header(path: Path) -> list[str]:
 
 
 def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
-    """Yield the names of the columns, without numbers, then the cells and the numbers of each row. Yield nothing if the
-    file does not exist. An incomplete last line is left out. Raises SettingError if the file cannot be read or is not a
-    table of numbers."""
+    """Yield ``(cells, numbers)`` for each line of the file. The first has the names of the columns as cells, and no
+    numbers. Yield nothing if the file does not exist. An incomplete last line is left out. Raises SettingError if the
+    file cannot be read or is not a table of numbers."""
     if not path.exists():
         return
     line_text = ""  # of the current row, for errors
@@ -279,7 +281,7 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
         if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
             raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
         yield columns, ()
-        for line, cells in enumerate(rows, 2):
+        for line, cells in enumerate(rows, start=2):
             line_text = f"line {line}: "
             if len(cells) != len(columns):
                 raise ValueError(f"{len(cells)} cells instead of {len(columns)}")

@@ -34,18 +34,18 @@ def versions() -> dict[str, str]:
 
 
 def write_versions(folder: Path, epoch: int) -> None:
-    """Add the versions of this process to a run's file, in place of entries from ``epoch`` on. If they equal the last
-    earlier entry, leave the file unchanged."""
-    earlier = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
+    """Add an entry with the versions of this process to a run's file, valid from ``epoch`` on. It replaces entries of
+    this epoch or later. If the versions equal the last earlier entry's, leave the file unchanged."""
+    earlier_entries = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
     new_entry = {"from": str(epoch)} | versions()
-    if earlier and {**earlier[-1], "from": ""} == {**new_entry, "from": ""}:
+    if earlier_entries and {**earlier_entries[-1], "from": ""} == {**new_entry, "from": ""}:  # only the epoch differs
         return
-    atomic_write_text(folder / FILE, json.dumps([*earlier, new_entry], indent=1) + "\n")
+    atomic_write_text(folder / FILE, json.dumps([*earlier_entries, new_entry], indent=1) + "\n")
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
-    """Return the versions of a run in order, each with ``from``, the first epoch for which they are valid. Empty if the
-    file is missing or malformed."""
+    """Return the entries of a run's file in order: name -> version as in `versions`, and ``from``, the first epoch for
+    which they are valid. Empty if the file is missing or malformed."""
     try:
         entries = read_json(folder / FILE)
         return [{str(name): str(value) for name, value in entry.items()} for entry in entries if int(entry["from"]) > 0]
