@@ -58,6 +58,9 @@ def test_udrl_commands() -> None:
     agent = experienced_agent("UDRL", last_few=2)  # the best returns 6 and 10 have mean 8, deviation 2, mean length 2
     now = agent.commands_now()
     assert now["return"].tolist() == [8.0] and now["horizon"].tolist() == [2.0]
+    longer = experienced_agent("UDRL", last_few=3)
+    longer.observe(trajectory([[1.0] * 4], [True]))  # mean length of the best three: 8 / 3, rounded
+    assert longer.commands_now()["horizon"].tolist() == [3.0]
     exploring = agent.begin(2000, Streams([1]), sample=True).command[0]
     assert agent.commands.names == ["rtg", "horizon"] and (exploring[:, 1] == 2).all()
     assert 8 <= exploring[:, 0].min() < 8.05 and 9.95 < exploring[:, 0].max() < 10

@@ -199,8 +199,9 @@ class EvolutionStrategy(pl.Callback):
         self.start(mean, self.generation)
         assert self.strategy is not None
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
+        fitness = float(module.fitness.nan_to_num(-torch.inf).max())
         note(
             f"for {self.flat_generations} generations all proxies have had the same fitness (the last time "
-            f"{float(module.fitness.nan_to_num(-torch.inf).max()):.4g}), so there is nothing to climb: the search starts from "
+            f"{fitness:.4g}), so there is nothing to climb: the search starts from "
             f"{mean_text} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
         )
