@@ -318,3 +318,9 @@ def test_links_between_pages_exist(page: Path) -> None:
         target_path = page.parent / target if target else page
         assert target_path.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors(target_path), f"{page.name} links to {target}#{anchor}"
+
+
+def test_renamed_names_exist() -> None:
+    rows = re.findall(r"^\| `\w+` \| `(\w+)` \| `([\w/.]+)`", (ROOT / "docs/renames.md").read_text(), re.MULTILINE)
+    assert len(rows) > 100
+    assert not [(name, path) for name, path in rows if not re.search(rf"\b{name}\b", (ROOT / path).read_text())]
