@@ -42,15 +42,11 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
             nonlocal writer
             with _writing("video", path):
                 if writer is None:
-                    writer = encoder().write_frames(
-                        str(temporary),
-                        (frame.shape[1], frame.shape[0]),
-                        fps=frames_per_second,
-                        macro_block_size=2,
-                        ffmpeg_log_level="error",
-                        # A fast preset does not make videos of drawn pictures larger.
-                        output_params=["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"],
-                    )
+                    height, width, _ = frame.shape
+                    # A fast preset does not make videos of drawn pictures larger.
+                    options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
+                    settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
+                    writer = encoder().write_frames(str(temporary), (width, height), output_params=options, **settings)
                     writer.send(None)  # starts the generator
                 writer.send(np.ascontiguousarray(frame))
 
@@ -75,6 +71,7 @@ def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if it cannot be
     written."""
     path = video.with_suffix(".gif")
+    # Of two copies of the frames, a gives the palette p, in which b is drawn.
     filters = (
         f"fps={_GIF_FRAME_RATE},scale='min({_GIF_MAX_WIDTH},iw)':-1:flags=area,split[a][b];"
         f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"

@@ -34,8 +34,9 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
     """Return the picture with ``lines`` of text below. A line is a sequence of cells with equal widths, so that numbers
     do not move. Letters have a height of ``height`` pixels, or less in a cell with long text. The first line is
     brighter."""
-    line_height, width, margin = round(1.6 * height), frame.shape[1], height // 2
-    caption = _background(line_height * len(lines) + margin, width).copy()
+    line_height, margin = round(1.6 * height), height // 2
+    width = frame.shape[1]
+    caption = _background(line_height * len(lines) + margin, width).copy()  # because it is cached
     for row, texts in enumerate(lines):
         cell_width = (width - 2 * margin) // max(1, len(texts))
         top = margin // 2 + line_height * row
@@ -43,7 +44,7 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
         for column, text in enumerate(texts):
             left = margin + column * cell_width
             cell = _cell(text, height, cell_width, line_height, colour)
-            caption[top : top + line_height, left : left + cell_width] = cell[:, : width - left]
+            caption[top : top + line_height, left : left + cell_width] = cell[:, : width - left]  # cut at the border
     return np.concatenate([frame, caption])
 
 
@@ -69,7 +70,7 @@ def side_by_side(frames: Sequence[Frame]) -> Frame:
     numbers, which video formats need."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
-    picture = _background(height + height % 2, width + width % 2).copy()
+    picture = _background(height + height % 2, width + width % 2).copy()  # because it is cached
     left = 0
     for frame in frames:
         picture[: frame.shape[0], left : left + frame.shape[1]] = frame
@@ -87,8 +88,8 @@ def _font(height: int) -> Any:
 
 @functools.lru_cache(4096)
 def _fit_text(text: str, height: int, max_width: float) -> tuple[str, Any]:
-    """Return ``text`` and the largest font, up to ``height``, in which it fits into ``max_width`` pixels. Text is cut
-    if letters would be smaller than `_SMALLEST_LETTERS`."""
+    """Return ``text`` and the largest font, up to ``height``, in which it fits into ``max_width`` pixels. Text is cut,
+    with an ellipsis at its end, if letters would be smaller than `_SMALLEST_LETTERS`."""
     smallest = min(height, _SMALLEST_LETTERS)
     for size in range(height, smallest - 1, -1):
         if _font(size).getlength(text) <= max_width:

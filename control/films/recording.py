@@ -24,7 +24,8 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # of an episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # for which the last frame of an episode is shown
-_FRAMES_PER_SECOND, _PAUSE_FRAMES = 150.0, 90  # for estimates: frames drawn and encoded, frames at an episode's end
+_FRAMES_PER_SECOND = 150.0  # that are drawn and encoded, for estimates
+_PAUSE_FRAMES = 90  # at the end of an episode, for estimates
 
 
 @dataclass(frozen=True)
@@ -40,37 +41,36 @@ def check_recording(run: RunConfig) -> None:
     """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
     setting = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
     if setting:
-        prefix = f"{str(getattr(run, setting)).lower()}, but "
-        check_film(run.gamename, run.time_limit, setting, prefix, "; leave it out")
+        value = str(getattr(run, setting)).lower()  # `record` is a flag: true
+        check_film(run.gamename, run.time_limit, setting, prefix=f"{value}, but ", suffix="; leave it out")
 
 
 def check_film(game: str, time_limit: int | None, setting: str, prefix: str = "", suffix: str = "") -> None:
-    """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing. ``prefix`` and ``suffix``
-    surround the reason in its message."""
+    """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing. ``prefix``, which begins
+    with the value of the setting, and ``suffix`` surround the reason in its message."""
     try:
-        environment: Any = make_environment(game, 1, 1, render=True, time_limit=time_limit)
+        environment: Any = make_environment(game, members=1, envs=1, render=True, time_limit=time_limit)
         with contextlib.closing(environment):
             environment.reset(torch.zeros(1, 1, dtype=torch.int64))
             environment.frame(0, 0)
         encoder()
     except UserError as error:
         # If the game cannot be built without rendering either, this line raises that error instead.
-        make_environment(game, 1, 1, time_limit=time_limit).close()
+        make_environment(game, members=1, envs=1, time_limit=time_limit).close()
         line = f"{prefix}{str(error).removeprefix('record: ')}{suffix}"
         raise SettingError(f"{setting} is {line}" if prefix else f"{setting}: {line}", setting) from error
 
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
     """Film the first member of ``loop`` in a new file of the run of ``checkpoint``, and return a line with the path.
-
     With ``run.record``, the film has ``record_episodes`` episodes and a GIF, and UserError or OSError is raised if it
     cannot be written. Otherwise the film has one episode, and the line is a note if it cannot be written. The name of
-    the new file begins with ``eval_`` and ``stem``. ``name`` seeds the episodes, as in `film`.
-    """
+    the new file begins with ``eval_`` and ``stem``. ``name`` seeds the episodes, as in `film`."""
     path = new_film(checkpoint, f"eval_{stem}")
     try:
+        episodes = run.record_episodes if run.record else 1
         with progress("filming") as watch:
-            returns = film(loop, run, path, name, sample, run.record_episodes if run.record else 1, run.record, watch)
+            returns = film(loop, run, path, name, sample, episodes, small=run.record, watch=watch)
     except (UserError, OSError) as error:
         if run.record:
             raise
@@ -83,7 +83,8 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
 
 def new_film(checkpoint: Path, stem: str) -> Path:
     """Return the first free ``STEM_N.mp4`` in the run's ``videos``, or beside a ``checkpoint`` outside of a run."""
-    folder = checkpoint.parent if home(checkpoint) == checkpoint.parent else home(checkpoint) / "videos"
+    run_dir = home(checkpoint)  # the folder of the checkpoint if it is outside of a run
+    folder = run_dir if run_dir == checkpoint.parent else run_dir / "videos"
     return next(path for number in itertools.count() if not (path := folder / f"{stem}_{number}.mp4").exists())
 
 
@@ -107,10 +108,11 @@ def film(
     """Film ``episodes`` of the first member as ``path`` (mp4), and if ``small`` as a GIF beside it. Returns the return
     of each episode. Random streams depend on ``name`` and the run's seeds, so filming does not change training.
     ``watch`` receives the progress."""
-    seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()
+    seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed(loop.seeds))
-    return record([actor], run.gamename, path, seeds, run.time_limit, small, watch)[0]
+    (returns,) = record([actor], run.gamename, path, seeds, run.time_limit, small, watch)
+    return returns
 
 
 def record(
@@ -165,8 +167,8 @@ def returns_text(returns: Sequence[float]) -> str:
 
 
 class _Stage:
-    """One of ``num_actors`` actors with a separate environment, which ``stack`` closes. The environment has a row for
-    each member of the actor's policy, but only the first row is stepped."""
+    """One of ``num_actors`` actors with a separate environment, which ``stack`` closes, and the current picture of it.
+    The environment has a row for each member of the actor's policy, but only the first row is stepped."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
@@ -177,15 +179,15 @@ class _Stage:
         stack.callback(environment.close)
         self.environment = environment
         self.frames_per_second: float = self.environment.frames_per_second
-        self._filmed_member = torch.zeros(members, 1, dtype=torch.bool)
-        self._filmed_member[0] = True
+        self._is_filmed = torch.zeros(members, 1, dtype=torch.bool)  # the rows to step: the first
+        self._is_filmed[0] = True
 
     def start(self, seed: int, heading: str) -> None:
         """Start an episode. ``heading`` is the first text below the picture."""
         if self.returns:  # the policy of the first episode exists already
             self.policy = self.actor.begin()
-        seeds = torch.full(self._filmed_member.shape, seed, dtype=torch.int64)
-        self._obs: Tensor = self.environment.reset(seeds, self._filmed_member)
+        seeds = torch.full(self._is_filmed.shape, seed, dtype=torch.int64)
+        self._obs: Tensor = self.environment.reset(seeds, self._is_filmed)
         self._frame = enlarged(self.environment.frame(0, 0))
         self._heading, self._steps, self.done = heading, 0, False
         self.returns.append(0.0)
@@ -197,20 +199,20 @@ class _Stage:
             return
         action = self.policy.act(self._obs)
         self._command = self.policy.current_command()  # the command of this action
-        step = self.environment.step(action, self._filmed_member)
+        step = self.environment.step(action, self._is_filmed)
         self.policy.advance(step.reward)
         self._steps += 1
-        self._obs, self.done = step.obs, bool(step.done[0, 0]) or self._steps == _MAX_STEPS
+        self._obs = step.obs
+        self.done = bool(step.done[0, 0]) or self._steps == _MAX_STEPS
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
 
     def picture(self) -> Frame:
         """Return the current picture with its text below."""
-        lines = [[self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"]]
-        if self._command:
+        lines = [[self.actor.caption]] if self.actor.caption else []
+        lines.append([self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"])
+        if self._command:  # name -> value [M, 1]
             lines.append([f"{name} asked {_number_text(float(value[0, 0]))}" for name, value in self._command.items()])
-        if self.actor.caption:
-            lines.insert(0, [self.actor.caption])
         film_width = (self._frame.shape[1] + GAP) * self._num_actors
         return captioned(self._frame, lines, letter_height(film_width))
 

@@ -6,7 +6,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,8 @@ def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
     selected = set(names)
     published = [level for level in PUBLISHED.get(game, ()) if level.implementation in selected]
     threshold = solved_return(game)
-    return [*([] if threshold is None else [Level(threshold, "solved", "Gymnasium's reward_threshold")]), *published]
+    solved = [] if threshold is None else [Level(threshold, "solved", "Gymnasium's reward_threshold")]
+    return solved + published
 
 
 def sources(reference_levels: Sequence[Level]) -> str:
@@ -137,7 +138,7 @@ def sources(reference_levels: Sequence[Level]) -> str:
     texts = []
     for source, names in names_by_source.items():
         *other_names, last_name = names
-        short_names = [name.partition(",")[0] for name in other_names]
+        short_names = [name.partition(",")[0] for name in other_names]  # "published" follows the last name
         texts.append(f"{' and '.join([*short_names, last_name])}: {source}")
     return "; ".join(texts)
 
@@ -149,35 +150,35 @@ _MAX_DISTANCE = 2.0  # of a level from the panel, in heights of the panel
 def draw_levels(
     axis: Any,
     reference_levels: Iterable[Level],
-    colours: dict[str, str],
+    colours: Mapping[str, str],
     labels: bool | None = True,
     axis_name: str = "y",
     game: str = "",
 ) -> None:
     """Draw a line for each level, and extend the axis to it. Lines are grey, or in the colour that ``colours`` has for
     their implementation. ``labels`` selects the text in the legend: True for name and value, False for the name only,
-    with the value of grey lines beside the axis, and None for no text. A level beyond two heights of the panel is only
-    listed in the legend, with ``game`` as its environment."""
+    with the value of grey lines beside the y axis, and None for no text. A level more than two heights of the panel
+    beyond the y axis is only listed in the legend, with ``game`` as its environment."""
+    is_y = axis_name == "y"
+    get_limits, set_limits = (axis.get_ylim, axis.set_ylim) if is_y else (axis.get_xlim, axis.set_xlim)
+    draw_line = axis.axhline if is_y else axis.axvline
     styles = iter(_STYLES)
     for level in reference_levels:
         value = level.value
-        low, high = getattr(axis, f"get_{axis_name}lim")()
+        low, high = get_limits()
         max_distance = _MAX_DISTANCE * (high - low)
         colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
-        name = {None: None, True: level.label, False: level.name}[labels]
-        if axis_name == "y" and not low - max_distance <= value <= high + max_distance:
+        if is_y and not low - max_distance <= value <= high + max_distance:
             place = f" in {game}" if game else ""
             axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{place} (beyond the axis)")
             continue
-        draw = axis.axhline if axis_name == "y" else axis.axvline
-        draw(value, color=colour, linewidth=1.0, linestyle=style, label=name, zorder=1.5)
-        if labels is False and not level.implementation and axis_name == "y":
+        text = {None: None, True: level.label, False: level.name}[labels]
+        draw_line(value, color=colour, linewidth=1.0, linestyle=style, label=text, zorder=1.5)
+        if labels is False and not level.implementation and is_y:
             transform = axis.get_yaxis_transform()
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
-        margin = 0.04 * (high - low)
-        if axis_name == "y" and axis.get_yscale() == "log":
-            margin = 0.0
-        getattr(axis, f"set_{axis_name}lim")(min(low, value - margin), max(high, value + margin))
+        margin = 0.0 if is_y and axis.get_yscale() == "log" else 0.04 * (high - low)
+        set_limits(min(low, value - margin), max(high, value + margin))
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -191,12 +192,13 @@ def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array,
     """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``. N is the number of runs that
     have logged the tag. The grid ends with the shortest run, and values are interpolated linearly. Both arrays are
     empty if N is 0."""
-    curves = [curve for curve in (run.points(tag, x) for run in runs) if len(curve[0])]
+    curves = [run.points(tag, x) for run in runs]
+    curves = [(xs, values) for xs, values in curves if len(xs)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
-    points = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
-    return points, np.stack([np.interp(points, xs, smooth(values)) for xs, values in curves])
+    grid = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
+    return grid, np.stack([np.interp(grid, xs, smooth(values)) for xs, values in curves])
 
 
 def smooth(values: Array) -> Array:
@@ -205,7 +207,8 @@ def smooth(values: Array) -> Array:
     if half == 0:
         return values
     indices = np.arange(len(values))
-    counts = np.minimum(indices, half) + np.minimum(indices[::-1], half) + 1  # points in the window
+    # Number of points in each window: on the left, in the middle and on the right.
+    counts = np.minimum(indices, half) + 1 + np.minimum(indices[::-1], half)
     return np.convolve(values, np.ones(2 * half + 1), "same") / counts
 
 
@@ -220,14 +223,15 @@ def draw_curves(
     with_iqm: bool = True,
 ) -> None:
     """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. Fewer
-    than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds."""
+    than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds. A
+    single point is a dot."""
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
     marker: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}
     if with_band and len(curves) < LEAST:
-        for seed, curve in enumerate(curves):
-            axis.plot(x, curve, color=colour, linewidth=1.2, label=None if seed else label, **marker)
+        for number, curve in enumerate(curves):  # the first has the label
+            axis.plot(x, curve, color=colour, linewidth=1.2, label=label if number == 0 else None, **marker)
         return
     axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **marker)
     if with_seeds:
@@ -237,7 +241,7 @@ def draw_curves(
     # A bootstrap at each of many thousand points would need gigabytes.
     points = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
     bounds = interval(curves[:, points], mean)
-    assert bounds
+    assert bounds  # there are at least three seeds
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
     if with_iqm and len(curves) > LEAST:  # of three runs the IQM is the mean
         axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
@@ -245,10 +249,16 @@ def draw_curves(
 
 def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
     """Return the parts of a note on `draw_curves`, for groups with these numbers of ``seeds``."""
-    texts = ["line: mean over seeds; band: its 95 % bootstrap interval"] if max(seeds) >= LEAST else []
-    texts += ["dashed: interquartile mean"] if max(seeds) > LEAST else []
-    texts += ["thin: each seed"] if with_seeds and max(seeds) >= LEAST else []
-    return texts + ["fewer than three seeds have no interval: a line each"] * (min(seeds) < LEAST)
+    texts = []
+    if max(seeds) >= LEAST:
+        texts.append("line: mean over seeds; band: its 95 % bootstrap interval")
+    if max(seeds) > LEAST:  # of three seeds the IQM is the mean
+        texts.append("dashed: interquartile mean")
+    if max(seeds) >= LEAST and with_seeds:
+        texts.append("thin: each seed")
+    if min(seeds) < LEAST:
+        texts.append("fewer than three seeds have no interval: a line each")
+    return texts
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
@@ -283,9 +293,10 @@ def clip_below(axis: Any, values: Array) -> None:
     values = np.sort(values[np.isfinite(values)])
     if len(values) < _MIN_VALUES or axis.get_yscale() == "log":
         return
-    low, high = values[max(1, int(_MAX_HIDDEN * len(values)))], values[-1]
-    visible = values[values >= low - (high - low)]
-    if high == low or len(visible) == len(values) or low - values[0] <= 2 * (high - low):
+    low, high = values[max(1, int(_MAX_HIDDEN * len(values)))], values[-1]  # low is the first above the 2 %
+    size = high - low
+    visible = values[values >= low - size]  # with the lowest values that are near the others
+    if size == 0 or len(visible) == len(values) or low - values[0] <= 2 * size:
         return
     margin = 0.05 * (high - visible[0])
     axis.set_ylim(visible[0] - margin, high + margin)
@@ -296,18 +307,9 @@ def note_hidden(axis: Any, values: Array) -> None:
     lowest = values[np.isfinite(values)].min(initial=math.inf)
     if lowest >= axis.get_ylim()[0]:
         return
-    axis.annotate(
-        f"not shown: values down to {lowest:.0f}",
-        (1, 0),
-        (0, -27),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        color=GREY,
-        fontsize=6,
-        ha="right",
-        va="top",
-        annotation_clip=False,
-    )
+    place: Any = {"xy": (1, 0), "xycoords": "axes fraction", "xytext": (0, -27), "textcoords": "offset points"}
+    style: Any = {"color": GREY, "fontsize": 6, "ha": "right", "va": "top", "annotation_clip": False}
+    axis.annotate(f"not shown: values down to {lowest:.0f}", **place, **style)
 
 
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
@@ -332,9 +334,9 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
     returns, losses = return_tags(runs), logged(runs, tags("loss"))
-    commanded = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
-    reference_levels = [level for level in levels(names[0], names[2:]) if episode_returns(returns)]
-    row_lengths = balanced(len(losses) + commanded)
+    has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
+    reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
+    row_lengths = balanced(len(losses) + has_commands)
     epochs = max(len(run.columns["epoch"]) for run in runs)
     note = "; ".join(part for part in (_run_note(len(runs), epochs), sources(reference_levels)) if part)
     with (
@@ -346,9 +348,10 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
         for tag in returns:
             _draw_runs(axes[0], runs, tag, colours[tag], TAGS[tag].short)
         axes[0].set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
-        label = quantity(returns[0])[1] if len(returns) == 1 else RETURN_LABEL
-        values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in returns)])
-        finish_panel(axes[0], next(iter(returns), ""), label, look.log, values)
+        _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
+        logged_values = [run.points(tag)[1] for run in runs for tag in returns]
+        values = np.concatenate(logged_values) if logged_values else np.empty(0)
+        finish_panel(axes[0], returns[0] if returns else "", label, look.log, values)
         # All levels are grey: the figure has one algorithm.
         draw_levels(axes[0], [Level(level.value, level.name, level.source) for level in reference_levels], {})
         note_hidden(axes[0], values)
@@ -356,17 +359,18 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             heading, label = quantity(tag, package_of(names))
             _draw_runs(axis, runs, tag, INK)
             set_title(axis, heading, WIDTH / 3.2)
-            finish_panel(axis, tag, label, True)
-        if commanded:
-            _draw_commands(axes[-1], runs, epochs > 1)
+            finish_panel(axis, tag, label, log=True)
+        if has_commands:
+            _draw_commands(axes[-1], runs, coloured=epochs > 1)
     return book.files[0]
 
 
 def _run_note(seeds: int, epochs: int) -> str:
     """Return the note on the lines of one run, or on its dots after a single epoch."""
-    parts = ["dots"] if epochs == 1 else ["thin: as logged; thick: centred moving average over 2 % of the points"]
-    parts += ["mean over seeds"] if seeds > 1 else ["as logged"] * (epochs == 1)
-    return (": " if epochs == 1 else ", ").join(parts)
+    if epochs == 1:
+        return "dots: mean over seeds" if seeds > 1 else "dots: as logged"
+    text = "thin: as logged; thick: centred moving average over 2 % of the points"
+    return f"{text}, mean over seeds" if seeds > 1 else text
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:
@@ -378,12 +382,12 @@ def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
 
 def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
     """Draw obtained over commanded returns, ``coloured`` by epoch, and the diagonal of perfect obedience."""
-    commands, returns, epochs = (
-        np.concatenate([run.columns[tag] for run in runs]) for tag in (COMMAND, TRAINING, "epoch")
-    )
+    names = (COMMAND, TRAINING, "epoch")
+    commands, returns, epochs = (np.concatenate([run.columns[name] for run in runs]) for name in names)
     colours: dict[str, Any] = {"c": epochs, "cmap": "viridis"} if coloured else {}
     dots = axis.scatter(commands, returns, s=7, linewidths=0, **colours)
-    ends = [end(np.concatenate([commands, returns])) for end in (np.nanmin, np.nanmax)]
+    both = np.concatenate([commands, returns])
+    ends = [np.nanmin(both), np.nanmax(both)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     set_title(axis, TAGS[COMMAND].title, WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")

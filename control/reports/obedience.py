@@ -4,7 +4,7 @@ A sweep commands C returns in E episodes of each of M seeds. A command is inside
 the training of the seed. Commands outside of it require extrapolation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 def grid(low: ArrayLike, high: ArrayLike) -> Array:
     """Return the commands ``[C]``, from a quarter of the range below its lower end to a quarter above its upper end.
-    ``low`` and ``high [M]`` are the ranges of the seeds. A range of one return counts as large as this return."""
+    ``low`` and ``high [M]`` are the ranges of the seeds. A range of one return counts as large as it, at least 1."""
     lowest, highest = float(np.min(low)), float(np.max(high))
     size = highest - lowest or max(1.0, abs(highest))
     return np.linspace(lowest - BEYOND * size, highest + BEYOND * size, COMMANDS)
@@ -55,8 +55,9 @@ def slope(commanded: ArrayLike, returns: ArrayLike) -> float:
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
     """Return Spearman's rank correlation of pairs ``[N]``. Equal numbers get the mean of their ranks. The correlation
     is 0 if one side is constant."""
-    pair = (torch.as_tensor(np.asarray(values, dtype=np.float64)) for values in (commanded, returns))
-    command_ranks, return_ranks = (centred_ranks(values).numpy() for values in pair)
+    command_ranks, return_ranks = (
+        centred_ranks(torch.as_tensor(np.asarray(values, dtype=np.float64))).numpy() for values in (commanded, returns)
+    )
     scale = float(np.sqrt((command_ranks @ command_ranks) * (return_ranks @ return_ranks)))
     return float(command_ranks @ return_ranks) / scale if scale else 0.0
 
@@ -66,51 +67,50 @@ def absolute_error(commanded: ArrayLike, returns: ArrayLike) -> float:
     return float(np.abs(np.asarray(returns, dtype=np.float64) - np.asarray(commanded)).mean())
 
 
-_STATISTICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
-    "slope": slope,
-    "rho": rank_correlation,
-    "mae": absolute_error,
-}
+_STATISTICS = {"slope": slope, "rho": rank_correlation, "mae": absolute_error}
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """Return statistics of ``returns [M, C, E]`` under commands ``[C]``, as data for JSON. ``low`` and ``high [M]`` are
-    the range of returns in the training of each seed. ``regions`` has the numbers of commands and episodes in each of
-    `REGIONS`, and each statistic of `NAMES` with its interval. Episode e starts equally under all commands, so it gives
-    one statistic over the C commands; the result is the mean over episodes and seeds. It is None if a seed has fewer
-    than two commands in the region. The bootstrap is over seeds, or over episodes with fewer than three seeds."""
-    commands, got = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
+    """Return statistics of ``returns [M, C, E]`` of M seeds and E episodes under C commands, as data for JSON. ``low``
+    and ``high [M]`` are the range of returns in the training of each seed. ``regions`` has for each of `REGIONS` the
+    numbers of ``commands`` and ``episodes``, and by the keys of `NAMES` each statistic with its interval, or None if a
+    seed has fewer than two commands in the region. Episode e starts equally under all commands, so it gives one
+    statistic over the commands; the result is the mean over episodes and seeds. Bootstraps are over seeds, or over
+    episodes with fewer than three seeds."""
+    commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
     regions = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
     return {
         "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
-        "obtained": got.mean(2).tolist(),
-        "mean": got.mean((0, 2)).tolist(),
-        "interval": _points(got),
-        "regions": {name: _region(commands, got, mask) for name, mask in regions.items()},
+        "obtained": obtained.mean(2).tolist(),
+        "mean": obtained.mean((0, 2)).tolist(),
+        "interval": _mean_interval(obtained),
+        "regions": {name: _region(commands, obtained, mask) for name, mask in regions.items()},
     }
 
 
-def _points(got: Array) -> list[list[float]] | None:
-    """Return the interval ``[C, 2]`` of the mean of each command."""
-    bounds = interval(got.mean(2)) if len(got) >= LEAST else interval(got.mean(0).T)
+def _mean_interval(returns: Array) -> list[list[float]] | None:
+    """Return the interval ``[C, 2]`` of the mean of each command for ``returns [M, C, E]``. The bootstrap is over
+    seeds, or over episodes with fewer than three seeds."""
+    bounds = interval(returns.mean(2)) if len(returns) >= LEAST else interval(returns.mean(0).T)
     return None if bounds is None else np.stack(bounds, 1).tolist()
 
 
-def _region(commands: Array, got: Array, mask: Any) -> dict[str, Any]:
-    """Return the statistics of returns ``got [M, C, E]`` under the commands that are True in ``mask [M, C]``."""
-    region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * got.shape[2]}
+def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
+    """Return the entry of a region in `measure`: statistics of ``returns [M, C, E]`` under the ``commands [C]`` that
+    are True in ``mask [M, C]``."""
+    region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * returns.shape[2]}
     if mask.sum(1).min() < 2:
         return region | dict.fromkeys(NAMES)
     for name, statistic in _STATISTICS.items():
         rows = []
-        for seed_returns, seed_mask in zip(got, mask, strict=True):
-            episodes = seed_returns[seed_mask].T
+        for seed_returns, seed_mask in zip(returns, mask, strict=True):
+            episodes = seed_returns[seed_mask].T  # [E, commands of the region]
             rows.append([statistic(commands[seed_mask], episode) for episode in episodes])
         estimates = np.array(rows)  # [M, E]
-        bounds = interval(estimates.mean(1)) if len(got) >= LEAST else interval(estimates.mean(0))
+        bounds = interval(estimates.mean(1)) if len(returns) >= LEAST else interval(estimates.mean(0))
         interval_values = [float(bound) for bound in bounds] if bounds else None
         region[name] = {"value": float(estimates.mean()), "interval": interval_values}
     return region
@@ -118,15 +118,15 @@ def _region(commands: Array, got: Array, mask: Any) -> dict[str, Any]:
 
 def table(numbers: dict[str, Any]) -> str:
     """Return a sweep's ``numbers`` as text: a table for greedy and for sampled actions, with a row for each region."""
-    blocks = []
+    tables = []
     for mode, results in numbers["modes"].items():
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
         for name, region in results["regions"].items():
             estimates = [region[statistic] for statistic in NAMES]
-            cells = (with_interval(value["value"], value["interval"], 2) if value else "-" for value in estimates)
+            cells = (with_interval(each["value"], each["interval"], digits=2) if each else "-" for each in estimates)
             rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
-        blocks.append(str(Table(rows)))
-    return "\n\n".join(blocks)
+        tables.append(str(Table(rows)))
+    return "\n\n".join(tables)
 
 
 def draw(numbers: dict[str, Any], target: Path) -> None:
@@ -154,9 +154,6 @@ def _panel(axis: Any, results: dict[str, Any]) -> None:
     axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
 
 
-# -- the sweep --------------------------------------------------------------------------------------------------------
-
-
 class _ReturnCounter(Policy):
     """A wrapper of ``policy`` that sums the rewards of its episodes with a ``discount``, as ``returns [M, E]``."""
 
@@ -176,7 +173,7 @@ class _ReturnCounter(Policy):
 
 
 def check(loop: Loop, kind: str) -> EpisodeLoop:
-    """Return the loop of an agent that follows commanded returns. Raises SettingError for any other agent."""
+    """Return ``loop`` if its agent follows commanded returns. Raises SettingError about its ``kind`` otherwise."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.commands_now():
         reason = f"{kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
         raise SettingError(f"--obedience has no effect with {reason}")
@@ -191,39 +188,42 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play episodes under each of the ``commands`` and return their returns ``[M, C, E]``. ``seed`` selects the
-    episodes, which are equal for all commands. ``fixed_command`` has the other parts of commands."""
-    returns, config = [], loop.agent.config
+    """Play ``episodes`` under each of the commanded returns ``commands``, and return their returns ``[M, C, E]``,
+    discounted if commands are. ``seed`` selects the episodes, which start equally under all commands. ``fixed_command``
+    has the other parts of commands."""
+    config = loop.agent.config
     discount = config.discount if config.desire_rtg else 1.0
+    returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands):
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             parts = []
-            for count in rounds(episodes, loop.eval_envs):
+            for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
                 full_command = {**fixed_command, "return": float(command)}
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
                 counter = _ReturnCounter(policy, discount)
                 rollout(counter, loop.evaluation, streams.episode_seeds(count), keep=False)
                 parts.append(counter.returns)
-            returns.append(torch.cat(parts, 1))
+            returns.append(torch.cat(parts, dim=1))  # [M, E]
             if watch:
                 watch((number + 1) / len(commands))
-    return torch.stack(returns, 1).double().numpy()
+    return torch.stack(returns, dim=1).double().numpy()
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest training return of each seed up to the checkpoint. Raises SettingError if the
-    run's metrics.csv is missing or lacks them."""
+    """Return the smallest and the largest training return of each seed up to the checkpoint, two lists. Raises
+    SettingError if the run's metrics.csv is missing or lacks them."""
     columns = read_metrics(home(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     tag_pairs = [(SMALLEST_SEEN, LARGEST_SEEN)]
-    if discount == 1:  # then commands are sums of rewards too
+    if discount == 1:  # these tags are sums of rewards, and so are commands without a discount
         tag_pairs.append(("rollout/return_min", "rollout/return_max"))
-    tag_pair = next((pair for pair in tag_pairs if metrics.keys() >= {*pair}), None)
+    logged_pair = next((pair for pair in tag_pairs if metrics.keys() >= {*pair}), None)
     problem = "has no metrics.csv that says which returns its training has seen"
-    if tag_pair is not None:
+    if logged_pair is not None:
         is_past = metrics["epoch"] <= checkpoint.run_state["epoch"]
-        low, high = ([metrics[tag][is_past & (metrics["seed"] == seed)] for seed in seeds] for tag in tag_pair)
+        rows_of_seeds = [is_past & (metrics["seed"] == seed) for seed in seeds]
+        low, high = ([metrics[tag][rows] for rows in rows_of_seeds] for tag in logged_pair)
         if all(np.isfinite(values).any() for values in low):
             return [float(np.nanmin(values)) for values in low], [float(np.nanmax(values)) for values in high]
         problem = "is of a run that had not played yet"
@@ -238,10 +238,12 @@ def report(
     seed: int,
     fixed_command: dict[str, float],
 ) -> None:
-    """Run a sweep, print its table, and write figure and numbers beside the checkpoint."""
+    """Run a sweep for each of ``modes`` (``greedy``, ``sampled``), print its table, and write figure and numbers beside
+    the checkpoint."""
     run, config = checkpoint.settings.run, loop.agent.config
     low, high = return_range(checkpoint, loop.seeds, config.discount if config.desire_rtg else 1.0)
-    commands, seeds = grid(low, high), ", ".join(map(str, loop.seeds))
+    commands = grid(low, high)
+    seeds = ", ".join(map(str, loop.seeds))
     numbers: dict[str, Any] = {
         "title": f"{run.implementation} on {run.gamename}, seed {seeds}: obtained against commanded return",
         "seeds": list(loop.seeds),

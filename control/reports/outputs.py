@@ -65,28 +65,32 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the content of ``NAME.out``. Agents without a reward rate have their greedy returns instead."""
+    """Return the content of ``NAME.out``. Agents without a reward rate have their greedy returns instead. metrics.csv
+    has a row for each epoch and seed. Scores are missing (NaN) in epochs without an evaluation."""
     columns = read_metrics(folder / "metrics.csv")
     scores = columns[REWARD_RATE if REWARD_RATE in columns else GREEDY]
-    steps_of_epoch, scores_of_epoch = {0: 0}, dict[int, list[float]]()
+    steps_after_epoch: dict[int, int] = {}  # of the last seed
+    scores_of_epoch: dict[int, list[float]] = {}
     for epoch, steps, score in zip(columns["epoch"], columns["env_steps"], scores, strict=True):
-        steps_of_epoch[int(epoch)] = int(steps)
+        steps_after_epoch[int(epoch)] = int(steps)
         if not math.isnan(score):
             scores_of_epoch.setdefault(int(epoch), []).append(score)
-    eval_times = [steps_of_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
+    # Steps before an epoch are the steps after the previous one: 0 for the first, and if its rows were lost.
+    eval_times = [steps_after_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
     metrics = {"reward_rates": list(scores_of_epoch.values()), "eval_times": eval_times}
     return {"config": acting(settings), "metrics": metrics}
 
 
 def _weights(agents: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of ``NAME.params``. Layers have ``NETWORK.LAYER.weight [M, out, in]`` and ``NETWORK.LAYER.bias
-    [M, out]``."""
+    """Return the tensors of ``NAME.params``, without target networks. Layers have ``NETWORK.LAYER.weight [M, out, in]``
+    and ``NETWORK.LAYER.bias [M, out]``."""
     state = agents.state_dict(prefix="agents.")
     weights = {name: value.clone() for name, value in state.items() if "target" not in name}
     for name, network in agents.named_modules(prefix="agents"):
         if isinstance(network, MlpNetwork):
-            del weights[f"{name}.flat"]
-            for number, (weight, bias) in enumerate(network.layers()[: network.mlp.depth]):
+            del weights[f"{name}.flat"]  # the layers below are parts of it
+            layers = network.layers()[: network.mlp.depth]  # without prelu's slope
+            for number, (weight, bias) in enumerate(layers):
                 layer = f"{_NETWORKS.get(name, name)}.{number}"
                 weights |= {f"{layer}.weight": weight.transpose(1, 2).contiguous(), f"{layer}.bias": bias.contiguous()}
     return weights

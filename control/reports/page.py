@@ -52,14 +52,9 @@ _PICTURES = {
     "reward.png": "What the learned reward says of states",
 }
 _HELD_OUT = {
-    "agents": "fresh agents",
-    "mean": "mean return",
-    "std": "standard deviation",
-    "iqm": "IQM",
-    "worst": "worst",
-    "solved": "share solved",
-    "steps": "training steps",
-}
+    "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
+    "worst": "worst", "solved": "share solved", "steps": "training steps",
+}  # fmt: skip
 _MEDIA = {".mp4": "video/mp4", ".png": "image/png"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
@@ -101,7 +96,7 @@ class Folder:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """Texts of the settings in config.yaml, by name."""
+        """Texts of the settings in config.yaml, by name. Parts of a command are named ``command.PART``."""
         file = self.file("config.yaml")
         values: dict[str, Any] = {}
         if self.settings is not None:
@@ -112,7 +107,8 @@ class Folder:
             with contextlib.suppress(UserError):
                 values = read_mapping("report", str(file), "name: value", empty=True)
         command = values.pop("command", None)
-        values |= {f"command.{name}": value for name, value in command.items()} if isinstance(command, dict) else {}
+        if isinstance(command, dict):
+            values |= {f"command.{part}": value for part, value in command.items()}
         return {name: _setting_text(value) for name, value in values.items()}
 
     @cached_property
@@ -137,7 +133,7 @@ class Folder:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             results = read_json(path)["report"] if path else {}
             return results if isinstance(results, dict) else {}
-        return {}
+        return {}  # the file is malformed
 
     @property
     def name(self) -> str:
@@ -147,7 +143,7 @@ class Folder:
 
 @dataclass
 class Subject:
-    """A group of runs on the page: label, runs, and numbers of `summarise`."""
+    """A group of runs on the page: label, runs, and the numbers that `summarise` returns."""
 
     label: str
     group: Group
@@ -159,7 +155,7 @@ class Subject:
         return [Folder(path) for path in dict.fromkeys(run.source.parent for run in self.group.runs)]
 
     @property
-    def search(self) -> bool:
+    def is_search(self) -> bool:
         """Whether the runs are searches."""
         return of_search(self.summary["over_seeds"])
 
@@ -191,8 +187,9 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     target = _target(out, subjects, sorted({str(folder.path) for folder in folders}))
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
-    for path in (path for folder in folders for path in folder.left_out):
-        warning(f"left out: '{path}' is no regular file of its run's folder")
+    for folder in folders:
+        for path in folder.left_out:  # as noted while the page was made
+            warning(f"left out: '{path}' is no regular file of its run's folder")
     print(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
@@ -204,27 +201,25 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
         if out.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
         return out
-    folder, words = out or Path(os.path.commonpath(made_from)), ["report"]
+    folder = out or Path(os.path.commonpath(made_from))
+    words = ["report"]
     if len(made_from) > 1:
         games = dict.fromkeys(subject.group.names[0] for subject in subjects)
-        last_names = dict.fromkeys(subject.group.names[-1] for subject in subjects)
-        words += [*games, *last_names] if len(games) + len(last_names) <= 6 else [f"{len(subjects)}_groups"]
+        last_names = dict.fromkeys(subject.group.names[-1] for subject in subjects)  # mostly implementations
+        names = [*games, *last_names]
+        words += names if len(names) <= 6 else [f"{len(subjects)}_groups"]
     return folder / f"{safe_name('_'.join(words))[:80]}.html"
 
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
-    """Render the template."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Return the HTML of the page, rendered from its template."""
+    blocks: Any = {"trim_blocks": True, "lstrip_blocks": True}
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
     environment.filters |= {"data_url": _data_url, "highlight": _highlight}
     films = [(subject, folder, path) for subject in subjects for folder in subject.folders for path in folder.films]
-    folders = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
-    out = f" --report_out {shlex.quote(short_path(target))}"
+    run_paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
+    report_command = f"python trainer.py --report {run_paths} --report_out {shlex.quote(short_path(target))}"
     return environment.get_template("page.html.j2").render(
         subjects=subjects,
         cycles=CYCLES,
@@ -242,7 +237,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         versions=_versions(subjects),
         runs=[(subject.label, commands) for subject in subjects if (commands := _commands(subject))],
         most_commands=_MAX_COMMANDS,
-        page_commands=[f"python trainer.py {words}" for words in (f"--report {folders}{out}", f"--plot {folders}")],
+        page_commands=[report_command, f"python trainer.py --plot {run_paths}"],
         date=time.strftime("%Y-%m-%d"),
         version=versions()["understudy"],
     )
@@ -251,7 +246,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
 def _title(subjects: Sequence[Subject]) -> str:
     """Return a title such as ``UDRL, RCP-R and RCP-A on lunarlander``."""
     all_names = [subject.group.names for subject in subjects]
-    if any(len(names) < 3 for names in all_names):  # copied folders
+    if any(len(names) < 3 for names in all_names):  # a copied folder has only its name
         return _enumeration(list(dict.fromkeys("/".join(names) for names in all_names)))
     games = list(dict.fromkeys(game for game, *_ in all_names))
     kinds = list(dict.fromkeys(implementation for _, _, implementation, *_ in all_names))
@@ -265,7 +260,7 @@ def _steps(subjects: Sequence[Subject]) -> str:
     units = {False: "environment steps of a seed", True: "steps of all agents of a search together, on proxies"}
     texts = []
     for is_search, unit in units.items():
-        summaries = [subject.summary["seeds"] for subject in subjects if subject.search == is_search]
+        summaries = [subject.summary["seeds"] for subject in subjects if subject.is_search == is_search]
         steps = [seed["env_steps"] for seeds in summaries for seed in seeds.values()]
         texts += [f"up to {max(steps):,} {unit}"] if steps else []
     return " and ".join(texts)
@@ -274,10 +269,11 @@ def _steps(subjects: Sequence[Subject]) -> str:
 def _judging_tags(subjects: Sequence[Subject]) -> list[str]:
     """Return the tag of the return to report for each group, empty for a group without one. If agents are judged by
     different returns, it is the greedy return, provided that all of them have it."""
-    agents = [subject for subject in subjects if not subject.search]
-    greedy_counts = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
-    if len({agent.tag for agent in agents}) > 1 and greedy_counts == [len(agent.group.runs) for agent in agents]:
-        return [subject.tag if subject.search else GREEDY for subject in subjects]
+    agents = [subject for subject in subjects if not subject.is_search]
+    runs_with_greedy = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
+    all_have_greedy = runs_with_greedy == [len(subject.group.runs) for subject in agents]
+    if all_have_greedy and len({subject.tag for subject in agents}) > 1:
+        return [subject.tag if subject.is_search else GREEDY for subject in subjects]
     return [subject.tag for subject in subjects]
 
 
@@ -289,14 +285,15 @@ def _results(subjects: Sequence[Subject]) -> Table:
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
-        steps_text += " of all agents" if subject.search else ""
+        steps_text += " of all agents" if subject.is_search else ""
         row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", steps_text]
         if tag:
             texts = aggregates(subject.summary["over_seeds"][tag])
-            best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
             row += [TAGS[tag].short, *(texts[name] for name in AGGREGATES)]
+            best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
             row += [number_text(sum(best) / len(best))] if best else []
-        rows.append(row + ["-"] * (len(head) - len(row)))
+        missing = len(head) - len(row)
+        rows.append(row + ["-"] * missing)
     return Table(rows, "Results over seeds")
 
 
@@ -312,7 +309,7 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
     compared_groups = numbers.get("compared", {}).get("groups", [])
     figures = []
     for number, (stem, svg) in enumerate(drawings.items()):
-        kind = stem.removeprefix("plot").strip("_0123456789")
+        kind = stem.removeprefix("plot").strip("_0123456789")  # without the number of a page
         caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
         figures.append((_svg(svg, number, f"{caption} The tables below have the numbers."), caption))
     return figures
@@ -321,61 +318,63 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
 def _svg(svg: str, number: int, alt: str) -> Markup:
     """Return a figure of matplotlib as part of the page: in its colours, with ids that ``number`` makes unique, without
     metadata, and with coordinates of two decimals. ``alt`` is its description."""
-    inner = svg[svg.index("<svg") :]
-    inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
-    inner = re.sub(r"<!--.*?-->\s*", "", inner, flags=re.DOTALL)
-    inner = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>f{number}-", inner)
-    inner = re.sub(r' d="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), inner)
-    inner = re.sub(r"#[0-9a-fA-F]{6}\b", lambda match: _VARIABLES.get(match[0].lower(), match[0]), inner)
-    inner = re.sub(r">\s+<", "><", inner)
-    size = re.search(r'viewBox="[^"]*"', inner)
-    name = f'role="img" aria-label="{escape(alt)}"'
-    rest = inner[inner.index(">") + 1 :]
-    return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size[0] if size else ""} {name}>{rest}')
+    text = svg[svg.index("<svg") :]  # without the XML declaration
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
+    text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>f{number}-", text)  # ids and references to them
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _VARIABLES.get(colour[0].lower(), colour[0]), text)
+    text = re.sub(r">\s+<", "><", text)  # space between elements
+    view_box = re.search(r'viewBox="[^"]*"', text)
+    size = view_box[0] if view_box else ""
+    description = f'role="img" aria-label="{escape(alt)}"'
+    content = text[text.index(">") + 1 :]  # after the old <svg ...>
+    return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
 
 
 def _learned(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
-    """Yield label, table of the held-out evaluation, and pictures with captions of each search."""
+    """Yield label, table of the held-out evaluation (if there is one), and pictures with captions of each search. Other
+    runs may have a ``curve.png``, but no other of the pictures."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
             pictures = [(path, f"{text}: {label}") for file, text in _PICTURES.items() if (path := folder.file(file))]
-            rows = [
-                [text, f"{value:,}" if isinstance(value, int) else number_text(value)]
-                for name, text in _HELD_OUT.items()
-                if isinstance(value := folder.scores.get(name), int | float)
-            ]
-            if folder.scores or any(path.name != "curve.png" for path, _ in pictures):
-                table = Table([["", "value"], *rows], f"Held-out evaluation: {label}") if folder.scores else None
-                yield label, table, pictures
+            held_out = folder.scores
+            rows = [["", "value"]]
+            for name, text in _HELD_OUT.items():
+                value = held_out.get(name)
+                if isinstance(value, int | float):
+                    rows.append([text, f"{value:,}" if isinstance(value, int) else number_text(value)])
+            if held_out or any(path.name != "curve.png" for path, _ in pictures):
+                yield label, Table(rows, f"Held-out evaluation: {label}") if held_out else None, pictures
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return tables of all settings and of ``changes``, None without a config.yaml. Changes are settings that differ
-    between groups, or from the defaults for a single group. ``known`` is False if the defaults are unknown."""
+    """Return tables of all settings (``table``, with ``count`` rows) and of ``changes``; None without a config.yaml.
+    Changes are settings that differ between groups, or from the defaults for a single group; the table is None if there
+    are none. ``known`` is False if the defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
     flags = {name: flag for folder in folders for name, flag in folder.flags.items()}
     meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in flags.items()}
-    values = {name: [subject.setting(name) for subject in subjects] for name in names}
+    values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
     head = ["setting", *(subject.label for subject in subjects), "meaning"]
-    all_rows = [[name, *values[name], meaning.get(name, "")] for name in names]
+    rows = {name: [name, *values[name], meaning.get(name, "")] for name in names}
     if len(subjects) > 1:
-        rows = [row for row in all_rows if len(set(values[row[0]])) > 1 and row[0] != "seed"]
-        changes = Table([head, *rows], "Settings that differ between the runs", numeric=False)
+        changed_rows = [rows[name] for name in names if len(set(values[name])) > 1 and name != "seed"]
+        changes = Table([head, *changed_rows], "Settings that differ between the runs", numeric=False)
     else:
         defaults = {name: _setting_text(flag.default) for name, flag in flags.items()}
-        rows = [
-            [name, *values[name], defaults[name], meaning.get(name, "")]
-            for name in names
-            if name in defaults and values[name] != [defaults[name]]
-        ]
+        changed_rows = []
+        for name in names:
+            if name in defaults and values[name] != [defaults[name]]:
+                changed_rows.append([name, *values[name], defaults[name], meaning.get(name, "")])
         head_of_changes = ["setting", "value", "default", "meaning"]
-        changes = Table([head_of_changes, *rows], "Settings that are not the defaults", numeric=False)
-    table = Table([head, *all_rows], "All settings", numeric=False)
-    return {"changes": changes if rows else None, "known": bool(flags), "table": table, "count": len(names)}
+        changes = Table([head_of_changes, *changed_rows], "Settings that are not the defaults", numeric=False)
+    table = Table([head, *rows.values()], "All settings", numeric=False)
+    return {"changes": changes if changed_rows else None, "known": bool(flags), "table": table, "count": len(names)}
 
 
 def _setting_text(value: Any) -> str:
@@ -384,23 +383,26 @@ def _setting_text(value: Any) -> str:
 
 
 def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
-    """Return the table of the versions of programs, and whether some runs lack them."""
-    by_run = {
-        subject.label: [read_versions(folder.path) if folder.file(FILE) else [] for folder in subject.folders]
-        for subject in subjects
-    }
-    columns = {label: [entry for entries in runs for entry in entries] for label, runs in by_run.items()}
-    names = dict.fromkeys(name for column in columns.values() for entry in column for name in entry if name != "from")
+    """Return the table of the versions of programs, with a column for each group, and whether some runs lack them. A
+    run has several entries (``{program: version}``) if it was resumed with other versions."""
+    columns: dict[str, list[dict[str, str]]] = {}  # entries of all runs of a group
+    is_incomplete = False
+    for subject in subjects:
+        columns[subject.label] = []
+        for folder in subject.folders:
+            entries = read_versions(folder.path) if folder.file(FILE) else []
+            columns[subject.label] += entries
+            is_incomplete |= not entries
+    names = dict.fromkeys(name for entries in columns.values() for entry in entries for name in entry if name != "from")
     rows = []
     for name in names:
-        values = ([entry[name] for entry in column if name in entry] for column in columns.values())
+        values = ([entry[name] for entry in entries if name in entry] for entries in columns.values())
         rows.append([name, *(" | ".join(dict.fromkeys(texts)) for texts in values)])
-    incomplete = any(not entries for runs in by_run.values() for entries in runs)
-    return Table([["", *columns], *rows], "Made with", numeric=False) if rows else None, incomplete
+    return Table([["", *columns], *rows], "Made with", numeric=False) if rows else None, is_incomplete
 
 
 def _commands(subject: Subject) -> list[str]:
-    """Return the commands that repeat the runs of a group."""
+    """Return the commands that repeat the runs of a group, by flags if its settings are known."""
     commands = []
     for folder in subject.folders:
         if folder.settings is not None:

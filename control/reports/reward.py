@@ -24,8 +24,8 @@ _POINTS = 81  # on a side of a slice
 @dataclass(frozen=True)
 class Slice:
     """A plane through the states of a game, on which two numbers vary and the others are 0. ``places`` are the indices
-    of the two numbers in the state, which has ``size`` numbers. If ``angle`` is set, the first number is an angle,
-    observed as its cosine and sine."""
+    of the two numbers in the state, which has ``size`` numbers. If ``angle`` is set, the first number is an angle, and
+    the state begins with its cosine and sine."""
 
     names: tuple[str, str]
     places: tuple[int, int]
@@ -60,21 +60,23 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``reward.png`` in ``folder``. It has phi and the best moves for each cell of a map, phi on planes through
-    the states for games in `SLICES`, and phi during random play for other games."""
+    the states for games in `SLICES`, and phi during random play for other games. For networks that see the info of a
+    step (or nothing, in mode 0), it has weights instead."""
     networks: Any = proxy.networks
     game, look = proxy.game, look_of(settings.run)
     path = look.path(folder, "reward")
-    phi = networks.program(proxy.parameters[None])
-    dynamics, base_name = make_dynamics(game), game.partition(",")[0]
     title = f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
         return _weights(networks, proxy.parameters, path, title, look)
+    phi = networks.program(proxy.parameters[None])
+    dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
+    base_name = game.partition(",")[0]  # without options of the environment
     if base_name in SLICES:
         return _slices(SLICES[base_name], phi, path, title, look)
     obs, _, terminated = collect_transitions(game)
-    values = phi(obs[None])[0]
+    values = _evaluate(phi, obs)
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
         for name, mask in (("going on", ~terminated), ("at an end", terminated)):
             if mask.any():
@@ -83,13 +85,18 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     return path
 
 
+def _evaluate(phi: Phi, obs: Tensor) -> Tensor:
+    """Return phi ``[N]`` of ``obs [N, S]``. The program ``phi`` has a single member."""
+    return phi(obs[None])[0]
+
+
 def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
     """Draw phi on planes through the states."""
     note = "white lines join states of equal phi; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
     with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
         for axis, plane in zip(axes, slices, strict=True):
-            values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
+            values = _evaluate(phi, plane.obs().flatten(0, 1)).view(_POINTS, _POINTS)
             (x_min, x_max), (y_min, y_max) = plane.bounds
             extent = (x_min, x_max, y_min, y_max)
             image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
@@ -101,13 +108,13 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
 
 
 def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
-    """Draw the weight of each number in the info of a step or, for a network with hidden layers, the size of its
-    weights in the first layer. ``flat`` are the parameters."""
+    """Draw the weight of each number in the info of a step or, for a network with hidden layers, the norm of its
+    weights in the first layer. Mode 0 has a single unused input. ``flat`` are the parameters."""
     weights = networks.named_tensors(flat)["reward.0.weight"]  # [units, inputs]
     info_names = networks.spaces.info if networks.mode.info else ()
-    info_weights = weights[:, -len(info_names) :] if info_names else weights
+    info_weights = weights[:, -len(info_names) :] if info_names else weights  # info follows the state
     with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
-        values = info_weights[0] if networks.linear else info_weights.norm(dim=0)
+        values = info_weights[0] if networks.linear else info_weights.norm(dim=0)  # a linear network has one unit
         axis.bar(range(len(values)), values.numpy())
         axis.set_xticks(range(len(values)), info_names or ("none",), rotation=20)
         axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
@@ -116,9 +123,9 @@ def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) ->
 
 @dataclass
 class Invariance:
-    """Comparison of the best policies of a map. ``real`` and ``learned`` are the best moves ``[S, A]`` bool under the
-    two rewards. ``path`` has the cells that a best policy of the learned reward visits from the start. ``agree`` counts
-    the cells on it at which all best moves of the learned reward are best moves of the real one."""
+    """Comparison of the best policies of a map with S cells and A moves. ``real`` and ``learned [S, A]`` tell whether a
+    move is best under the two rewards. ``path`` has the cells that a best policy of the learned reward visits from the
+    start. ``agree`` counts its cells at which all best moves of the learned reward are best moves of the real one."""
 
     real: Tensor
     learned: Tensor
@@ -129,19 +136,18 @@ class Invariance:
 def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
     """Compare the best policies of a map under the real and a learned reward, by value iteration. With ``zero_at_end``,
     phi of terminal states counts as 0."""
-    networks = phi.networks
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
-    values = phi(torch.eye(cells)[None])[0].double()
+    potentials = _evaluate(phi, torch.eye(cells)).double()  # [S]; observations are one-hot
     next_cells = dynamics.next_cell.view(cells, moves)
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
-    next_values = values[next_cells].masked_fill(terminated & zero_at_end, 0.0)
-    learned = shaped(networks.mode, reward, values[:, None], next_values, discount)
-    real_best, learned_best = (_best(dynamics.values(table, discount)[1]) for table in (reward, learned))
-    start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))
+    next_potentials = potentials[next_cells].masked_fill(terminated & zero_at_end, 0.0)
+    learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
+    real_best, learned_best = (_best_moves(dynamics.values(table, discount)[1]) for table in (reward, learned_reward))
+    start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))  # equal for all seeds
     path, agree = [start], 0
     while True:
         cell = path[-1]
-        agree += bool((real_best[cell] | ~learned_best[cell]).all())
+        agree += bool((real_best[cell] | ~learned_best[cell]).all())  # learned_best implies real_best
         move = int(learned_best[cell].int().argmax())  # the first of the best
         next_cell = int(next_cells[cell, move])
         if terminated[cell, move] or next_cell in path:
@@ -149,46 +155,49 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
         path.append(next_cell)
 
 
-def _best(moves: Tensor) -> Tensor:
-    """Return whether values ``[S, A]`` of moves are the largest of their cell, within rounding."""
-    return moves >= moves.amax(1, keepdim=True) - 1e-9 * (1 + moves.abs().amax())
+def _best_moves(values: Tensor) -> Tensor:
+    """Return which moves have the largest of the ``values [S, A]`` of their cell, within rounding. Bool ``[S, A]``."""
+    return values >= values.amax(1, keepdim=True) - 1e-9 * (1 + values.abs().amax())
+
+
+_MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
+_ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
     """Draw phi of each cell of a map, with arrows for the best moves."""
+    kinds = "".join(dynamics.rows)  # a letter for each cell
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
-    values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
+    values = _evaluate(phi, torch.eye(rows * columns)).view(rows, columns)
     comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    arrows = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
-    free = torch.tensor([kind not in (GOAL, HOLE, WALL) for kind in "".join(dynamics.rows)])
+    has_arrows = torch.tensor([kind not in _MARKS for kind in kinds])
     note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "
     note += "its way have only moves that are best under the real reward; "
-    note += "grey arrows are other moves; " if (comparison.learned & ~comparison.real)[free].any() else ""
+    note += "grey arrows are other moves; " if (comparison.learned & ~comparison.real)[has_arrows].any() else ""
     note += "numbers: phi"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
-    small = 9 * cell_size
+    font_size = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
         image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
-        for cell, kind in enumerate("".join(dynamics.rows)):
+        for cell, kind in enumerate(kinds):
             row, column = divmod(cell, columns)
-            number, share = f"{values[row, column]:.3g}", float(image.norm(values[row, column].item()))
-            ink = "black" if 0.1 < share < 0.9 else "white"  # both ends of the colour map are dark
-            axis.text(column, row - 0.28, number, ha="center", va="center", fontsize=small, color=ink)
-            if kind in (GOAL, HOLE, WALL):
-                word = {GOAL: "goal", HOLE: "hole", WALL: "wall"}[kind]
-                axis.text(column, row + 0.15, word, ha="center", fontsize=1.2 * small, color=ink)
+            value = values[row, column].item()
+            ink = "black" if 0.1 < float(image.norm(value)) < 0.9 else "white"  # both ends of the colour map are dark
+            axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
+            if kind in _MARKS:
+                axis.text(column, row + 0.15, _MARKS[kind], ha="center", fontsize=1.2 * font_size, color=ink)
                 continue
-            for move, best in zip(dynamics.actions, comparison.learned[cell].tolist(), strict=True):
-                if best:
-                    dx, dy = arrows[move]
-                    colour = ink if comparison.real[cell, dynamics.actions.index(move)] else "#6b6b6b"
-                    properties = {"arrowstyle": "->", "color": colour}
+            for number, move in enumerate(dynamics.actions):
+                if comparison.learned[cell, number]:
+                    dx, dy = _ARROWS[move]
+                    properties = {"arrowstyle": "->", "color": ink if comparison.real[cell, number] else "#6b6b6b"}
                     axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1), arrowprops=properties)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
         if phi.uses_symexp:  # a tick for each power of ten would overlap the next
-            tens = [10.0 ** (round(math.log10(values.abs().max().clamp(min=10))) // k) for k in (1, 2)]
-            bar.set_ticks(sorted([0.0, *tens, *(-power for power in tens)]))
+            exponent = round(math.log10(values.abs().max().clamp(min=10)))
+            powers = [10.0**exponent, 10.0 ** (exponent // 2)]
+            bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))
             bar.minorticks_off()
     return path

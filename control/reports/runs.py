@@ -30,15 +30,16 @@ class Run:
     columns: dict[str, Array]
 
     def points(self, tag: str, x: str = "epoch") -> tuple[Array, Array]:
-        """Return the logged values of a tag and their x, ``(x [K], values [K])``. K is 0 if it was never logged."""
+        """Return the finite values of a tag and their x, ``(x [K], values [K])``. K is 0 if it was never logged."""
         values = self.columns.get(tag)
         if values is None:
             return np.empty(0), np.empty(0)
-        logged = np.isfinite(values)
-        return self.columns[x][logged], values[logged]
+        is_finite = np.isfinite(values)
+        return self.columns[x][is_finite], values[is_finite]
 
     def last(self, tag: str) -> float:
-        """Return the mean over the last tenth of the epochs, NaN if the tag was never logged."""
+        """Return the mean over the last tenth of the epochs, or the latest value if none was logged there; NaN if the
+        tag was never logged."""
         epochs, values = self.points(tag)
         if not len(values):
             return math.nan
@@ -52,8 +53,8 @@ class Run:
 
 @dataclass
 class Group:
-    """Seeds of one environment, experiment and implementation, its ``names``. ``older_versions`` maps the folder of a
-    run to the folders of its unused older versions."""
+    """Seeds of one environment, experiment and implementation, its ``names``. Each training of a seed is a version with
+    a separate folder. ``older_versions`` maps the folder of a run to the folders of its unused older versions."""
 
     names: tuple[str, ...]
     runs: list[Run]
@@ -67,44 +68,48 @@ def read_runs(path: Path) -> list[Run]:
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
     seeds = np.array(columns["seed"], dtype=np.float64)
-    rows = [(Run(int(seed), path, {}), seeds == seed) for seed in np.unique(seeds)]
+    runs_and_masks = [(Run(int(seed), path, columns={}), seeds == seed) for seed in np.unique(seeds)]
     for name in list(columns):
         values = np.array(columns.pop(name), dtype=np.float64)  # pop: long tables are not kept twice
-        values[np.abs(values) > _MAX_NUMBER] *= np.inf
-        for run, mask in rows:
-            run.columns[name] = values[mask]
-    return [run for run, _ in rows]
+        values[np.abs(values) > _MAX_NUMBER] *= np.inf  # keeps the sign
+        for run, is_row_of_seed in runs_and_masks:
+            run.columns[name] = values[is_row_of_seed]
+    return [run for run, _ in runs_and_masks]
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """Find all runs in the given folders, grouped by environment, experiment and implementation. A checkpoint,
-    metrics.csv or config.yaml selects its run. If a group has several versions of a seed, a version among ``run_dirs``
-    is used, otherwise the newest. Two versions among ``run_dirs`` are separate groups. Raises SettingError about the
-    ``setting`` for a missing folder, a folder without metrics.csv, and any other file."""
+    metrics.csv or config.yaml selects its run. If a group has several versions of a seed (trainings in separate
+    folders), a version among ``run_dirs`` is used, otherwise the newest. Two versions among ``run_dirs`` are separate
+    groups. Raises SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other
+    file."""
     groups: dict[tuple[str, ...], Group] = {}
-    run_dirs = [_folder(Path(path), setting) for path in run_dirs]
-    named_folders = {Path(folder).resolve() for folder in run_dirs if Path(folder, "metrics.csv").is_file()}
-    versions_apart = len({folder.parent for folder in named_folders}) < len(named_folders)
-    files = _metrics_files(run_dirs, setting)
+    folders = [_folder(Path(path), setting) for path in run_dirs]
+    chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
+    # Versions of a run have the same parent folder.
+    separate_versions = len({folder.parent for folder in chosen_runs}) < len(chosen_runs)
 
     def priority(path: Path) -> tuple[bool, int, float]:
-        """Return the sort key of a metrics.csv: folders that the user named, then the newest version."""
+        """Return the sort key of a metrics.csv: folders that the user chose, then the newest version."""
         _, version = _names_and_version(path)
-        return path.parent in named_folders, version, path.stat().st_mtime
+        return path.parent in chosen_runs, version, path.stat().st_mtime
 
-    for path in sorted(files, key=priority, reverse=True):
-        folder, (names, _) = path.parent, _names_and_version(path)
-        names += (folder.name,) if versions_apart else ()
+    for path in sorted(_metrics_files(folders, setting), key=priority, reverse=True):
+        folder = path.parent
+        names, _ = _names_and_version(path)
+        if separate_versions:
+            names += (folder.name,)
         for run in read_runs(path):
-            group = groups.setdefault(names, Group(names, []))
-            used = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
-            if used is None:
+            group = groups.setdefault(names, Group(names, runs=[]))
+            used_folder = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
+            if used_folder is None:
                 group.runs.append(run)
-            elif used not in named_folders:
-                older_folders = group.older_versions.setdefault(used, [])
-                older_folders += [] if folder in older_folders else [folder]
+            elif used_folder not in chosen_runs:
+                older_folders = group.older_versions.setdefault(used_folder, [])
+                if folder not in older_folders:
+                    older_folders.append(folder)
     if not groups:
-        listed = ", ".join(f"'{path}'" for path in run_dirs)
+        listed = ", ".join(f"'{folder}'" for folder in folders)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
@@ -123,10 +128,11 @@ def _folder(path: Path, setting: str) -> Path:
     raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
 
 
-def _metrics_files(run_dirs: Sequence[Path], setting: str) -> list[Path]:
-    """Return every metrics.csv in the given folders, once each."""
+def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
+    """Return every metrics.csv in the given folders, once each. Their folders are resolved, but not the files: a
+    metrics.csv that is a link stays in the folder of its run."""
     files: dict[Path, None] = {}
-    for folder in run_dirs:
+    for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
         if not paths:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
@@ -140,9 +146,11 @@ def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return (environment, experiment, implementation) and version of a metrics.csv. A copied run folder has only its
     name and version 0."""
     folder, seed_folder = path.parent, path.parent.parent
-    if folder.name.startswith("version_") and seed_folder.name.startswith("seed_") and len(path.parts) > 6:
-        names, number = path.parts[-6:-3], folder.name.removeprefix("version_")
-        return names, int(number) if number.isdigit() else 0
+    _, *parts = path.parts  # without the root: .../GAME/EXPERIMENT/IMPLEMENTATION/seed_S/version_V/metrics.csv
+    if folder.name.startswith("version_") and seed_folder.name.startswith("seed_") and len(parts) >= 6:
+        game, experiment, implementation = parts[-6:-3]
+        number = folder.name.removeprefix("version_")
+        return (game, experiment, implementation), int(number) if number.isdigit() else 0
     return (folder.name,), 0
 
 
@@ -160,34 +168,33 @@ def return_tags(runs: Sequence[Run]) -> list[str]:
     return [tag for tag in logged(runs, tags("return")) if tag not in dropped]
 
 
-# -- versions ----------------------------------------------------------------------------------------------------------
-
-
 def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:
     """Print a note if older versions of runs in ``run_dirs`` are not used."""
     run_path = shlex.quote(short_path(run_dirs[0])) if len(run_dirs) == 1 else "..."
-    older_versions = {folder: older_runs for group in groups for folder, older_runs in group.older_versions.items()}
+    older_versions = {folder: unused for group in groups for folder, unused in group.older_versions.items()}
     _note_versions(older_versions, f"--{flag} {run_path}")
 
 
 def note_version(path: str, used_path: Path, flag: str) -> None:
     """Print a note if ``path``, the value of a flag, has other versions than the one of ``used_path``."""
-    runs = version_folders(Path(path))[::-1]
-    used = next((run for run in runs if run in used_path.parents), None)
-    if used and len(runs) > 1:
-        _note_versions({used: [run for run in runs if run != used]}, f"--{flag}")
+    newest_first = version_folders(Path(path))[::-1]
+    used = next((folder for folder in newest_first if folder in used_path.parents), None)
+    if used and len(newest_first) > 1:
+        _note_versions({used: [folder for folder in newest_first if folder != used]}, f"--{flag}")
 
 
 def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) -> None:
-    """Print a note about unused versions, with the end of a command that selects one."""
+    """Print a note about the first of ``older_versions`` (used run folder -> unused ones), if there are any, and the
+    number of the others. ``command`` is the command in which the user can name an older version instead."""
     if not older_versions:
         return
-    used, older_runs = next(iter(older_versions.items()))
-    also = f", and the newest of {len(older_versions) - 1} runs more" if len(older_versions) > 1 else ""
-    instead = ", ".join(other.name for other in older_runs)
+    used, unused = next(iter(older_versions.items()))
+    others = len(older_versions) - 1
+    also = f", and the newest of {others} runs more" if others else ""
+    unused_names = ", ".join(folder.name for folder in unused)
     note(
-        f"the newest version of a run counts: {used.name} of {used.parent.name} (not {instead}){also}; to take "
-        f"another, name it: {command} {shlex.quote(short_path(older_runs[0]))}"
+        f"the newest version of a run counts: {used.name} of {used.parent.name} (not {unused_names}){also}; to take "
+        f"another, name it: {command} {shlex.quote(short_path(unused[0]))}"
     )
 
 

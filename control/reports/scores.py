@@ -4,7 +4,7 @@ It has the score of each seed, performance profiles and probabilities of improve
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import permutations
+from itertools import islice, permutations
 from typing import Any
 
 import numpy as np
@@ -32,23 +32,25 @@ def ranked(task: Task) -> list[str]:
 
 
 def common(tasks: Mapping[str, Task]) -> list[str]:
-    """Return the algorithms that all tasks have, by their mean probability of improvement over the others."""
+    """Return the algorithms that all tasks have. The first has the highest mean probability of improvement over the
+    others; equal ones are sorted by name."""
     shared = set.intersection(*(set(task) for task in tasks.values())) if tasks else set()
     total_improvements = {}
     for label in shared:
-        probabilities = [improvement(*_scores_of(tasks, label, other))[0] for other in shared - {label}]
-        total_improvements[label] = sum(probabilities)
+        estimates = [improvement(*_scores_of(tasks, label, other)) for other in shared - {label}]
+        total_improvements[label] = sum(probability for probability, _ in estimates)
     return sorted(shared, key=lambda label: (-total_improvements[label], label))
 
 
 def _scores_of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
-    """Return, for each label, its scores on each task."""
+    """Return the scores of each of the ``labels``: a list with an array ``[N]`` for each task."""
     return [[task[label] for task in tasks.values()] for label in labels]
 
 
 def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """Return the comparison as data for JSON. ``profiles`` has the share of seeds above each of the ``levels``, by task
-    and algorithm. ``improvement`` has the probability over all tasks for each ordered pair. Both have intervals."""
+    """Return the comparison as data for JSON. ``profiles`` has, for each task, ``levels`` of the score and ``above``,
+    the share of each algorithm's seeds with a higher score. ``improvement`` has the probability over all tasks for each
+    ordered pair of algorithms. Both have intervals."""
     profiles, improvements = {}, {}
     for name, task in tasks.items():
         levels = _levels(task)
@@ -68,7 +70,7 @@ def _for_json(result: tuple[Any, Any]) -> dict[str, Any]:
 def _levels(task: Task) -> Array:
     """Return five levels between the lowest and the highest score."""
     all_scores = np.concatenate(list(task.values()))
-    return np.linspace(all_scores.min(), all_scores.max(), 7)[1:-1]
+    return np.linspace(all_scores.min(), all_scores.max(), 7)[1:-1]  # without both ends
 
 
 def comparison_text(compared: Mapping[str, Any], score: str) -> str:
@@ -92,9 +94,12 @@ def comparison_text(compared: Mapping[str, Any], score: str) -> str:
 
 def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
     """Return the note of `draw`, with ``score`` as the definition of the scores."""
-    banded = [len(task) <= BANDS for task in tasks.values()]
-    intervals = ["bands of profiles" if all(banded) else f"bands of up to {BANDS} profiles"] * any(banded)
-    intervals += ["lines of probabilities"] * (len(common(tasks)) > 1)
+    has_bands = [len(task) <= BANDS for task in tasks.values()]
+    intervals = []
+    if any(has_bands):
+        intervals.append("bands of profiles" if all(has_bands) else f"bands of up to {BANDS} profiles")
+    if len(common(tasks)) > 1:
+        intervals.append("lines of probabilities")
     interval_note = f"; {' and '.join(intervals)}: 95 % stratified bootstrap intervals" if intervals else ""
     dots = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
     return f"{dots}{interval_note}; as in Agarwal et al. 2021"
@@ -112,7 +117,8 @@ def draw(
 ) -> None:
     """Draw a sheet with scores of seeds and profiles for each task, and probabilities of improvement over all tasks.
     ``other_scores`` of a single task have further panels, labelled by their keys, in a separate row with the scores."""
-    algorithms, several = common(tasks), len(tasks) > 1
+    algorithms = common(tasks)
+    several = len(tasks) > 1
     other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
     cells, widths, heights = _layout(len(tasks), len(other_scores), len(algorithms) > 1, height)
@@ -121,29 +127,20 @@ def draw(
     ) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
-            heading, levels, order = f"{game_text(name)}: " if name else "", game_levels.get(name, ()), ranked(task)
-            panels: list[Any] = []
-            for label, panel_task in {axis_label: task, **other_scores}.items():
-                axis, is_first = next(remaining_axes), not panels
-                panels.append(axis)
-                _seeds(axis, panel_task, [algorithm for algorithm in order if algorithm in panel_task], colours)
-                level_labels = not several if is_first else None
-                draw_levels(axis, levels, dict(colours), labels=level_labels, axis_name="x")
-                axis.set(xlabel=label)
-                if is_first:
-                    set_title(axis, f"{heading}Score of each seed", 2.4)
-                else:
-                    axis.set_yticklabels([])
-            share_limits(panels, "x")
+            heading = f"{game_text(name)}: " if name else ""
+            levels = game_levels.get(name, ())
+            score_axes = list(islice(remaining_axes, 1 + len(other_scores)))
+            _draw_scores(score_axes, {axis_label: task, **other_scores}, levels, colours, with_values=not several)
+            set_title(score_axes[0], f"{heading}Score of each seed", 2.4)
             axis = next(remaining_axes)
-            _profiles(axis, task, colours)
+            _draw_profiles(axis, task, colours)
             grey_levels = [level for level in levels if not level.implementation]
-            draw_levels(axis, grey_levels, dict(colours), labels=None, axis_name="x")
+            draw_levels(axis, grey_levels, colours, labels=None, axis_name="x")
             axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
             set_title(axis, f"{heading}Seeds that score more", 2.2)
         if len(algorithms) > 1:
             axis = next(remaining_axes)
-            _improvements(axis, tasks, algorithms, colours)
+            _draw_improvements(axis, tasks, algorithms, colours)
             scope, width = "", 1.8
             if several:
                 scope, width = f" over {len(tasks)} environments", 6.0
@@ -153,26 +150,47 @@ def draw(
 
 
 def _layout(
-    tasks: int, other_count: int, compared: bool, height: float
+    num_tasks: int, num_other_scores: int, has_improvements: bool, height: float
 ) -> tuple[Cells, list[float] | None, list[float]]:
-    """Return cells, widths of columns and heights of rows for the sheet of `draw`."""
-    if other_count:
-        return rows(1 + other_count, 1 + compared), None, [height, max(1.7, 0.9 * height)]
-    cells, heights = [[2 * i, 2 * i + 1] for i in range(tasks)], [height] * tasks
-    if compared and tasks == 1:
-        cells[0].append(2)
-    elif compared:
-        cells.append([2 * tasks] * 2)
-        heights.append(0.75 * height)
+    """Return cells, widths of columns and heights of rows for the sheet of `draw`: a row with scores and profiles for
+    each task, and the panel of improvements beside a single task or below several. With other scores, the first row has
+    all scores, and the second row the rest. None are equal widths."""
+    if num_other_scores:
+        return rows(1 + num_other_scores, 1 + has_improvements), None, [height, max(1.7, 0.9 * height)]
+    cells, heights = [[2 * i, 2 * i + 1] for i in range(num_tasks)], [height] * num_tasks
+    if has_improvements:
+        number = 2 * num_tasks  # of the last panel
+        if num_tasks == 1:
+            cells[0].append(number)
+        else:
+            cells.append([number, number])
+            heights.append(0.75 * height)
     return cells, [1.15, 1.0, 0.95][: len(cells[0])], heights
 
 
-def _seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw dots for the scores, a diamond and line for mean and interval, and a bar for the IQM."""
+def _draw_scores(
+    axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], with_values: bool
+) -> None:
+    """Draw a panel for each kind of ``scores``, with its key as the label of the x axis. The first panel names the
+    algorithms, and its levels are in the legend, ``with_values`` or without."""
+    order = ranked(next(iter(scores.values())))
+    for axis, (label, task) in zip(axes, scores.items(), strict=True):
+        is_first = axis is axes[0]
+        _draw_seeds(axis, task, [algorithm for algorithm in order if algorithm in task], colours)
+        draw_levels(axis, levels, colours, labels=with_values if is_first else None, axis_name="x")
+        axis.set(xlabel=label)
+        if not is_first:
+            axis.set_yticklabels([])
+    share_limits(axes, "x")
+
+
+def _draw_seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, str]) -> None:
+    """Draw a row for each algorithm of ``labels``: dots for the scores, a diamond and line for mean and interval, and a
+    bar for the IQM."""
     for row, label in enumerate(labels):
         scores, colour = np.asarray(task[label], float), colours[label]
-        rows_of_dots = np.full(len(scores), row + 0.2)
-        axis.plot(scores, rows_of_dots, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
+        dot_heights = np.full(len(scores), row + 0.2)
+        axis.plot(scores, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
         axis.plot([iqm(scores)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
         if bounds := interval(scores, mean):
             axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
@@ -180,10 +198,10 @@ def _seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, s
     set_row_labels(axis, labels)
 
 
-def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     """Draw the performance profiles of the algorithms of a task."""
     all_scores = np.concatenate(list(task.values()))
-    margin = 0.04 * (all_scores.max() - all_scores.min() or 1)
+    margin = 0.04 * (all_scores.max() - all_scores.min() or 1)  # 1 for equal scores
     levels = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
     for label in ranked(task):
         share, bounds = profile([task[label]], levels)
@@ -192,7 +210,7 @@ def _profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
             axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
 
 
-def _improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
+def _draw_improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
     """Draw the probability that the first of ``labels`` is better than each other; 0.5 is no difference."""
     best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))

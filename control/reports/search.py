@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """Return statistics of the mean returns and the training steps of N agents, as data for JSON. The interquartile
-    mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed and in no other
-    number."""
+    mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and not in statistics
+    of returns. If agents are tested in training and a return counts as solved, `speed_text` describes the first three
+    numbers."""
     from control.evolution.objectives import first, first_stable, stays_solved
 
     solved = config.solved_reward
     scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
     if not len(scores):
-        scores = np.full(1, np.nan)
+        scores = np.full(1, np.nan)  # all statistics are NaN
     bounds = interval(scores, iqm)
     low, high = (None, None) if bounds is None else map(float, bounds)
     speed: dict[str, Any] = {}
@@ -65,23 +66,25 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
 
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
-    """Return the steps of ``tests [N]`` for lower quartile, median, upper quartile and last agent. A value is None if
-    the test is beyond the end of ``curve [N, T]``."""
-    steps = [float(np.quantile(tests.double().numpy(), share, method="higher")) for share in (0.25, 0.5, 0.75, 1.0)]
-    return [(test + 1) * test_every if test < curve.shape[1] else None for test in steps]
+    """Return lower quartile, median, upper quartile and maximum of ``tests [N]``, in training steps. ``tests`` has the
+    index of a test of each agent, among the T tests of ``curve [N, T]``. A value is None for index T, which stands for
+    no test."""
+    indices = [float(np.quantile(tests.double().numpy(), share, method="higher")) for share in (0.25, 0.5, 0.75, 1.0)]
+    return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
 
 
 def speed_text(summary: dict[str, Any]) -> str:
     """Return how soon agents solve the game, from `describe`'s numbers. For example ``first after 225 steps (median;
     last agent 400), for good never (median; last agent never); 97 % of agents at every test of the second half``."""
 
-    def steps(key: str) -> str:
-        _, middle, _, last = summary[key]
-        median_text = "never" if middle is None else f"after {middle:,.0f} steps"
-        return f"{median_text} (median; last agent {'never' if last is None else f'{last:,.0f}'})"
+    def steps_text(key: str) -> str:
+        _, median, _, last = summary[key]
+        median_text = "never" if median is None else f"after {median:,.0f} steps"
+        last_text = "never" if last is None else f"{last:,.0f}"
+        return f"{median_text} (median; last agent {last_text})"
 
     share = f"{100 * summary['staying']:.0f} % of agents at every test of the second half"
-    return f"first {steps('first')}, for good {steps('stays')}; {share}"
+    return f"first {steps_text('first')}, for good {steps_text('stays')}; {share}"
 
 
 def iqm_text(summary: dict[str, Any]) -> str:
@@ -93,14 +96,15 @@ def iqm_text(summary: dict[str, Any]) -> str:
 def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
     """Draw ``curve.png`` of a fitted model: losses on held-out and training transitions, and shares of wrong ends."""
     (run,) = read_runs(folder / "metrics.csv")
-    path, updates = look.path(folder, "curve"), run.columns[GRADIENT_STEPS]
+    path = look.path(folder, "curve")
+    updates = run.columns[GRADIENT_STEPS]
     with sheet(path, [[0, 1]], (WIDTH, 2.4), look, note="solid: on transitions held out; dotted: in training") as axes:
-        for tag, name, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
+        for tag, label, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
             axes[0].plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
-            axes[0].plot(updates, run.columns[tag.replace("model/", f"{HELD_OUT}_")], color=colour, label=name)
-        for tag, colour in zip(("ends_missed", "ends_false", "rollout_ends"), COLOURS[3:], strict=False):
-            name = tag.replace("rollout_ends", "rollouts_that_end_wrongly").replace("_", " ")
-            axes[1].plot(updates, run.columns[f"{HELD_OUT}_{tag}"], color=colour, label=name)
+            axes[0].plot(updates, run.columns[tag.replace("model/", f"{HELD_OUT}_")], color=colour, label=label)
+        shares = {"ends_missed": "ends missed", "ends_false": "ends false", "rollout_ends": "rollouts that end wrongly"}
+        for (name, label), colour in zip(shares.items(), COLOURS[3:], strict=False):
+            axes[1].plot(updates, run.columns[f"{HELD_OUT}_{name}"], color=colour, label=label)
         axes[0].set(xlabel="gradient steps", ylabel="loss", yscale="log")
         axes[1].set(xlabel="gradient steps", ylabel="share")
     return path
@@ -111,7 +115,8 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
 TRIALS = "trials.json"  # in the folder of a search
 FEWEST = 10  # trials
 _MAX_BYTES = 30_000_000  # of `TRIALS`
-_RANGES = ("uniform", "loguniform", "randint", "lograndint", "log1m")
+_RANGES = ("uniform", "loguniform", "randint", "lograndint", "log1m")  # kinds of hyperparameters that are numbers
+_LARGEST = 1e18  # number in a space
 _BEST = 0.2  # share of the trials that count as the best
 _RESAMPLES = 100
 _PANELS = 4  # hyperparameters with a panel of scores
@@ -119,7 +124,8 @@ _PANELS = 4  # hyperparameters with a panel of scores
 
 def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first. ``space`` and ``trials``
-    are as in `TRIALS`: kind and values of each hyperparameter; values (``raw``) and score (``best``) of each trial."""
+    are as in `TRIALS`: ``kind`` and ``values`` of each hyperparameter (choices, or the ends of a range); values
+    (``raw``) and score (in ``best``) of each trial."""
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -129,9 +135,9 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
         if kind == "choice":
             dimensions[name] = CategoricalDistribution(values)
         else:
-            number_class = IntDistribution if kind.endswith("randint") else FloatDistribution
+            distribution = IntDistribution if kind.endswith("randint") else FloatDistribution
             low, high = values
-            dimensions[name] = number_class(low, high, log=kind.startswith("log"))
+            dimensions[name] = distribution(low, high, log=kind.startswith("log"))
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     for trial in trials:
@@ -146,8 +152,8 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 def read_trials(
     folder: Path, setting: str, space: Mapping[str, Any] | None = None, check: Callable[[Any], bool] = bool
 ) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-    """Read the space and the trials of `TRIALS` in ``folder``. Raises SettingError about the ``setting`` if a value is
-    outside ``space`` (by default the space of the file), or ``check`` of a trial returns False."""
+    """Read the space and the trials of `TRIALS` in ``folder``. Raises SettingError about the ``setting`` if they are
+    invalid, if a value is outside ``space`` (by default the space of the file), or ``check`` of a trial is False."""
     problem = "is not as a search writes it"
     try:
         content = read_json(folder / TRIALS, _MAX_BYTES)
@@ -165,27 +171,30 @@ def read_trials(
 
 def is_number(value: Any, kind: str = "") -> bool:
     """Return whether a value is a finite number, and an integer if the ``kind`` of hyperparameter is one."""
-    is_integer = kind.endswith("randint")
-    return type(value) in (int, float) and abs(value) < 1e18 and (value % 1 == 0 or not is_integer)
+    must_be_whole = kind.endswith("randint")
+    return type(value) in (int, float) and abs(value) < _LARGEST and (value % 1 == 0 or not must_be_whole)
 
 
 def _is_dimension(name: str, kind: str, values: Any) -> bool:
-    """Return whether an entry of a space is valid."""
+    """Return whether an entry of a space is valid: choices, or a range with two ends or a single value."""
     if not name.isidentifier() or not isinstance(values, list):
         return False
     if kind == "choice":
         return all(type(value) in (bool, str) or is_number(value) for value in values)
     low, high = values[0], values[-1]
-    is_valid = kind in _RANGES and len(values) <= 2 and is_number(low, kind) and is_number(high, kind)
-    return is_valid and (0 if "log" in kind else -1e18) < low <= high
+    are_ends = kind in _RANGES and len(values) <= 2 and is_number(low, kind) and is_number(high, kind)
+    return are_ends and (0 if "log" in kind else -_LARGEST) < low <= high
 
 
 def _is_trial(trial: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
     """Return whether the values of a trial are in the space, and its score is a number."""
     for name, entry in space.items():
         value, kind, values = trial["raw"][name], entry["kind"], entry["values"]
-        is_choice = kind == "choice" and any(value == choice and type(value) is type(choice) for choice in values)
-        if not is_choice and not (is_number(value, kind) and kind in _RANGES and values[0] <= value <= values[-1]):
+        if kind == "choice":
+            is_inside = any(value == choice and type(value) is type(choice) for choice in values)  # not 1 for True
+        else:
+            is_inside = is_number(value, kind) and kind in _RANGES and values[0] <= value <= values[-1]
+        if not is_inside:
             return False
     return not trial["best"] or is_number(trial["best"]["score"])
 
@@ -194,7 +203,8 @@ def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Pa
     """Draw `importance_figure` of the search in ``folder``, as ``importance.png`` there or as ``out``. Raises
     SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
-    count, problem = sum(bool(trial["best"]) for trial in trials), ""
+    count = sum(bool(trial["best"]) for trial in trials)  # trials with a score
+    problem = ""
     if count < FEWEST:
         problem = f"{count} trials with a score; allowed: at least {FEWEST}"
     elif all(len(entry["values"]) == 1 for entry in space.values()):
@@ -214,15 +224,17 @@ def importance_figure(
     have intervals over resampled trials. ``content`` is the content of `TRIALS`, from the file ``numbers``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
     trials = [trial for trial in content["trials"] if trial["best"]]
-    shares, generator = importances(space, trials), np.random.default_rng(0)
+    shares = importances(space, trials)  # the largest first
+    generator = np.random.default_rng(0)
     resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
-    bounds = {name: np.percentile([row[name] for row in resampled], [2.5, 97.5]) for name in shares}
-    top = list(shares)[:_PANELS]  # the largest
+    bounds = {name: np.percentile([each[name] for each in resampled], [2.5, 97.5]) for name in shares}
+    top = list(shares)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
-    # Panel 0 spans two rows on the left. The first row continues with panels 1 and 3, the second with 2 and 4.
-    cells = [[0, *range(1 + row, len(top) + 1, 2)] for row in range(min(2, len(top)))]
+    # Panel 0 spans two rows on the left. The first row continues with panels 1 and 3, the second with 2 and 4. An empty
+    # cell (-1) makes the rows equally long.
+    cells = [[0, *range(first, len(top) + 1, 2)] for first in (1, 2) if first <= len(top)]
     columns = max(map(len, cells))
-    cells = [[*row, *[-1] * (columns - len(row))] for row in cells]
+    cells = [row + [-1] * (columns - len(row)) for row in cells]
     with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, numbers, note=note) as (bars, *panels):
         for position, (name, share) in enumerate(shares.items()):
             bars.barh(position, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
@@ -236,22 +248,24 @@ def importance_figure(
 
 def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
     """Draw scores over the values of one hyperparameter, with the best fifth of the trials in colour."""
-    kind, values = entry["kind"], [trial["raw"][name] for trial in trials]
+    kind = entry["kind"]
+    values = [trial["raw"][name] for trial in trials]
     scores = np.array([trial["best"]["score"] for trial in trials])
-    label = f"1 - {name}" if kind == "log1m" else name
+    label = f"1 - {name}" if kind == "log1m" else name  # whose raw values are 1 - the hyperparameter
     if kind == "choice":
         choices = list(map(str, entry["values"]))
-        spread = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))
-        values = [choices.index(str(value)) + shift for value, shift in zip(values, spread, strict=True)]
+        jitter = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))  # so that equal choices do not overlap
+        values = [choices.index(str(value)) + shift for value, shift in zip(values, jitter, strict=True)]
         axis.set(xticks=range(len(choices)), xticklabels=choices)
     elif kind.startswith("log"):
         axis.set_xscale("log")
         axis.minorticks_off()
         low, high = entry["values"]
         ticks = np.geomspace(low, high, 3)
-        axis.set(xticks=ticks, xticklabels=[f"{float(f'{tick:.2g}'):g}" for tick in ticks])
+        rounded = [float(f"{tick:.2g}") for tick in ticks]  # text as 100, not 1e+02
+        axis.set(xticks=ticks, xticklabels=[f"{tick:g}" for tick in rounded])
         axis.set_xlim(ticks[0] / 1.1, ticks[-1] * 1.1)
-    best = scores >= np.quantile(scores, 1 - _BEST)
-    axis.scatter(np.array(values)[~best], scores[~best], s=6, color=GREY)
-    axis.scatter(np.array(values)[best], scores[best], s=8, color=COLOURS[1])
+    is_best = scores >= np.quantile(scores, 1 - _BEST)
+    axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)
+    axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=COLOURS[1])
     axis.set(xlabel=label, ylabel="score")

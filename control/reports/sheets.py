@@ -138,15 +138,17 @@ Cells = list[list[int]]
 
 
 def grid(panels: int, columns: int) -> Cells:
-    """Return the cells of a number of ``panels``, filled row by row."""
-    return [[i if i < panels else -1 for i in range(row, row + columns)] for row in range(0, panels, columns)]
+    """Return the cells of a number of ``panels``, filled row by row. The last row ends with empty cells."""
+    rows_of_numbers = (range(first, first + columns) for first in range(0, panels, columns))
+    return [[number if number < panels else -1 for number in row] for row in rows_of_numbers]
 
 
 def rows(*lengths: int) -> Cells:
-    """Return the cells of rows with these numbers of panels. All rows have the same width, so none has a hole: panels
-    of shorter rows span more cells."""
+    """Return the cells of rows with these numbers of panels, without rows of length 0. Panels of shorter rows span more
+    cells, so that no cell is empty: ``rows(1, 2)`` is ``[[0, 0], [1, 2]]``."""
     full_lengths = [length for length in lengths if length]
-    columns, cells, first = math.lcm(*full_lengths), [], 0
+    columns = math.lcm(*full_lengths)
+    cells, first = [], 0
     for length in full_lengths:
         cells.append([first + column * length // columns for column in range(columns)])
         first += length
@@ -155,8 +157,8 @@ def rows(*lengths: int) -> Cells:
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
     """Return the lengths of rows for a number of ``panels``, as equal as possible: 4 panels give 2 and 2."""
-    num_rows = -(-panels // max_columns)  # rounded up
-    return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]
+    num_rows = math.ceil(panels / max_columns)
+    return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]  # the first rows have the rest
 
 
 class Book:
@@ -170,8 +172,8 @@ class Book:
         digest = hashlib.sha256(numbers.read_bytes()).hexdigest() if numbers else None
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
-        self.pages: Any = None
-        self.has_sheets = False  # the name of the first file has no name of a sheet
+        self.pages: Any = None  # the open PDF
+        self.has_sheets = False  # if True, names of files end with names of sheets
 
     def __enter__(self) -> "Book":
         """Set matplotlib's parameters and, for PDF, open the file."""
@@ -195,8 +197,9 @@ class Book:
 
     def _file(self, form: str, name: str = "") -> Path:
         """Return the file of a sheet in one format. The spelling of the user's suffix is kept."""
-        end = self.target.suffix if self.target.suffix[1:].lower() == form else f".{form}"
-        return self.target.with_name(f"{self.target.stem}{f'_{name}' if name else ''}{end}")
+        suffix = self.target.suffix if self.target.suffix[1:].lower() == form else f".{form}"
+        stem = f"{self.target.stem}_{name}" if name else self.target.stem
+        return self.target.with_name(f"{stem}{suffix}")
 
     @contextlib.contextmanager
     def sheet(
@@ -212,15 +215,15 @@ class Book:
         legend: int = 2,
     ) -> Iterator[list[Any]]:
         """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
-        title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Empty panels
-        are hidden. One legend serves all panels, and is omitted for fewer labels than ``legend``."""
+        title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
+        hidden if they have no data. One legend serves all panels, and is omitted for fewer labels than ``legend``."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
 
         figure = Figure(figsize=size, layout="constrained")
-        by_number = _panels(figure, cells, widths, heights)
-        axes = [by_number[number] for number in sorted(by_number)]
+        axis_of_panel = _panels(figure, cells, widths, heights)
+        axes = [axis_of_panel[number] for number in sorted(axis_of_panel)]
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
@@ -248,18 +251,19 @@ def sheet(
     numbers: Path | None = None,
     **options: Any,
 ) -> Iterator[Any]:
-    """Yield the axes of a figure of one sheet. ``options`` are passed to `Book.sheet`."""
+    """Yield the axes of a figure of one sheet, as `Book` writes it. ``options`` are passed to `Book.sheet`."""
     with Book(target, look, numbers) as book, book.sheet(cells, size, **options) as axes:
         yield axes
 
 
 def set_title(axis: Any, words: str, width: float) -> None:
     """Set the title of a panel, broken into lines that fit ``width`` inches."""
-    axis.set_title(textwrap.fill(words, max(12, int(width * 15))))
+    letters = max(12, int(width * 15))  # 15 per inch
+    axis.set_title(textwrap.fill(words, letters))
 
 
 def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
-    """Label the rows 0, 1, ... of a panel from the top."""
+    """Label the rows 0, 1, ... of a panel, from the top to the bottom."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
@@ -267,9 +271,9 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
 
 
 def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
-    """Return the axes by number. Rows of different lengths have separate layouts, since their columns differ, unless a
-    panel spans several rows."""
-    lengths = [len(set(row)) for row in cells]
+    """Add the axes of ``cells`` to ``figure``, and return them by number. Rows with different numbers of panels have
+    separate layouts, since their columns differ, unless a panel spans several rows."""
+    lengths = [len(set(row)) for row in cells]  # panels in each row
     numbers = {number for row in cells for number in row}
     spans_rows = len(numbers) < sum(lengths)
     if spans_rows or len(set(lengths)) == 1:
@@ -277,22 +281,22 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
             figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights)  # type: ignore
         )
     axes: dict[int, Any] = {}
-    for part, row in zip(figure.subfigures(len(cells), 1, height_ratios=heights), cells, strict=True):
-        axes |= part.subplot_mosaic([list(dict.fromkeys(row))])
+    for subfigure, row in zip(figure.subfigures(len(cells), 1, height_ratios=heights), cells, strict=True):
+        axes |= subfigure.subplot_mosaic([list(dict.fromkeys(row))])  # each panel once
     return axes
 
 
 def _frame(
-    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, legend: int
+    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
 ) -> None:
     """Add title, legend and note around the panels, which keep their ``size`` in inches. The figure becomes higher. The
-    legend is omitted for fewer labels than ``legend``."""
+    legend is omitted for fewer labels than ``min_labels``."""
     width, panel_height = size
     title_text = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
     note_text = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
     title_height = 0.05 + _TITLE_LINE * (title_text.count("\n") + 1) if title else 0.02
     note_height = 0.05 + _NOTE_LINE * (note_text.count("\n") + 1) if note else 0.0
-    legend_box, legend_height = _legend(figure, renderer, axes, width, legend)
+    legend_box, legend_height = _legend(figure, renderer, axes, width, min_labels)
     top_margin = title_height + legend_height
     height = panel_height + top_margin + note_height
     figure.set_size_inches(width, height)
@@ -311,7 +315,7 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
     handles: dict[str, Any] = {}
     for axis in axes:
         pairs = zip(*axis.get_legend_handles_labels(), strict=True)
-        handles |= {label: handle for handle, label in pairs if label not in handles}
+        handles |= {label: handle for handle, label in pairs if label not in handles}  # the first panel with a label
     if len(handles) < max(1, min_labels):
         return None, 0.0
     position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
@@ -335,7 +339,8 @@ def _make_drawable(text: Any) -> None:
     text.set_parse_math("$" not in words)
     available = get_font(findfont(text.get_fontproperties())).get_charmap().keys() | {ord("\n")}
     missing = {letter for letter in words if ord(letter) not in available}
-    text.set_text(words.translate({ord(letter): letter.encode("unicode_escape").decode() for letter in missing}))
+    escapes = {ord(letter): letter.encode("unicode_escape").decode() for letter in missing}
+    text.set_text(words.translate(escapes))
 
 
 def _parameters(theme: str) -> Any:

@@ -31,13 +31,14 @@ def iqm(values: ArrayLike, axis: int = 0) -> Array:
 
 
 def interval(values: ArrayLike, statistic: Callable[[ArrayLike, int], Array] = mean) -> tuple[Array, Array] | None:
-    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of `mean` or `iqm` over runs ``[N, ...]``. Whole
-    curves are resampled. Equal arguments give equal intervals. Returns None for fewer than three runs."""
+    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of `mean` or `iqm` over runs ``[N, ...]``. A run
+    is resampled with all its values. Equal arguments give equal intervals. Returns None for fewer than three runs."""
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < LEAST:
         return None
     indices = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
-    return _bounds(statistic(runs[indices], 1))
+    resampled = runs[indices]  # [RESAMPLES, N, ...]
+    return _bounds(statistic(resampled, 1))
 
 
 Scores = Sequence[ArrayLike]
@@ -52,33 +53,35 @@ def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Arra
     if min(map(len, exceeds)) < LEAST:
         return share, None
     resampled = [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)]
-    return share, _bounds(np.concatenate(resampled, 1).mean(1))
+    all_runs = np.concatenate(resampled, axis=1)  # [RESAMPLES, runs of all tasks, L]
+    return share, _bounds(all_runs.mean(1))
 
 
 def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None]:
     """Return the probability that a run of ``x`` has a higher score than a run of ``y``, and its 95 % interval. The
     probability is the mean over tasks. Equal scores count half, as in the Mann-Whitney statistic. The interval is None
     if a task has fewer than three runs."""
-    pairs = [_better(np.asarray(a, float)[None], np.asarray(b, float)[None]) for a, b in zip(x, y, strict=True)]
-    probability = float(np.mean(pairs))
-    if min(len(np.asarray(task)) for task in (*x, *y)) < LEAST:
+    tasks = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(x, y, strict=True)]  # [N] and [K] of each
+    probability = float(np.mean([_share_larger(a[None], b[None]) for a, b in tasks]))
+    if min(len(scores) for pair in tasks for scores in pair) < LEAST:
         return probability, None
-    resampled = zip(x, _resample_indices(x), y, _resample_indices(y, seed=1), strict=True)
-    better = [_better(np.asarray(a, float)[i], np.asarray(b, float)[j]) for a, i, b, j in resampled]
-    low, high = _bounds(np.mean(better, 0))
+    indices = zip(_resample_indices(x), _resample_indices(y, seed=1), strict=True)
+    resampled = [_share_larger(a[i], b[j]) for (a, b), (i, j) in zip(tasks, indices, strict=True)]
+    low, high = _bounds(np.mean(resampled, axis=0))  # the mean over tasks of [RESAMPLES]
     return probability, (float(low), float(high))
 
 
-def _better(a: Array, b: Array) -> Array:
-    """Return the share ``[R]`` of pairs of ``a [R, N]`` and ``b [R, K]`` in which a is larger."""
-    difference = np.sign(a[:, :, None] - b[:, None, :])
-    return np.asarray((difference.mean((1, 2)) + 1) / 2)
+def _share_larger(a: Array, b: Array) -> Array:
+    """Return the share ``[R]`` of pairs of ``a [R, N]`` and ``b [R, K]`` with a larger a. Equal pairs count half."""
+    signs = np.sign(a[:, :, None] - b[:, None, :])  # [R, N, K]
+    return np.asarray((signs.mean((1, 2)) + 1) / 2)
 
 
 def _resample_indices(scores: Scores, seed: int = 0) -> list[NDArray[np.int64]]:
     """Return indices of runs ``[RESAMPLES, N]`` for each task, sampled with replacement."""
     random = np.random.default_rng(seed)
-    return [random.integers(len(np.asarray(task)), size=(RESAMPLES, len(np.asarray(task)))) for task in scores]
+    counts = [len(np.asarray(task)) for task in scores]
+    return [random.integers(count, size=(RESAMPLES, count)) for count in counts]
 
 
 def _bounds(estimates: Array) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ from models.contract import Policy
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
+from models.trajectory import Trajectory
 
 _AGENTS, _EPISODES, BINS = 10, 10, 60
 _REWARD_BINS, _ACTIONS, _MAX_PANELS = 25, 41, 9
@@ -25,10 +26,10 @@ _REWARD_BINS, _ACTIONS, _MAX_PANELS = 25, 41, 9
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022. "synthetic":
-    next states (for a bandit, states) and rewards in the training of ten agents. Trainings that end early leave the
-    samples of the last agents; agents without a replay buffer give greedy episodes after training. "real": ten greedy
-    episodes of each agent on the real environment. "synthetic on real": outputs of the synthetic environment for these
-    states and actions."""
+    next states (for a bandit, states) and rewards in the training of ten agents, or in greedy episodes after training
+    if the agents have no replay buffer. Trainings that end early leave the samples of the last agents. "real": next
+    states and rewards in ten greedy episodes of each agent on the real environment. "synthetic on real": outputs of the
+    synthetic environment for the states and actions of these episodes."""
     # All agents have one shape, so that one program trains them. Trainings that may end early run in torch, whose
     # agents leave the program at their end.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
@@ -42,33 +43,39 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     agent: Any = interaction.agent
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay_buffer"):
-        columns = agent.replay_buffer.rows()
+        columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
         if obs_key not in columns:  # agents of continuous actions store observation and action together
             columns[obs_key] = columns["pair"][..., : loop.stages.spaces.obs_shape[0]]
-        train_states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
+        train_states, train_rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
     else:
-        train_states, rewards = _greedy_samples(trained.policy, interaction.environment, obs_key)
+        training = _play(trained.policy, interaction.environment)
+        states = training.obs if obs_key == "obs" else _next_states(training)
+        train_states, train_rewards = states[training.valid], training.reward[training.valid]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
-    trajectory = rollout(trained.policy, real, torch.arange(_AGENTS * _EPISODES).view(_AGENTS, _EPISODES))
+    trajectory = _play(trained.policy, real)
     real.close()
-    valid, next_states = trajectory.valid, torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
     program = Networks(proxy.config, loop.stages.spaces).program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
     answer_states = torch.stack([answer.next_state for answer in answers])
     answer_rewards = torch.stack([answer.reward for answer in answers])
+    valid = trajectory.valid
     samples = {
-        "synthetic": (train_states, rewards),
-        "real": (next_states[valid], trajectory.reward[valid]),
+        "synthetic": (train_states, train_rewards),
+        "real": (_next_states(trajectory)[valid], trajectory.reward[valid]),
         "synthetic on real": (answer_states[valid], answer_rewards[valid]),
     }
-    return {name: torch.cat([state, reward[:, None]], 1).numpy() for name, (state, reward) in samples.items()}
+    return {name: torch.cat([states, rewards[:, None]], 1).numpy() for name, (states, rewards) in samples.items()}
 
 
-def _greedy_samples(policy: Policy, stage: Environment, obs_key: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Play greedy episodes on ``stage`` and return observations or next observations ``[N, S]`` and rewards ``[N]``."""
-    trajectory = rollout(policy, stage, torch.arange(stage.members * stage.envs).view(stage.members, stage.envs))
-    states = trajectory.obs if obs_key == "obs" else torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
-    return states[trajectory.valid], trajectory.reward[trajectory.valid]
+def _play(policy: Policy, environment: Environment) -> Trajectory:
+    """Play an episode in each environment of each member, with the seeds 0, 1, ..."""
+    seeds = torch.arange(environment.members * environment.envs).view(environment.members, environment.envs)
+    return rollout(policy, environment, seeds)
+
+
+def _next_states(trajectory: Trajectory) -> Tensor:
+    """Return the observation after each step, in the shape of ``trajectory.obs``."""
+    return torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
 
 
 _NAMES = {
@@ -77,37 +84,32 @@ _NAMES = {
     "pendulum": ("cos angle", "sin angle", "angular velocity (rad/s)"),
     "mountaincar": ("position (m)", "velocity (m/step)"),
     "mountaincar-continuous": ("position (m)", "velocity (m/step)"),
-    "swimmer": (
-        "angle of the front (rad)",
-        "angle of joint 1 (rad)",
-        "angle of joint 2 (rad)",
-        "velocity along x (m/s)",
-        "velocity along y (m/s)",
-        "turning of the front (rad/s)",
-        "turning of joint 1 (rad/s)",
-        "turning of joint 2 (rad/s)",
-    ),
-}
+    "swimmer": ("angle of the front (rad)", "angle of joint 1 (rad)", "angle of joint 2 (rad)",
+                "velocity along x (m/s)", "velocity along y (m/s)",
+                "turning of the front (rad/s)", "turning of joint 1 (rad/s)", "turning of joint 2 (rad/s)"),
+}  # fmt: skip
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``behaviour.png`` in ``folder``, with a histogram for each number of the state and for the reward. A bandit
-    also gets ``behaviour_reward.png`` (`draw_rewards`)."""
-    look, data = look_of(settings.run), behaviour(proxy, settings)
-    path, bandit = look.path(folder, "behaviour"), proxy.config.proxy == "bandit"
-    draw_behaviour(path, data, proxy.game, bandit, look)
-    if bandit:
-        draw_rewards(look.path(folder, "behaviour_reward"), data, proxy, look)
+    """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state and for
+    the reward. A bandit, whose episodes have one step, also gets ``behaviour_reward.png`` (`draw_rewards`)."""
+    look = look_of(settings.run)
+    samples = behaviour(proxy, settings)
+    path = look.path(folder, "behaviour")
+    is_bandit = proxy.config.proxy == "bandit"
+    draw_behaviour(path, samples, proxy.game, is_bandit, look)
+    if is_bandit:
+        draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
     return path
 
 
 def names_of(game: str, size: int) -> list[str]:
-    """Return the names of the numbers of a state."""
+    """Return the names of the ``size`` numbers of a state of ``game``."""
     return [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)])]
 
 
-def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
-    """Draw the histograms of `behaviour`."""
+def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
+    """Draw histograms of the ``samples`` of `behaviour`."""
     kind = "bandit" if bandit else "MDP"
     source = "states that agents train on" if bandit else "agents in training"
     labels = {
@@ -117,28 +119,28 @@ def draw_behaviour(path: Path, data: dict[str, np.ndarray], game: str, bandit: b
     }
     note = f"ten agents trained on the synthetic {kind}, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % "
     note += "quantile of all samples"
-    draw_histograms(path, histograms(data, game, bandit), labels, look, note)
+    draw_histograms(path, histograms(samples, game, bandit), labels, look, note)
 
 
-def histograms(data: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Return the shares of samples ``[N, S + 1]`` in 60 bins for each number of the state and for the reward. Each
-    panel has ``name``, ``edges``, and the shares of each kind of samples. A bandit has no next state, so its states on
-    the real environment are omitted."""
-    size = data["real"].shape[1] - 1
+def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
+    """Return the shares of ``samples`` (kind -> ``[N, S + 1]``) in 60 bins, with a panel for each number of the state
+    and for the reward. Each panel has ``name``, ``edges``, and the shares of each kind. A bandit has no next state, so
+    its states on the real environment are omitted."""
+    size = samples["real"].shape[1] - 1
     panels = []
     for column, name in enumerate([*names_of(game, size), "reward"]):
-        columns = {kind: samples[:, column] for kind, samples in data.items()}
+        values = {kind: array[:, column] for kind, array in samples.items()}
         if bandit and column < size:
-            del columns["synthetic on real"]
-        ends = [np.quantile(samples, [0.002, 0.998]) for samples in columns.values()]
+            del values["synthetic on real"]
+        ends = [np.quantile(array, [0.002, 0.998]) for array in values.values()]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         margin = 0.05 * max(high - low, 1e-3)
         edges = np.linspace(low - margin, high + margin, BINS + 1)
-        shares = {
-            kind: [float(f"{share:.4g}") for share in np.histogram(samples, edges)[0] / len(samples)]
-            for kind, samples in columns.items()
-        }
-        panels.append({"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]} | shares)
+        panel: dict[str, Any] = {"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]}
+        for kind, array in values.items():
+            counts, _ = np.histogram(array, edges)
+            panel[kind] = [float(f"{share:.4g}") for share in counts / len(array)]
+        panels.append(panel)
     return panels
 
 
@@ -149,77 +151,78 @@ def draw_histograms(
     lengths = balanced(len(panels))
     with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, numbers, note=note) as axes:
         for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            for kind, colour, style in zip(labels, COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+            for (kind, label), colour, style in zip(labels.items(), COLOURS, ("-", "-", (0, (3, 1))), strict=False):
                 if kind in panel:
-                    axis.stairs(
-                        panel[kind], panel["edges"], color=colour, linestyle=style, linewidth=1.1, label=labels[kind]
-                    )
+                    line: Any = {"color": colour, "linestyle": style, "linewidth": 1.1, "label": label}
+                    axis.stairs(panel[kind], panel["edges"], **line)
             axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
             if number in np.cumsum([0, *lengths]):  # the first of a row
                 axis.set_ylabel("share of samples")
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
-    """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``. Continuous actions are values of one
-    coordinate, with the others at the middle of their ranges."""
+    """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``. Discrete actions are all actions.
+    Continuous actions are values of one ``coordinate``, with the others at the middle of their ranges."""
     networks: Any = proxy.networks
-    program, actions, count = networks.program(proxy.parameters[None]), networks.actions, len(states)
-    if isinstance(actions, Discrete):
-        values = torch.arange(actions.n)
-        action_batch = values.view(-1, 1, 1).expand(-1, 1, count)
+    program = networks.program(proxy.parameters[None])  # one member
+    space, count = networks.actions, len(states)
+    if isinstance(space, Discrete):
+        actions = torch.arange(space.n)
+        action_batch = actions.view(-1, 1, 1).expand(-1, 1, count)  # [K, 1, N]
     else:
-        low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-        values = torch.linspace(float(low[coordinate]), float(high[coordinate]), _ACTIONS)
-        action_batch = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)
-        action_batch[..., coordinate] = values.view(-1, 1, 1)
-    return values, torch.cat([program.step(states[None], action).reward for action in action_batch])
+        low, high = torch.tensor(space.low), torch.tensor(space.high)
+        actions = torch.linspace(float(low[coordinate]), float(high[coordinate]), _ACTIONS)
+        action_batch = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)  # [K, 1, N, A]
+        action_batch[..., coordinate] = actions.view(-1, 1, 1)
+    return actions, torch.cat([program.step(states[None], action).reward for action in action_batch])
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the edges of bins of ``values [N]``, without 0.5 % at both ends, and the mean reward in each bin. Edges
     are ``[_REWARD_BINS + 1]``. Means of ``reward [K, N]`` are ``[K, _REWARD_BINS]``, NaN for an empty bin."""
-    low, high = values.quantile(0.005), values.quantile(0.995)
-    edges = torch.linspace(float(low), float(high) if high > low else float(low) + 1, _REWARD_BINS + 1)
-    bins = torch.bucketize(values.contiguous(), edges[1:-1])
-    inside = (values >= edges[0]) & (values <= edges[-1])
-    sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, bins[inside], reward[:, inside])
-    return edges, sums / torch.bincount(bins[inside], minlength=_REWARD_BINS)
+    low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
+    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)
+    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N]
+    is_inside = (values >= edges[0]) & (values <= edges[-1])
+    sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, bins[is_inside], reward[:, is_inside])
+    return edges, sums / torch.bincount(bins[is_inside], minlength=_REWARD_BINS)
 
 
-def draw_rewards(path: Path, data: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
+def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
     """Draw a bandit's mean reward of each action over each number of the states of `behaviour`. Discrete actions have
     lines, and each coordinate of continuous actions has an image. The nine panels with the strongest effect of the
     number on the best action are shown."""
-    states = torch.from_numpy(data["synthetic"][:, :-1])
+    states = torch.from_numpy(samples["synthetic"][:, :-1])  # the last column is the reward
     networks: Any = proxy.networks
-    actions = networks.actions
-    is_discrete = isinstance(actions, Discrete)
+    space = networks.actions
+    is_discrete = isinstance(space, Discrete)
     panels, effects = [], []
-    for coordinate in range(1 if is_discrete else actions.size):
-        values, reward = action_rewards(proxy, states, coordinate)
+    for coordinate in range(1 if is_discrete else space.size):
+        actions, reward = action_rewards(proxy, states, coordinate)
         for column, name in enumerate(names_of(proxy.game, states.shape[1])):
             edges, means = in_bins(reward, states[:, column])
-            rise = (means[-1] - means[0])[means.isfinite().all(0)]  # from the smallest action to the largest
-            panels.append((coordinate, name, values, edges, means))
+            panels.append((coordinate, name, actions, edges, means))
+            # If the number matters, the rise from the first action to the last differs between bins.
+            rise = (means[-1] - means[0])[means.isfinite().all(0)]
             effects.append(float(rise.std()) if len(rise) > 1 else 0.0)
     strongest = sorted(range(len(panels)), key=lambda number: -effects[number])[:_MAX_PANELS]
     shown_panels = [panels[number] for number in sorted(strongest)]
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on"
-    if not is_discrete and actions.size > 1:
+    if not is_discrete and space.size > 1:
         note += "; other numbers of the action are at the middle of their ranges"
     title = f"what the synthetic bandit of {proxy.game} pays for"
     with sheet(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), look, title=title, note=note) as axes:
-        for axis, (coordinate, name, values, edges, means) in zip(axes, shown_panels, strict=True):
+        for axis, (coordinate, name, actions, edges, means) in zip(axes, shown_panels, strict=True):
             middles = (edges[1:] + edges[:-1]) / 2
             if is_discrete:
-                for value, mean in zip(values.tolist(), means, strict=True):
-                    axis.plot(middles, mean, label=f"action {value}")
+                for action, rewards in zip(actions.tolist(), means, strict=True):
+                    axis.plot(middles, rewards, label=f"action {action}")
                 axis.set(xlabel=name, ylabel="reward")
                 continue
-            ends = (float(edges[0]), float(edges[-1]), float(values[0]), float(values[-1]))
-            image = axis.imshow(means, origin="lower", extent=ends, aspect="auto")
-            axis.set(xlabel=name, ylabel="action" if actions.size == 1 else f"action {coordinate}")
+            extent = (float(edges[0]), float(edges[-1]), float(actions[0]), float(actions[-1]))
+            image = axis.imshow(means, origin="lower", extent=extent, aspect="auto")
+            axis.set(xlabel=name, ylabel="action" if space.size == 1 else f"action {coordinate}")
             axis.grid(False)
             axis.figure.colorbar(image, ax=axis, label="reward")
     return path

@@ -26,10 +26,8 @@ class Table:
         """Return lines of text, with the first column aligned to the left and the others to the right. ``min_widths``
         of the columns align a table that is printed row by row."""
         columns = list(zip(*self.rows, strict=True))
-        widths = [
-            max(width, *map(len, column))
-            for width, column in zip(min_widths or [0] * len(columns), columns, strict=True)
-        ]
+        min_widths = min_widths or [0] * len(columns)
+        widths = [max(width, *map(len, column)) for width, column in zip(min_widths, columns, strict=True)]
         lines = []
         for first, *rest in self.rows:
             cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
@@ -42,25 +40,23 @@ class Table:
     def __html__(self) -> str:
         """Return HTML. The table scrolls sideways on a narrow page."""
         head, *rows = self.rows
-        cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+        head_cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
         body = "".join(
             f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>\n'
             for first, *rest in rows
         )
-        name, kind = escape(self.caption), ' class="numbers"' if self.numeric else ""
+        caption = escape(self.caption)
+        table = '<table class="numbers">' if self.numeric else "<table>"
         return (
-            f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table{kind}><caption>{name}</caption>\n'
-            f"<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
+            f'<div class="wide" tabindex="0" role="region" aria-label="{caption}">{table}<caption>{caption}</caption>\n'
+            f"<thead><tr>{head_cells}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
         )
 
 
-# -- numbers over seeds ------------------------------------------------------------------------------------------------
-
-
 def summarise(group: Group) -> dict[str, Any]:
-    """Return the numbers of a group, as data for JSON. ``seeds`` has the mean over the last tenth of the epochs and the
-    best epoch of each return; ``over_seeds`` the statistics of the former; ``best_over_seeds`` the statistics of the
-    best running mean."""
+    """Return the numbers of a group, as data for JSON. ``seeds`` has for each seed the number of epochs and steps, and
+    for the tag of each return its mean over the last tenth of the epochs (``last``) and its ``best`` epoch. By tag,
+    ``over_seeds`` has statistics of ``last``, and ``best_over_seeds`` statistics of the best running mean."""
     returns = return_tags(group.runs)
     seeds = {
         str(run.seed): {
@@ -98,15 +94,17 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def summary_text(title: str, summary: dict[str, Any]) -> str:
-    """Return the text of the numbers of several groups, a table for each."""
-    lines = [f"{f'{title}: returns' if title else 'Returns'}, mean of the last tenth of the epochs (best epoch)"]
+    """Return the text of the numbers of several groups, a table for each. ``summary`` has the numbers by label."""
+    subject = f"{title}: returns" if title else "Returns"
+    lines = [f"{subject}, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
         lines += ["", *seed_table(group, label).lines()]
     return "\n".join(lines)
 
 
 def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
-    """Return the table of a group's numbers: a row for each seed and three rows of statistics."""
+    """Return the table of a group's numbers: a row for each seed and three rows of statistics. ``corner`` is the first
+    cell of the header."""
     return_names = list(group["over_seeds"])
     steps = "steps of all agents" if of_search(return_names) else "env steps"
     rows = [[corner, "epochs", steps, *(TAGS[tag].short for tag in return_names)]]
@@ -115,25 +113,29 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
         rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
     best = group.get("best_over_seeds", {})
     columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in return_names]
-    return Table(rows + [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES], caption)
+    for name in AGGREGATES:
+        rows.append([name, "", "", *(column[name] for column in columns)])
+    return Table(rows, caption)
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the texts of the rows `AGGREGATES` for numbers of `over_seeds`, with the texts of ``best`` in brackets."""
-    low_high = summary["iqm_interval"]
-    fallback = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
-    span = f"{number_text(low_high[0])} to {number_text(low_high[1])}" if low_high else fallback
-    texts = dict(zip(AGGREGATES, (number_text(summary["mean"]), number_text(summary["iqm"]), span), strict=True))
+    """Return texts for the numbers of `over_seeds`, by row of `AGGREGATES`. ``best`` are more such numbers, whose texts
+    follow in brackets."""
+    bounds = summary["iqm_interval"]
+    if bounds:
+        interval_text = f"{number_text(bounds[0])} to {number_text(bounds[1])}"
+    else:
+        interval_text = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
+    cells = (number_text(summary["mean"]), number_text(summary["iqm"]), interval_text)
+    texts = dict(zip(AGGREGATES, cells, strict=True))
     if best is None:
         return texts
-    return {name: f"{texts[name]} ({text})" for name, text in aggregates(best).items()}
-
-
-# -- texts of numbers --------------------------------------------------------------------------------------------------
+    best_texts = aggregates(best)
+    return {name: f"{texts[name]} ({best_texts[name]})" for name in AGGREGATES}
 
 
 def number_text(value: float | None) -> str:
-    """Return a number as text; rewards per step, which are small, with three digits."""
+    """Return a number as text. Numbers below 1, such as rewards per step, have three digits."""
     if value is None:
         return "-"
     return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"
@@ -147,5 +149,6 @@ def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -
 
 def seeds_text(counts: Sequence[int]) -> str:
     """Return numbers of seeds as text, such as "5 seeds" or "3-5 seeds"."""
-    fewest_and_most = dict.fromkeys((min(counts), max(counts)))
-    return f"{'-'.join(map(str, fewest_and_most))} seed{'s' * (max(counts) > 1)}"
+    fewest, most = min(counts), max(counts)
+    number = f"{fewest}-{most}" if fewest < most else f"{most}"
+    return f"{number} seeds" if most > 1 else f"{number} seed"
