@@ -169,7 +169,7 @@ def _transitions_of(agent: Any) -> list[Tensor]:
         rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
     elif discrete:
         rows["action"] = rows["action"].long()
-    rows["ended"] = (rows["discount"] == 0).float()
+    rows["terminated"] = (rows["discount"] == 0).float()
     # [T E, M, ...] -> [M E T, ...]: one environment after another, so that the steps of an episode are adjacent.
     columns = [rows[name].unflatten(0, (-1, agent.envs)) for name in Transitions._fields]
     return [column.movedim(0, 2).transpose(0, 1).flatten(0, 2) for column in columns]
