@@ -34,6 +34,7 @@ class Acrobot(Dynamics):
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
+        # Attributes, so that `Dynamics.to` moves them to a device.
         self._torques, self._period, self._shift = _TORQUES, _PERIOD, _SHIFT
         self._slowest, self._fastest = _SLOWEST, _FASTEST
 
@@ -47,17 +48,17 @@ class Acrobot(Dynamics):
         return torch.cat((cos_and_sin, speeds), -1).float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Take a step of Runge-Kutta. It pays -1, and 0 if it terminates."""
+        """Take a step of Runge-Kutta. It pays -1 or, if the tip is 1 m above the joint, which terminates, 0."""
         torque = torch.take(self._torques, actions)
         k1 = _rates(state, torque)
         k2 = _rates(state + k1 * (_SECONDS / 2), torque)
         k3 = _rates(state + k2 * (_SECONDS / 2), torque)
         k4 = _rates(state + k3 * _SECONDS, torque)
         state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
-        state = state - (state / self._period).round() * self._shift
+        state = state - (state / self._period).round() * self._shift  # wraps angles into [-pi, pi]
         state = torch.clamp(state, self._slowest, self._fastest)
         first, second = state[..., 0], state[..., 1]
-        terminated = first.cos() + (first + second).cos() < -1.0
+        terminated = first.cos() + (first + second).cos() < -1.0  # depth of the tip below the joint, in m
         return state, terminated.float() - 1.0, terminated, None
 
 

@@ -95,7 +95,7 @@ class Replayed(Environment):
 
     def _note_reset(self, seeds: Tensor, where: Tensor | None) -> None:
         """Record a reset of the environments in ``where``, and forget steps before the current episodes."""
-        if where is None or self._seeds is None:
+        if where is None or self._seeds is None:  # of all, or the first reset
             self._seeds, self._began, self._actions = seeds, torch.zeros_like(seeds), []
             return
         self._seeds = torch.where(where, seeds, self._seeds)
@@ -104,7 +104,7 @@ class Replayed(Environment):
         self._actions, self._began = self._actions[num_stale:], self._began - num_stale
 
     def _note_step(self, actions: Tensor, active: Tensor | None) -> None:
-        if self._seeds is not None:
+        if self._seeds is not None:  # a step before the first reset raises an error
             self._actions.append((actions, active))
 
     def select(self, members: Tensor) -> None:
@@ -134,7 +134,8 @@ class Replayed(Environment):
         if not state:
             return
         zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)
-        actions, active = state.get("actions", zeros[:0]), state.get("active", zeros[:0])
+        no_steps = zeros[:0]
+        actions, active = state.get("actions", no_steps), state.get("active", no_steps)
         check_like({"seeds": zeros, "began": zeros}, {name: state[name] for name in ("seeds", "began")}, "environment")
         require(int(state["began"].max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(state["seeds"])

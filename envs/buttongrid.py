@@ -33,15 +33,15 @@ class ButtonGrid(ChanceDynamics):
         activate_on_reset: bool = ButtonParameters.activate_on_reset,
         max_episode_steps: int | None = None,
     ) -> None:
-        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)
+        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)  # checks the values
         cells = grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
-        self._chance = 1 / (10 * cells) if spontaneous_reset else 0.0
+        self._event_probability = 1 / (10 * cells) if spontaneous_reset else 0.0
         # Number of random numbers in every step, used or not: for the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
         self.state_size = 4 + 2 * num_buttons
-        self._columns = torch.arange(1, 1 + self.chances)
+        self._columns = torch.arange(1, 1 + self.chances)  # of step 0 in `uniform_at`; other steps follow
         # Bounds of the random row and column, and of each button's number in Floyd's sample (`_new_arrangement`).
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
         self._one_step = torch.tensor([0, 1])  # added to seed and steps
@@ -58,11 +58,10 @@ class ButtonGrid(ChanceDynamics):
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., 3 * size**2]``, three numbers per cell: player, button on, button off."""
         _, row, col, cells, on = self._parts(state)
-        player = (row * self._size + col) * 3
-        buttons = cells * 3 + 2 - on
-        ones = torch.cat((player, buttons), -1)  # indices of ones
+        player_index = (row * self._size + col) * 3
+        button_indices = cells * 3 + 2 - on  # the cell's second number if on, its third if off
         obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
-        return obs.scatter_(-1, ones, 1.0)
+        return obs.scatter_(-1, torch.cat((player_index, button_indices), -1), 1.0)
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
         return self._random_numbers(seed, time + 1)
@@ -77,8 +76,8 @@ class ButtonGrid(ChanceDynamics):
         new_cell = torch.take(self._next_cell, move)
         success = restart = on.all(-1, keepdim=True)
         on = on ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
-        if self._chance:
-            event = chance[..., :1] < self._chance
+        if self._event_probability:
+            event = chance[..., :1] < self._event_probability
             if self._activate:
                 on = on | event
             else:
@@ -108,12 +107,12 @@ class ButtonGrid(ChanceDynamics):
         return uniform_at(seed, number * self.chances + self._columns)
 
     def _new_arrangement(self, head: Tensor, random_numbers: Tensor) -> Tensor:
-        """Return the state of a new arrangement, from a step's random numbers ``draws`` and its seed and time ``head
-        [..., 2]``."""
-        numbers = (random_numbers[..., 1:] * self._ranges).long()
+        """Return states with a new arrangement of player and buttons, all off, from ``head [..., 2]``, the seed and
+        time of a step, and its ``random_numbers [..., 3 + K]``. The first of them, for the event, is not used."""
+        numbers = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
         # Floyd's sample without replacement (Bentley & Floyd 1987): a repeated number is replaced by the last number of
         # its range, which is outside all earlier ranges. The set is uniform. Its order is not, but does not matter.
-        cells = numbers[..., 2:]
+        cells = numbers[..., 2:]  # a view, in which the loop replaces numbers
         for k in range(1, self._buttons):
             duplicate = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
             cells[..., k].masked_fill_(duplicate, self._size**2 - self._buttons + k)

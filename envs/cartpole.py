@@ -38,7 +38,7 @@ class CartPole(Dynamics):
         self.physics = CartPoleParameters(**physics)
         self.random_physics = self.physics.physics_spread > 1
         self._nominal_physics = [getattr(self.physics, name) for name in _SAMPLED]
-        self._middle = torch.tensor(self._nominal_physics, dtype=torch.float64)
+        self._nominal_tensor = torch.tensor(self._nominal_physics, dtype=torch.float64)
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -47,17 +47,19 @@ class CartPole(Dynamics):
             return (uniform(seeds, 4) * 2 - 1) * _START
         motion, numbers = (uniform(seeds, 4 + len(_SAMPLED)) * 2 - 1).split([4, len(_SAMPLED)], -1)
         factors = (numbers * math.log(self.physics.physics_spread)).exp()
-        return torch.cat((motion * _START, factors * self._middle), -1)
+        return torch.cat((motion * _START, factors * self._nominal_tensor), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Take an explicit Euler step, with the physics of the episode if they are sampled."""
-        motion, (gravity, cart_mass, pole_mass, half_length) = state, self._nominal_physics
         if self.random_physics:
             motion, episode_physics = state.split([4, len(_SAMPLED)], -1)
             gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)
+        else:
+            motion = state
+            gravity, cart_mass, pole_mass, half_length = self._nominal_physics
         _, speed, angle, angular_speed = motion.unbind(-1)
         mass = cart_mass + pole_mass
         moment = pole_mass * half_length / mass  # of the pole, divided by the whole mass, in m

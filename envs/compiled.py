@@ -102,9 +102,11 @@ def _kind(real: Environment) -> int | None:
     if not isinstance(real, TensorEnvironment) or real.device.type != "cpu":
         return None
     dynamics = real.dynamics
-    if isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step:
+    if isinstance(dynamics, CellTable) and type(dynamics).step is CellTable.step:  # not overridden
         return CELLS
-    return LEARNED if isinstance(dynamics, SyntheticDynamics) else KINDS.get(type(dynamics))  # type: ignore[call-overload]
+    if isinstance(dynamics, SyntheticDynamics):
+        return LEARNED
+    return KINDS.get(type(dynamics))  # type: ignore[call-overload]
 
 
 def _needs_symexp(phi: object) -> bool:
@@ -117,8 +119,8 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
     `Map`, for agents that need no observations. If rewards are learned, check `can_compile` first."""
     rewarded = environment if isinstance(environment, RewardedEnvironment) else None
     real = real_environment(environment)
-    kind, phi = _kind(real), getattr(rewarded, "phi", None)
-    if kind is None or _needs_symexp(phi):
+    kind = _kind(real)
+    if kind is None or (rewarded is not None and _needs_symexp(rewarded.phi)):
         return None
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces
@@ -129,7 +131,7 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
         "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
         "repeat": 1 if repeated is None else repeated.repeat,
-        "repetition_limit": 0 if repeated is None else repeated._last or 0,
+        "repetition_limit": 0 if repeated is None else repeated._repetition_limit or 0,
         "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
     }
@@ -141,37 +143,44 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
             "cell_terminated": dynamics.terminated.numpy(),
         }
     if isinstance(dynamics, SyntheticDynamics):
-        program, begin = dynamics.program, 0
-        nets = {}
-        for name, part in program.networks.parts.items():
-            nets[name] = make_net(part, begin)
-            begin += part.size
-        nets.pop("initial", None)  # samples first states, which torch does
-        if "target" in nets:
-            bounds = program.bounds or (_empty(), _empty())
-            nets["reward"] = nets.pop("target")
-            fields |= {"form": FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
-            fields |= dict(zip(("middle", "half"), map(np.asarray, bounds), strict=True))
-        fields |= nets | {
-            "flat": program.flat.contiguous().numpy(),
-            "bandit": dynamics.bandit,
-            "raw_done": dynamics.raw_done,
-            "one_hot": dynamics.spaces.one_hot,
-        }
+        fields |= _synthetic_fields(dynamics)
+    if rewarded is not None:
+        fields |= _reward_fields(rewarded)
     world_type = Map if kind == CELLS and cells_only else World
-    return world_type(**(fields | _reward_fields(rewarded)))
+    return world_type(**fields)
 
 
-def _reward_fields(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
-    """Return the fields of `World` about a learned reward; without one, no fields."""
-    if rewarded is None:
-        return {}
+def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
+    """Return the fields of `World` about learned networks, by name. A target network takes the place of ``reward``."""
+    program, networks = dynamics.program, dynamics.program.networks
+    fields: dict[str, Any] = {
+        "flat": program.flat.contiguous().numpy(),
+        "bandit": dynamics.bandit,
+        "raw_done": dynamics.raw_done,
+        "one_hot": dynamics.spaces.one_hot,
+    }
+    begin = 0  # position of a network's parameters in ``flat``
+    for name, part in networks.parts.items():
+        fields[name] = make_net(part, begin)
+        begin += part.size
+    fields.pop("initial", None)  # torch computes initial states
+    if networks.has_target:
+        fields["reward"] = fields.pop("target")
+        fields |= {"form": FORMS.index(networks.config.reward_form), "fixed": networks.searched}
+        if program.bounds is not None:
+            middle, half = program.bounds
+            fields |= {"middle": middle.numpy(), "half": half.numpy()}
+    return fields
+
+
+def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
+    """Return the fields of `World` about a learned reward, by name."""
     phi, mode = rewarded.phi, rewarded.mode
     fields: dict[str, Any] = {
         "learned_reward": True,
         "is_additive": mode.additive,
         "is_potential": mode.potential,
-        "phi_is_zero": not mode.state,
+        "phi_is_zero": not mode.state,  # no compiled mode has info, so phi has no inputs
         "zero_at_end": rewarded.zero_at_end,
         "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
         "reward_weight": np.float32(rewarded.weight),
@@ -257,20 +266,18 @@ def _cartpole(physics, state, action):
     if len(state) > 4:
         gravity, cart_mass, pole_mass, half_length = state[4], state[5], state[6], state[7]
     total_mass = cart_mass + pole_mass
-    pole_share = pole_mass * half_length / total_mass
+    moment = pole_mass * half_length / total_mass
     speed, angle, angular_speed = state[1], state[2], state[3]
     cos, sin = math.cos(angle), math.sin(angle)
-    push = (
-        force / total_mass if action == 1 else -force / total_mass
-    ) + angular_speed * angular_speed * sin * pole_share
-    angular_acceleration = (sin * gravity - cos * push) / (
-        half_length * 4 / 3 - cos * cos * (half_length * pole_mass / total_mass)
-    )
-    state[0] += speed * 0.02
-    state[1] += (push - angular_acceleration * cos * pole_share) * 0.02
+    signed_force = force if action == 1 else -force
+    push = signed_force / total_mass + angular_speed * angular_speed * sin * moment
+    inertia = half_length * 4 / 3 - cos * cos * (half_length * pole_mass / total_mass)
+    angular_acceleration = (sin * gravity - cos * push) / inertia
+    state[0] += speed * 0.02  # seconds
+    state[1] += (push - angular_acceleration * cos * moment) * 0.02
     state[2] += angular_speed * 0.02
     state[3] += angular_acceleration * 0.02
-    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360
+    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360  # m, and 12 degrees
 
 
 @exact
@@ -290,7 +297,8 @@ def _acrobot(state, action):
     """Advance ``state`` (two angles, two angular speeds) in place by one step and return terminated (`Acrobot.step`).
     The step is one of the Runge-Kutta method of order 4: ``speed1_k3`` and ``acc1_k3`` are speed and acceleration of
     joint 1 at its third evaluation."""
-    torque, h = action - 1.0, 0.2
+    torque = action - 1.0
+    h = 0.2  # seconds
     half = h / 2
     angle1, angle2, speed1, speed2 = state[0], state[1], state[2], state[3]
     acc1_k1, acc2_k1 = _acrobot_accelerations(angle1, angle2, speed1, speed2, torque)
@@ -316,12 +324,12 @@ def _acrobot(state, action):
 
 @exact
 def _driven(position, speed, goal, fastest, left_end, right_end):
-    """Return the next position and speed, and terminated, in the arguments' precision (`mountaincar.driven`). ``speed``
-    includes the push of this step; ``fastest`` is its limit."""
+    """Return the next position and speed, and terminated, in the arguments' precision (`mountaincar.move_car`).
+    ``speed`` includes the push of this step; ``fastest`` is its limit. The left end of the track stops the car."""
     speed = min(max(speed, -fastest), fastest)
     position = min(max(position + speed, left_end), right_end)
     if position == left_end and speed < 0:
-        speed = speed * 0
+        speed = speed * 0  # in its precision
     return position, speed, position >= goal and speed >= 0
 
 
@@ -331,9 +339,10 @@ def _single_step(kind, state, action, continuous_action):
     (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `CONTINUOUS` or `PENDULUM`."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
+        # Goal, largest speed, and the ends of the track.
         state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
         return -1.0, ends
-    if kind == CONTINUOUS:  # in float32, as in Gymnasium
+    if kind == CONTINUOUS:  # in float32, as in Gymnasium, so it does not call `_driven`
         f32 = np.float32
         position, force = f32(state[0]), continuous_action[0]
         slope = f32(math.cos(np.float64(position * f32(3))) * 0.0025)
@@ -348,8 +357,8 @@ def _single_step(kind, state, action, continuous_action):
         return (100.0 if ends else 0.0) - np.float64(force) * np.float64(force) * 0.1, ends
     angle, speed = state[0], state[1]  # of the pendulum
     torque = min(max(continuous_action[0], np.float32(-2)), np.float32(2))
-    angle_from_top = (angle + math.pi) % TAU - math.pi
-    cost = angle_from_top * angle_from_top + speed * speed * 0.1 + np.float64(torque * torque * np.float32(0.001))
+    wrapped_angle = (angle + math.pi) % TAU - math.pi
+    cost = wrapped_angle * wrapped_angle + speed * speed * 0.1 + np.float64(torque * torque * np.float32(0.001))
     speed = speed + (math.sin(angle) * 15.0 + np.float64(torque * np.float32(3.0))) * 0.05
     speed = min(max(speed, -8.0), 8.0)
     state[0], state[1] = angle + speed * 0.05, speed
@@ -381,7 +390,7 @@ def phi_value(world, m, state, obs, scratch):
         return np.float32(0)
     if is_map(world) or world.kind == CELLS:
         return world.phi_table[m, int(state[0])]
-    x = scratch[0]
+    x = scratch[0]  # the network's input
     for i in range(world.obs_size):
         x[i] = obs[i]
     if len(world.obs_center):
@@ -411,7 +420,7 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
     elif world.kind == ACROBOT:
         ends = _acrobot(state, action)
         reward = f32(0) if ends else f32(-1)
-    elif world.kind == LEARNED and world.form:
+    elif world.kind == LEARNED and world.form:  # a bandit with a target
         reward, ends = target_reward(world, m, state, action, continuous_action, scratch), True
     elif world.kind == LEARNED:
         reward, raw_done = network_step(world, m, state, action, continuous_action, scratch)
@@ -420,14 +429,16 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
             discount = f32(1) - raw_done
     else:
         reward, ends = _repeated(world, state, action, continuous_action)
-    if ends and not (world.kind == LEARNED and world.raw_done and not world.bandit):
+    discount_is_learned = world.kind == LEARNED and world.raw_done and not world.bandit
+    if ends and not discount_is_learned:
         discount = f32(0)
     observe(world, state, obs)
     if not world.learned_reward:
         return reward, ends, discount, previous_phi
     next_phi = phi_value(world, m, state, obs, scratch)
-    bonus_phi = f32(0) if ends and world.zero_at_end else next_phi
-    bonus = world.discounts[m] * bonus_phi - previous_phi if world.is_potential else bonus_phi
+    rewarded_phi = f32(0) if ends and world.zero_at_end else next_phi
+    learned_reward = world.discounts[m] * rewarded_phi - previous_phi if world.is_potential else rewarded_phi
     if world.is_additive:
-        bonus = (reward if world.reward_weight == f32(1) else reward * world.reward_weight) + bonus
-    return bonus, ends, discount, next_phi
+        real_reward = reward if world.reward_weight == f32(1) else reward * world.reward_weight
+        learned_reward = real_reward + learned_reward
+    return learned_reward, ends, discount, next_phi

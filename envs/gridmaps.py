@@ -41,11 +41,12 @@ class CellTable(Dynamics):
 
     def __init__(self, rows: tuple[str, ...], max_episode_steps: int | None, max_return: float | None) -> None:
         self.rows, self._cells = rows, "".join(rows)
-        size, count = len(self._cells), len(self.actions)
-        self.spaces = Spaces((size,), Discrete(count), torch.float32, max_episode_steps, max_return, one_hot=True)
-        moves = [self.cell_after_move(cell, self._towards(cell, move)) for cell in range(size) for move in self.actions]
-        next_cells, reward, terminated = zip(*moves, strict=True)
-        self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(reward)
+        size, actions = len(self._cells), Discrete(len(self.actions))
+        self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
+        pairs = [(cell, move) for cell in range(size) for move in self.actions]
+        outcomes = [self.cell_after_move(cell, self._towards(cell, move)) for cell, move in pairs]
+        next_cells, rewards, terminated = zip(*outcomes, strict=True)
+        self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(rewards)
         self.terminated, self._one_hot = torch.tensor(terminated), torch.eye(size)
 
     def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
@@ -66,26 +67,28 @@ class CellTable(Dynamics):
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Play one episode of at most ``limit`` steps, in which member m takes action ``moves[m, s]`` in cell s. Return
-        the episodes' returns and lengths ``[M]``. Both equal the result of stepping, up to rounding.
+        """Play one episode per member, of at most ``limit`` steps. Member m takes action ``moves[m, s]`` in cell s.
+        Return the episodes' returns and lengths ``[M]``. Both equal the result of stepping, up to rounding.
 
         Tables are doubled: next cells and rewards of k steps, applied twice, give next cells and rewards of 2 k steps.
         The tables of 1, 2, 4, ... steps whose sum is ``limit`` are applied one after the other."""
-        members, cells = moves.shape
-        index = moves + torch.arange(cells) * len(self.actions)
-        first_cells = torch.arange(members).unsqueeze(1) * (cells + 1)  # each member's first row in flat tables
-        # One additional cell per member for finished episodes. It pays nothing.
-        next_cells = torch.where(self.terminated[index], cells, self.next_cell[index])
-        next_cells = (torch.nn.functional.pad(next_cells, (0, 1), value=cells) + first_cells).flatten()
-        payoffs = torch.stack((self.reward[index], torch.ones(members, cells)), -1)  # rewards and steps
-        payoffs = torch.nn.functional.pad(payoffs, (0, 0, 0, 1)).flatten(0, 1)
+        members, num_cells = moves.shape
+        index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S]
+        # One additional cell per member for finished episodes. It pays nothing and leads to itself.
+        next_cells = torch.where(self.terminated[index], num_cells, self.next_cell[index])
+        next_cells = torch.nn.functional.pad(next_cells, (0, 1), value=num_cells)
+        payoffs = torch.stack((self.reward[index], torch.ones(members, num_cells)), -1)  # rewards and steps
+        payoffs = torch.nn.functional.pad(payoffs, (0, 0, 0, 1))
+        # The members' tables, one after the other, form flat tables.
+        first_cells = torch.arange(members).unsqueeze(1) * (num_cells + 1)
+        next_cells, payoffs = (next_cells + first_cells).flatten(), payoffs.flatten(0, 1)
         current_cells, totals = first_cells[:, 0] + self._cells.index(START), torch.zeros(members, 2)
         while limit:
             if limit & 1:  # the tables of this power of two are a part of the limit
                 totals = totals + payoffs.index_select(0, current_cells)
                 current_cells = torch.take(next_cells, current_cells)
             limit >>= 1
-            if limit:
+            if limit:  # double the tables
                 payoffs = payoffs + payoffs.index_select(0, next_cells)
                 next_cells = torch.take(next_cells, next_cells)
         return totals[:, 0], totals[:, 1].long()
@@ -110,10 +113,11 @@ class CellTable(Dynamics):
 
     def _towards(self, cell: int, move: str) -> int:
         """Return the neighbour of ``cell`` in the direction of ``move``; ``cell`` itself at the border."""
-        columns = len(self.rows[0])
-        (row, column), (row_offset, column_offset) = divmod(cell, columns), _MOVES[move]
-        row, column = row + row_offset, column + column_offset
-        return row * columns + column if 0 <= row < len(self.rows) and 0 <= column < columns else cell
+        num_columns = len(self.rows[0])
+        row_offset, column_offset = _MOVES[move]
+        row, column = cell // num_columns + row_offset, cell % num_columns + column_offset
+        inside = 0 <= row < len(self.rows) and 0 <= column < num_columns
+        return row * num_columns + column if inside else cell
 
 
 class GridMap(CellTable):
@@ -131,8 +135,8 @@ class GridMap(CellTable):
 
     def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
         towards = cell if self._cells[towards] == WALL else towards
-        step, goal, hole = self._pays
-        reward = {GOAL: goal, HOLE: hole}.get(self._cells[towards], step)
+        step_reward, goal_reward, hole_reward = self._pays
+        reward = {GOAL: goal_reward, HOLE: hole_reward}.get(self._cells[towards], step_reward)
         return towards, reward, self._cells[towards] in (GOAL, HOLE)
 
 
@@ -144,7 +148,7 @@ class CliffWalking(CellTable):
     actions = ("up", "right", "down", "left")
 
     def __init__(self, max_episode_steps: int | None = None) -> None:
-        super().__init__(MAPS["cliff"], max_episode_steps, -13.0)
+        super().__init__(MAPS["cliff"], max_episode_steps, max_return=-13.0)  # 13 steps around the cliff
 
     def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
         if self._cells[towards] == HOLE:

@@ -29,7 +29,8 @@ def as_lines(cells: Sequence[str], grid_size: int) -> str:
 def clipped_moves(grid_size: int) -> Tensor:
     """Return the next cell for each cell and move in a grid without walls, ``[grid_size ** 2, 5]`` int64."""
     cells = torch.arange(grid_size * grid_size)
-    coordinates = torch.stack((cells // grid_size, cells % grid_size), -1)[:, None] + torch.tensor(MOVES)
+    coordinates = torch.stack((cells // grid_size, cells % grid_size), -1)  # [cells, 2]
+    coordinates = coordinates[:, None] + torch.tensor(MOVES)  # [cells, 5, 2]
     row, col = coordinates.clamp(0, grid_size - 1).unbind(-1)
     return row * grid_size + col
 
@@ -56,11 +57,11 @@ class OpenGrid(ChanceDynamics):
         teleport_on_termination: bool = GridParameters.teleport_on_termination,
         max_episode_steps: int | None = None,
     ) -> None:
-        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)
+        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)  # checks the values
         super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
         self.grid_size, self.teleports = grid_size, teleport_on_termination
-        self.chance = self.event_chance(grid_size) if spontaneous_termination else 0.0
-        self.chances = int(spontaneous_termination)
+        self.event_probability = self.event_chance(grid_size) if spontaneous_termination else 0.0
+        self.chances = int(spontaneous_termination)  # number of random numbers in a step
         self.cells = grid_size * grid_size
         self.state_size = EXTRA + (self.cells if self.remembers_cells else 0)
         self.player_and_goal = torch.arange(2)  # their channels, if observations show both
@@ -79,7 +80,7 @@ class OpenGrid(ChanceDynamics):
 
     def observe(self, state: Tensor) -> Tensor:
         obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
-        return obs.scatter_(-1, state[..., POSITION:GOAL], 1.0)
+        return obs.scatter_(-1, state[..., POSITION : POSITION + 1], 1.0)
 
     def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
         """Return the player's cell after a move from ``position [..., 1]`` towards ``cell [..., 1]``. ``extra_columns
@@ -98,13 +99,14 @@ class OpenGrid(ChanceDynamics):
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
+        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events. The
+        step after arrival at the goal terminates."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         towards = torch.take(self._next_cell, torch.add(actions[..., None], old_position, alpha=len(MOVES)))
         position = self.cell_after_move(extra_columns, old_position, towards)
         if self.chances:
-            event = chance < self.chance
+            event = chance < self.event_probability
             if self.teleports:
                 position = torch.where(event, goal, position)
             else:

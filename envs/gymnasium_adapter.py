@@ -47,11 +47,12 @@ class GymnasiumEnvironment(Replayed):
         self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _open(game, render)
         self.spaces = _spaces(first, game)
-        self._space, self._action_space = self._promised[0] = first.observation_space, first.action_space
+        self._space, self._action_space = first.observation_space, first.action_space
+        self._promised[0] = self._space, self._action_space
         self._obs_dtype, self._shape = self._space.dtype, self._space.shape
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
-        self._ages = np.zeros(rows, np.int64)
+        self._ages = np.zeros(rows, np.int64)  # steps of the current episodes
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         """Return the bounds ``[O]`` of observations, low and high. None if observations are no vectors, or if a bound
@@ -112,16 +113,20 @@ class GymnasiumEnvironment(Replayed):
                     info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
         except BaseException as error:
-            self._ages[row] += 1
+            self._ages[row] += 1  # the fault names the step
             raise self._fault(error, "step") from error
-        self._ages[slice(None) if active is None else rows] += 1
+        self._ages[slice(None) if active is None else rows] += 1  # a slice is faster
         self._check_finite("reward", reward)
         self._check_finite("observation", self._obs)
         if names:
             self._check_finite("info", info_values)
-        flags = self._by_member(terminated), self._by_member(truncated)
-        info_tensor = self._by_member(info_values) if names else None
-        return Step(self._observations(), self._by_member(reward), *flags, info=info_tensor)
+        return Step(
+            obs=self._observations(),
+            reward=self._by_member(reward),
+            terminated=self._by_member(terminated),
+            truncated=self._by_member(truncated),
+            info=self._by_member(info_values) if names else None,
+        )
 
     @property
     def frames_per_second(self) -> float:
@@ -184,7 +189,8 @@ class GymnasiumEnvironment(Replayed):
 
     def _check_spaces(self, row: int, env: gym.Env) -> None:
         """Raise `Broken` if an environment's spaces change between resets, or differ from the first environment's."""
-        spaces, last_spaces = (env.observation_space, env.action_space), self._promised[row]
+        spaces = env.observation_space, env.action_space
+        last_spaces = self._promised[row]
         if last_spaces is not None and spaces[0] is last_spaces[0] and spaces[1] is last_spaces[1]:
             return  # a comparison by value takes longer
         for name, expected, space in zip(("observation", "action"), self._promised[0], spaces, strict=True):
@@ -233,8 +239,8 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
 
 
 def _open(game: Game, render: bool) -> gym.Env:
-    """Make one instance with its wrappers, and set environment variables for SDL and MuJoCo. Raises SettingError if it,
-    or a package that it needs, is missing, if agents cannot use its spaces, or if it must ``render`` but cannot."""
+    """Make one instance with its wrappers, and set environment variables for SDL and MuJoCo. Raises SettingError if it
+    cannot be made, if agents cannot use its spaces, or if it must ``render`` but cannot."""
     _set_drivers(render)
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     action_repeat = kwargs.pop("action_repeat", 1)
@@ -251,15 +257,8 @@ def _open(game: Game, render: bool) -> gym.Env:
         if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
             with contextlib.suppress(AttributeError):  # a class may compute `action_space`
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
-    except (ImportError, gym.error.DependencyNotInstalled) as error:
-        packages = [package for package in _EXTRAS if package in str(error).lower()]
-        cause = f"a package it needs is missing ({first_line(error)})"
-        if packages:
-            cause = f"it needs {packages[0]}; install it: pip install -e '.{_EXTRAS[packages[0]]}'"
-        raise SettingError(f"gamename is {game.name!r}: {cause}") from error
     except BaseException as error:
-        cause = promises.error_reason(error, "")
-        raise SettingError(f"gamename is {game.name!r}: it cannot be made ({cause})") from error
+        raise SettingError(f"gamename is {game.name!r}: {_cause_of(error)}") from error
     if problem:
         raise SettingError(f"gamename is {game.name!r}: {problem}", "gamename")
     modes = (env.metadata or {}).get("render_modes", ())
@@ -270,6 +269,17 @@ def _open(game: Game, render: bool) -> gym.Env:
     if physics:
         env = wrappers.CartPolePhysics(env, CartPoleParameters(**physics))
     return _wrap(env, game, images is not None)
+
+
+def _cause_of(error: BaseException) -> str:
+    """Return in words why an instance could not be made: a missing package, if possible with the command that installs
+    it, or ``error``. Raises KeyboardInterrupt and StopNow again."""
+    if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+        return f"it cannot be made ({promises.error_reason(error, '')})"
+    for package, extra in _EXTRAS.items():
+        if package in str(error).lower():
+            return f"it needs {package}; install it: pip install -e '.{extra}'"
+    return f"a package it needs is missing ({first_line(error)})"
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:

@@ -120,7 +120,7 @@ class Stages(Protocol):
         """Raise the SettingError that `initial` would raise."""
         ...
 
-    def idle(self) -> dict[str, str]:
+    def ineffective(self) -> dict[str, str]:
         """Return the proxy's settings that have no effect around this environment, as name -> reason."""
         ...
 
@@ -171,7 +171,7 @@ class StagesDefaults:
     def check_start(self) -> None:
         pass
 
-    def idle(self) -> dict[str, str]:
+    def ineffective(self) -> dict[str, str]:
         return {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:

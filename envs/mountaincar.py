@@ -62,6 +62,7 @@ class MountainCarContinuous(RepeatedDynamics):
         return state
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `envs.repeated.RepeatedDynamics.single_step`."""
         position, speed = state.unbind(-1)
         force = actions.squeeze(-1)
         # Gymnasium computes the cosine and the square in float64, everything else in float32.

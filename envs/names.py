@@ -269,12 +269,16 @@ def resolve(name: str) -> Game:
 
 
 def import_module(setting: str, value: str) -> None:
-    """Import the module in ``value``, which is ``module`` or ``module:Env-v0``. ``value`` must be from a flag or
-    keyword ``setting`` of this process or of its parent, never from a file. Raises SettingError if the import fails."""
-    module = value.rpartition(":")[0] if setting == "gamename" else value
+    """Import the module in ``value``: a module or, if ``setting`` is gamename, a name such as ``module:Env-v0``. Names
+    without a module import nothing. ``value`` must be from a flag or keyword ``setting`` of this process or of its
+    parent, never from a file. Raises SettingError if the import fails."""
+    module = value
+    if setting == "gamename":
+        module = value.rpartition(":")[0]
+        if not module:
+            return
     try:
-        if module or setting != "gamename":
-            importlib.import_module(module)
+        importlib.import_module(module)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         line = f"{setting} is {value!r}: module {module} cannot be imported ({first_line(error)})"
         raise SettingError(line, setting) from error
@@ -289,10 +293,13 @@ def declared_games() -> dict[str, str]:
     matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
     modules: dict[str, str] = {}
     for stem, match in matches.items():
-        if match and (match[1] in GAMES or match[1] in modules):
-            raise RuntimeError(f"environment {match[1]} is in {modules.get(match[1], __name__)} and in envs.{stem}")
-        if match:
-            modules[match[1]] = f"envs.{stem}"
+        if not match:
+            continue
+        name, module = match[1], f"envs.{stem}"
+        if name in GAMES or name in modules:
+            other_module = modules.get(name, __name__)  # this module, if the name is in the table
+            raise RuntimeError(f"environment {name} is in {other_module} and in {module}")
+        modules[name] = module
     return modules
 
 
@@ -321,7 +328,7 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name, which must have none before.
+    """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name. ``game.name`` must have none yet.
     Values equal to the game's are left out. Raises SettingError for a value out of range."""
     if game.parameters is None or not values:
         return game
@@ -395,18 +402,22 @@ def _registered(env_id: str) -> str | None:
     ids = _ids()
     env_id = match_spelling(env_id, ids)
     id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
-    if id_match is None or env_id in ids:
-        return env_id if id_match else None
+    if id_match is None:  # empty, or several lines
+        return None
+    if env_id in ids:
+        return env_id
     versioned_ids = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
     base_id = match_spelling(id_match[1], {match[1] for match in versioned_ids})
     newest = max((int(match[2]) for match in versioned_ids if match[1] == base_id), default=-1)
-    return f"{base_id}-v{newest}" if int(id_match[2] or -1) < newest else None
+    version = int(id_match[2] or -1)  # an id without a version is older than all others
+    return f"{base_id}-v{newest}" if version < newest else None
 
 
 def _unknown(name: str) -> SettingError:
     """Return the error about a name that no environment has, with the nearest name or with advice: to import the
     module of an id such as ``namespace/Env-v0``, or, if the name is a module, an id that it registers."""
-    modules_by_id, (module, _, env_id) = _ids(), name.rpartition(":")
+    modules_by_id = _ids()
+    module, _, env_id = name.rpartition(":")
     namespace, slash, _ = env_id.partition("/")
     if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in modules_by_id):
         line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
@@ -414,10 +425,11 @@ def _unknown(name: str) -> SettingError:
     # Look among ids of this package only, without its name, which would make all of its ids look similar.
     package = module.partition(".")[0] or name
     package_ids = [gym_id for gym_id, home in modules_by_id.items() if home.partition(".")[0] == package]
-    closest_id = closest(env_id, package_ids if module else ())
-    suggestion = (
-        f"{module}:{closest_id}" if closest_id else closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
-    )
+    suggestion = closest(env_id, package_ids) if module else None
+    if suggestion:
+        suggestion = f"{module}:{suggestion}"
+    else:
+        suggestion = closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
     if not module and not suggestion and name.isidentifier() and importlib.util.find_spec(name):
         example = package_ids[0] if package_ids else "MyEnv-v0"
         line = f"that is a module; allowed: an id that it registers, as {name}:{example}"

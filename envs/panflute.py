@@ -28,7 +28,7 @@ class PanFlute(ChanceDynamics):
         spontaneous_reward: bool = FluteParameters.spontaneous_reward,
         max_episode_steps: int | None = None,
     ) -> None:
-        FluteParameters(num_pipes, spontaneous_reward)
+        FluteParameters(num_pipes, spontaneous_reward)  # checks the values
         places = num_pipes * (num_pipes + 1) // 2
         super().__init__(places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)
@@ -38,9 +38,9 @@ class PanFlute(ChanceDynamics):
         self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
         self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
         self._one_step = torch.tensor([0, 1])  # added to seed and steps
-        self.chances = int(spontaneous_reward)
+        self.chances = int(spontaneous_reward)  # number of random numbers in a step
         self.state_size = 2 + places
-        self._chance = 1 / num_pipes**2 if spontaneous_reward else 0.0
+        self._event_probability = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Return states with empty pipes. Seeds only determine the events."""
@@ -51,16 +51,17 @@ class PanFlute(ChanceDynamics):
         return state[..., 2:].float()
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        return uniform_at(seed, time + 1)
+        return uniform_at(seed, time + 1)  # the column of the step's end
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         head, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
+        # All notes move one place on. A mouth follows the end of the pipe before, from which nothing may enter it.
         notes = notes.roll(1, -1) * self._not_mouth
         notes = notes.scatter_(-1, torch.take(self._mouths, actions[..., None]), 1)
         if self.chances:
-            notes = notes | (self._is_end * (chance < self._chance))
+            notes = notes | (self._is_end * (chance < self._event_probability))
         return torch.cat((head + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:

@@ -42,6 +42,7 @@ class Pendulum(RepeatedDynamics):
         return torch.stack((angle.cos(), angle.sin(), speed), -1).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `envs.repeated.RepeatedDynamics.single_step`. The cost is of the state before the step."""
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi

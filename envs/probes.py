@@ -55,7 +55,7 @@ def _constant_one(obs: Tensor, *_: Any) -> Tensor:
     return torch.ones_like(obs)
 
 
-def _scored(length: int, shows: str, continuous: bool) -> Probe:
+def _scored(length: int, shows: str, continuous: bool = False) -> Probe:
     """Return a probe that pays the score of the action at every step. It truncates if it is longer than one step, else
     it terminates."""
     truncates = length > 1
@@ -72,12 +72,12 @@ PROBES: dict[str, Probe] = {
     "probe-1": Probe(1, "zero", _constant_one, _constant_one, 1, 1),
     "probe-2": Probe(1, "sign", lambda obs, right, age: obs, lambda obs, discount: obs.clone(), 0, 0),
     "probe-3": Probe(2, "age", lambda obs, right, age: age, lambda obs, discount: discount ** (1 - obs), 1, 1),
-    "probe-4": _scored(1, "zero", False),
-    "probe-5": _scored(1, "sign", False),
-    "probe-4-continuous": _scored(1, "zero", True),
-    "probe-5-continuous": _scored(1, "sign", True),
-    "probe-truncated": _scored(8, "zero", False),
-    "probe-truncated-continuous": _scored(8, "zero", True),
+    "probe-4": _scored(1, "zero"),
+    "probe-5": _scored(1, "sign"),
+    "probe-4-continuous": _scored(1, "zero", continuous=True),
+    "probe-5-continuous": _scored(1, "sign", continuous=True),
+    "probe-truncated": _scored(8, "zero"),
+    "probe-truncated-continuous": _scored(8, "zero", continuous=True),
 }
 
 
@@ -105,7 +105,8 @@ class ProbeDynamics(Dynamics):
         if self.probe.continuous:
             score = 1 - (actions[..., 0] - TARGET * direction).square()
         else:
-            score = (actions == (direction > 0)).float()
+            right_action = direction > 0  # 1 or 0
+            score = (actions == right_action).float()
         reward = self.probe.reward(self.observe(state)[..., 0], score, age)
         terminated = (age + 1 >= self.probe.length) & (not self.probe.truncates)
         return torch.stack((seed_sign, age + 1), -1), reward, terminated, None

@@ -33,7 +33,8 @@ class ProcMaze(OpenGrid):
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
-        return 0.1 / ((grid_size + 1) * -(-grid_size // 2) - grid_size % 2)
+        half_size = -(-grid_size // 2)  # rounded up
+        return 0.1 / ((grid_size + 1) * half_size - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Return states with a new maze each, and player and goal in open cells."""
@@ -43,9 +44,10 @@ class ProcMaze(OpenGrid):
         # Sample the rank of each place, which is its index among the open cells.
         num_open_up_to = is_open.cumsum(1)
         num_open = num_open_up_to[:, -1:]
-        ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()
-        places = (num_open_up_to[:, None] <= ranks[..., None]).sum(-1)
-        state = torch.cat((flat_seeds[:, None], torch.zeros_like(flat_seeds)[:, None], places, is_open), 1)
+        ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
+        places = (num_open_up_to[:, None] <= ranks[..., None]).sum(-1)  # the sum is over [N, 2, cells]
+        seed_and_time = torch.stack((flat_seeds, torch.zeros_like(flat_seeds)), 1)
+        state = torch.cat((seed_and_time, places, is_open), 1)
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
@@ -53,7 +55,8 @@ class ProcMaze(OpenGrid):
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
         obs[..., _WALL_SEEN], obs[..., _OPEN_SEEN] = 1 - is_open, is_open
-        return obs.flatten(-2).scatter_(-1, state[..., POSITION:EXTRA] * self.channels + self.player_and_goal, 1.0)
+        places = state[..., POSITION:EXTRA]  # cells of player and goal
+        return obs.flatten(-2).scatter_(-1, places * self.channels + self.player_and_goal, 1.0)
 
     def ground(self, state: Tensor) -> str:
         return "".join("." if is_open else "#" for is_open in state[EXTRA:].tolist())
@@ -69,7 +72,7 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     neighbour. If there is none, it backtracks, and it ends when it is back at the start.
     """
     neighbours, increments = _neighbours(grid_size)
-    cells = nowhere = grid_size * grid_size
+    cells = nowhere = grid_size * grid_size  # number of cells, and the index of one outside the grid
     num_mazes = len(seeds)
     cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
     # The number of each cell's open neighbours, plus _VISITED for an open cell. The cell nowhere is never expandable.

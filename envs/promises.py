@@ -16,6 +16,7 @@ from envs.names import first_line
 from models.settings import StopNow, UserError, format_value, shorten
 
 LARGEST = 2**24  # most numbers of an observation, and most actions
+_NUMBERS = "biuf"  # NumPy's kinds of dtypes: bool, int, unsigned int, float
 
 _CALLS = {"step": "observation, reward, terminated, truncated and info", "reset": "observation and info"}
 
@@ -46,7 +47,7 @@ def _check_numbers(space: Box, obs: Any, name: str) -> None:
         numbers = np.asarray(obs)
     except Exception:  # lists of unequal lengths, or an object whose conversion fails
         numbers = np.array(None)
-    if numbers.dtype.kind not in "biuf" or numbers.shape != space.shape:
+    if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
         faulty_obs = numbers if numbers.dtype.kind != "O" else obs
         raise Broken(f"{name} is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
@@ -62,7 +63,7 @@ def as_number(result: Any, name: str = "reward") -> Any:
     of_numpy = isinstance(result, np.ndarray | np.generic)
     if type(result) is np.float64 or (not of_numpy and hasattr(type(result), "__float__")):
         return result
-    if of_numpy and result.size == 1 and result.dtype.kind in "biuf":
+    if of_numpy and result.size == 1 and result.dtype.kind in _NUMBERS:
         return result.item()
     raise Broken(f"{name} is {_describe_value(result)}; expected a number")
 
@@ -100,6 +101,7 @@ def error_reason(error: BaseException, call: str) -> str:
     text = f"{type(error).__name__}: {first_line(error)}"
     *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
     in_adapter = innermost_frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
+    # Python's message if a result has not the expected number of values: "not enough values to unpack".
     if call in _CALLS and "unpack" in text and in_adapter:
         return f"{call} did not give {_CALLS[call]} ({text})"
     return text

@@ -24,11 +24,12 @@ class RepeatedDynamics(Dynamics):
     def __init__(
         self, action_repeat: int = RepeatParameters.action_repeat, max_episode_steps: int | None = None
     ) -> None:
-        RepeatParameters(action_repeat)
+        RepeatParameters(action_repeat)  # checks the value
         limit = max_episode_steps
         self.repeat = action_repeat
-        # Number of repetitions after which an episode ends within a step; None if that never happens.
-        self._last = limit if limit is not None and limit % action_repeat else None
+        # Number of repetitions after which an episode ends within a step; None if that never happens. States have a
+        # column of repetitions only if there is this limit.
+        self._repetition_limit = limit if limit is not None and limit % action_repeat else None
         step_limit = None if limit is None else -(-limit // action_repeat)  # rounded up
         self.spaces = Spaces((self.observed,), self.actions, torch.float32, step_limit, self.max_return)
 
@@ -47,25 +48,26 @@ class RepeatedDynamics(Dynamics):
 
     def initial(self, seeds: Tensor) -> Tensor:
         state = self.first(seeds)
-        return state if self._last is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
+        return state if self._repetition_limit is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        return self.observe_state(state if self._last is None else state[..., :-1])
+        return self.observe_state(state if self._repetition_limit is None else state[..., :-1])
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
         if self.repeat == 1:
             state, reward, terminated = self.single_step(state, actions)
             return state, reward.float(), terminated, None
-        limit, full_state = self._last, state
+        limit = self._repetition_limit
         if limit is not None:
-            state = full_state[..., :-1]
+            state, counts = state[..., :-1], state[..., -1:]  # repetitions before this step
         state, total, terminated = self.single_step(state, actions)
         for repetitions in range(1, self.repeat):
-            continues = ~terminated if limit is None else ~terminated & (full_state[..., -1] + repetitions < limit)
+            continues = ~terminated if limit is None else ~terminated & (counts[..., 0] + repetitions < limit)
             next_state, reward, ends = self.single_step(state, actions)
             state = torch.where(continues[..., None], next_state, state)
-            total, terminated = total + torch.where(continues, reward, 0.0), terminated | (continues & ends)
+            total = total + torch.where(continues, reward, 0.0)
+            terminated = terminated | (continues & ends)
         if limit is not None:
-            state = torch.cat((state, full_state[..., -1:] + self.repeat), -1)
+            state = torch.cat((state, counts + self.repeat), -1)
         return state, total.float(), terminated, None

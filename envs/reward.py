@@ -74,11 +74,12 @@ class RewardedEnvironment:
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """See `envs.base.Environment.step`. The reward is the learned one."""
-        step, mode = self.real.step(actions, active), self.mode
-        potential, next_potential = self._potential, self.phi(step.obs, step.info)
-        if mode.potential and mode.info:
+        mode, step = self.mode, self.real.step(actions, active)
+        potential = self._potential
+        if mode.potential and mode.info:  # phi also reads the step's info, so it could not be computed before
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)
+        next_potential = self.phi(step.obs, step.info)
         self._obs, self._potential = step.obs, next_potential
         if self.zero_at_end:
             next_potential = next_potential.masked_fill(step.terminated, 0.0)
@@ -87,6 +88,7 @@ class RewardedEnvironment:
         return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
 
     def select(self, members: Tensor) -> "RewardedEnvironment | None":
+        """See `envs.base.Environment.select`."""
         real = self.real.select(members)
         if real is None:
             return None
@@ -149,7 +151,8 @@ class Stages(StagesDefaults):
             line = f"gamename is {game!r}, which shows images; RN takes vectors of observations"
             raise SettingError(line, "gamename")
         self.parameters = Networks(config, self.spaces)
-        init, base_name, mode = config.rn_init, game.partition(",")[0], self.parameters.mode
+        init, mode = config.rn_init, self.parameters.mode
+        base_name = game.partition(",")[0]  # without parameters
         if init != "torch" and (mode.info or not mode.state):
             line = f"rn_init is {init!r}, but mode is {config.mode}, where phi is not of the state alone"
             raise SettingError(f"{line}; allowed: torch", "rn_init")
@@ -160,7 +163,8 @@ class Stages(StagesDefaults):
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]`` as ``rn_init`` says."""
-        flat, init = self.parameters.initial(streams), self.config.rn_init
+        flat = self.parameters.initial(streams)
+        init = self.config.rn_init
         if init == "torch":
             return flat
         if init == "hand":

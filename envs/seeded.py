@@ -58,7 +58,7 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     first_index: dict[int, int] = {}  # seed -> the first member with it
     for index, key in enumerate(keys):
         first_index.setdefault(key, index)
-    if len(first_index) == len(keys):
+    if len(first_index) == len(keys):  # all different
         return draw(seeds)
     unique_index = {key: index for index, key in enumerate(first_index)}
     inverse = torch.tensor([unique_index[key] for key in keys])

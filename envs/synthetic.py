@@ -58,8 +58,8 @@ class SyntheticDynamics(Dynamics):
             return self.starts(seeds)
         # The network takes [M, N, latent], so all leading axes and the environments become one axis.
         by_member = seeds.movedim(-2, 0)  # [M, ..., E]
-        states = self.program.first_states(seeded.normal(by_member.flatten(1), latent).float())
-        return states.reshape(*by_member.shape, -1).movedim(0, -3)
+        states = self.program.first_states(seeded.normal(by_member.flatten(1), latent).float())  # [M, N, S]
+        return states.reshape(*by_member.shape, -1).movedim(0, -3)  # [M, ..., E, S] -> [..., M, E, S]
 
     def observe(self, state: Tensor) -> Tensor:
         """Return the state or, if observations are one-hot, the one-hot index of its largest number."""
@@ -118,16 +118,19 @@ class Stages:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
-    def idle(self) -> dict[str, str]:
+    def ineffective(self) -> dict[str, str]:
         """See `envs.make.Stages`. These two settings have an effect only if the range of observations is unknown."""
-        reason = "all that it can show is known, and in the table"
-        return {} if self.unbounded else dict.fromkeys(("table_episodes", "target_scale"), reason)
+        if self.unbounded:
+            return {}
+        return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
         unknown; if initial states are searched (``pairs``), only with ``scaled``."""
         networks = self.parameters
-        if not (self.unbounded and networks.has_target) or (networks.config.pairs and not scaled):
+        if not (self.unbounded and networks.has_target):
+            return flat
+        if networks.config.pairs and not scaled:
             return flat
         target = networks.target(flat[None])
         states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
@@ -136,17 +139,19 @@ class Stages:
     def searched_part(self, flat: Tensor) -> Tensor:
         """See `envs.make.Stages`. The searched part is the networks or, with ``pairs``, one pair ``[S + A]`` for each
         row of the table: the row, scaled as the target's input, and the target's output for it."""
-        networks, fixed = self.parameters, self.parameters.fixed(flat[None])
+        networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
-        states = fixed["states.table"]
-        target_actions = networks.program(flat[None]).target_outputs(states).transpose(1, 2)
+        fixed = networks.fixed(flat[None])
+        states = fixed["states.table"]  # [1, rows, S]
+        target_actions = networks.program(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
         """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `trained_on_pairs`
         trains the targets, all from the same initial weights."""
-        networks, leading_shape = self.parameters, searched.shape[:-1]
+        networks = self.parameters
+        leading_shape = searched.shape[:-1]
         if networks.config.pairs is None:
             return torch.cat([searched, template[networks.searched :].expand(*leading_shape, -1)], -1)
         pairs = searched.reshape(-1, searched.shape[-1])
@@ -164,7 +169,8 @@ class Stages:
             target_actions = target_actions.clamp(-1, 1)
         initial_weights = networks.initial(streams)[:, : networks.searched]
         flat = torch.cat([initial_weights, template[networks.searched :].expand(len(searched), -1)], 1)
-        fixed, target = networks.fixed(flat), networks.split(flat)["target"]  # views of `flat`
+        # Both are views of `flat`, so copying to them changes it.
+        fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
         target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
         return flat
@@ -191,33 +197,38 @@ class Stages:
     ) -> Tensor:
         """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values. Initial
         states spread over the range of observations. If the range is unknown, they are from the policy's episodes."""
-        networks, actions = self.parameters, self.spaces.actions
+        networks = self.parameters
         flat = networks.initial(streams)
         states = sample_observations(self.game, streams, self.num_scaling_obs)
         if states is None:
             states = get_obs(self.num_scaling_obs, networks.config.table_episodes)[None]
         flat = networks.fill_table(flat, states)
-        fixed, parts = networks.fixed(flat), networks.split(flat)  # views of `flat`
-        obs = fixed["states.table"][0]
-        outputs = policy(obs)
-        if isinstance(actions, Discrete):
-            one_hot_actions = torch.eye(actions.n)
-            if self._clones_values:
-                targets = (outputs - outputs.mean()) / outputs.std()
-            else:
-                targets = one_hot_actions[outputs]
-        else:
-            low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-            targets = (2 * (outputs - low) / (high - low) - 1).clamp(-1, 1)
+        # Views of `flat`, so copying to a part changes it.
+        fixed, parts = networks.fixed(flat), networks.split(flat)
+        obs = fixed["states.table"][0]  # [N, S]
+        outputs = self._fit_outputs(policy(obs))  # [N, A]
         if networks.has_target:
             name, inputs = "target", scale_states(obs[None], fixed)[0]
         else:  # one row per observation and action, the actions of an observation one after the other
             name = "reward"
+            one_hot_actions = torch.eye(networks.action_size)
             repeated_obs = obs.repeat_interleave(len(one_hot_actions), 0)
             inputs = torch.cat([one_hot_actions.repeat(len(obs), 1), repeated_obs], 1)
-            targets = targets.flatten()[:, None]
-        parts[name].copy_(fit(networks.parts[name], parts[name], inputs[None], targets[None]))
+            outputs = outputs.flatten()[:, None]
+        parts[name].copy_(fit(networks.parts[name], parts[name], inputs[None], outputs[None]))
         return flat
+
+    def _fit_outputs(self, results: Tensor) -> Tensor:
+        """Return the outputs ``[N, A]`` that a network of a clone shall have, for a policy's ``results`` for N
+        observations: standardised action values, one-hot actions, or continuous actions in half-widths of their
+        range from its middle."""
+        actions = self.spaces.actions
+        if self._clones_values:
+            return (results - results.mean()) / results.std()
+        if isinstance(actions, Discrete):
+            return torch.eye(actions.n)[results]
+        low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+        return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
     @functools.cached_property
     def starts(self) -> Starts:
@@ -229,8 +240,9 @@ class Stages:
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Take actions ``[B]`` or ``[B, A]`` in states ``[B, S]`` of the proxy ``flat [1, D]``. Return next states
-        ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit does not change."""
+        """Compute a step of the proxy ``flat [1, D]``. ``inputs`` are states ``[B, S]`` and actions ``[B]`` or ``[B,
+        A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit does
+        not change."""
         states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
         outcome = self.parameters.program(flat).step(states.float(), actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE

@@ -151,22 +151,23 @@ def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor], spaces: Spa
         os.setsid()  # so that `_kill_group` also ends programs that an environment has started
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
-    active, environment = tensors["active"][None], None  # one member
+    tensors = {key: tensor[None] for key, tensor in tensors.items()}  # [1, rows, ...]: views, as of one member
+    environment = None
     with contextlib.suppress(EOFError, OSError):
         while True:
             order = pipe.recv()
             try:
                 if environment is None:
-                    environment = GymnasiumEnvironment(game, *active.shape)
+                    environment = GymnasiumEnvironment(game, *tensors["active"].shape)
                     if environment.spaces != spaces:
                         text = f"its spaces are {environment.spaces}; expected {spaces}, as when it was first made"
                         raise EnvironmentFault(f"environment {game.name}: {text}")
                 if order == "reset":
-                    tensors["obs"][:] = environment.reset(tensors["seeds"][None], active)[0]
+                    tensors["obs"][:] = environment.reset(tensors["seeds"], tensors["active"])
                 else:
-                    step = environment.step(tensors["actions"][None], active)
+                    step = environment.step(tensors["actions"], tensors["active"])
                     for key in tensors.keys() & _SHARED_STEP_FIELDS:
-                        tensors[key][:] = getattr(step, key)[0]
+                        tensors[key][:] = getattr(step, key)
                 pipe.send("")
             except BaseException as error:  # the parent handles signals, so every error is the environment's
                 message = str(error) if isinstance(error, UserError) else ""
@@ -190,7 +191,9 @@ def _context() -> Any:
     has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
     context.set_forkserver_preload(["envs.workers"])
-    for start in (resource_tracker.ensure_running, forkserver.ensure_running) if has_forkserver else ():
+    if not has_forkserver:
+        return context
+    for start in (resource_tracker.ensure_running, forkserver.ensure_running):
         # A signal to the whole group, such as from a closed terminal, makes the parent write a checkpoint. The server
         # must survive until then: it inherits the mask, which blocks the signal.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})

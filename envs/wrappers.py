@@ -46,6 +46,7 @@ class RepeatAction(gym.Wrapper):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Repeat ``action``. The reward is the sum of the repetitions' rewards."""
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
@@ -64,10 +65,11 @@ class CartPolePhysics(gym.Wrapper):
         self._physics = physics
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment, and sample the physics of the episode."""
         obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
         physics, spread = self._physics, self._physics.physics_spread
-        # One log-uniform factor for each, in this order.
+        # One log-uniform factor for each, in this order. All are 1 if the spread is 1.
         gravity_factor, cart_factor, pole_factor, length_factor = spread ** cart.np_random.uniform(-1, 1, 4)
         cart.gravity, cart.force_mag = physics.gravity * gravity_factor, physics.force
         cart.masscart, cart.masspole = physics.cart_mass * cart_factor, physics.pole_mass * pole_factor

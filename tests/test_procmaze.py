@@ -177,7 +177,7 @@ def test_event_order(teleport: bool) -> None:
     (ProcMaze(2), 0.1 / 3), (ProcMaze(3), 0.1 / 7), (ProcMaze(4), 0.01), (ProcMaze(5), 0.1 / 17), (OpenGrid(4), 0.025),
 ])  # fmt: skip
 def test_event_rate(world: ProcMaze | OpenGrid, chance: float) -> None:
-    assert world.chance == pytest.approx(chance, rel=1e-12)
+    assert world.event_probability == pytest.approx(chance, rel=1e-12)
     # The player does nothing, so an event is a teleport.
     cells = [1, 1] + [0] * (world.cells - 2) if isinstance(world, ProcMaze) else []
     state = torch.tensor([0, 0, 0, 1, *cells]).repeat(100, 400, 1)
@@ -188,7 +188,7 @@ def test_event_rate(world: ProcMaze | OpenGrid, chance: float) -> None:
     assert not terminated.any() and is_near(events, chance, 10**12)
     assert events.sum() > 100
     quiet = type(world)(4, spontaneous_termination=False)
-    assert quiet.chance == 0
+    assert quiet.event_probability == 0
 
 
 def test_opengrid_moves() -> None:

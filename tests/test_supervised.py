@@ -65,19 +65,19 @@ def test_linear_system_is_recovered() -> None:
     assert (out.reward[0] - rows.reward).abs().max() < 0.02
     errors = fit.errors(flat, rows)
     assert errors["obs_loss"] < 1e-6 and errors["rollout_error"] < 0.01
-    assert errors["ends_missed"] < 0.05 and errors["ends_false"] < 0.02 and 0.15 < rows.ended.mean() < 0.35
+    assert errors["ends_missed"] < 0.05 and errors["ends_false"] < 0.02 and 0.15 < rows.terminated.mean() < 0.35
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "prelu"])
 def test_scales_are_folded_into_the_layers(activation: str) -> None:
     rows = system(200, 0)
     fit, flat = fit_to(rows, Spaces((2,), Discrete(3)), 5, proxy_activation_fn=activation, proxy_hidden_layer=2)
-    x, parts = ((fit.inputs(rows) - fit.center) / fit.spread).T[None], fit.networks.parts
+    x, parts = ((fit.inputs(rows) - fit.input_center) / fit.input_spread).T[None], fit.networks.parts
     state, done = (
         parts[n].forward(parts[n].layers(fit.networks.split(flat)[n]), x)[-1][0].T for n in ("state", "done")
     )
     out = fit.networks.program(fit.in_raw_units(flat)).step(rows.obs[None], rows.action[None])
-    center, spread = fit.targets["state"]
+    center, spread = fit.output_scales["state"]
     torch.testing.assert_close(out.next_state[0], state * spread + center, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(out.done.T, done + 0.5, rtol=1e-4, atol=1e-3)
 
@@ -158,7 +158,7 @@ def test_transitions_follow_the_environment(source: str, game: str, agent: str) 
     state, reward, terminated, _ = dynamics.step(state[None].double(), rows.action[None])
     torch.testing.assert_close(dynamics.observe(state)[0].float(), rows.next_obs, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(reward[0].float(), rows.reward, rtol=1e-3, atol=1e-3)
-    assert (terminated[0].float() == rows.ended).float().mean() > 0.99  # rounding at a bound
+    assert (terminated[0].float() == rows.terminated).float().mean() > 0.99  # rounding at a bound
     assert len(rows.piece_starts()) > 4 and 0.2 < rows.action.double().std() < 3
     second_rows = record_transitions(InnerLoop(settings.proxy, agent, settings.agent, game), 0)
     assert torch.equal(rows.next_obs, second_rows.next_obs)

@@ -55,7 +55,8 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         ValueError for an action of another shape or type, out of range if discrete, or not finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
-        action_array = _check_actions(action, self.action_space, self.action_space)
+        action_array = _check_actions(action, self.action_space, batch_shape=())
+        # The program takes a batch of states [1, S], and an action for all of its rows.
         self._state, reward, terminated = self.program.step(self._state, action_array)
         self._reward = float(reward[0])
         return self._state[0].copy(), self._reward, bool(terminated[0]), False, {}
@@ -118,10 +119,12 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         if self._mode is AutoresetMode.DISABLED:
             raise ProxyError("autoreset_mode is 'Disabled'; allowed: NextStep, SameStep")
         self.metadata = self.metadata | {"autoreset_mode": self._mode}
-        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps or 1)):
-            if type(value) is not int or (value < 1 and name == "num_envs"):
-                raise ProxyError(f"{name} is {value!r}; allowed: integer, at least 1")
+        if type(num_envs) is not int or num_envs < 1:
+            raise ProxyError(f"num_envs is {num_envs!r}; allowed: integer, at least 1")
+        if max_episode_steps and type(max_episode_steps) is not int:
+            raise ProxyError(f"max_episode_steps is {max_episode_steps!r}; allowed: integer, at least 1")
         time_limits = (self.proxy.time_limit, max_episode_steps)
+        # To Gymnasium, a limit of -1 means no limit.
         self._limit = min((limit for limit in time_limits if limit is not None and limit > 0), default=None)
         self._episodes: Episodes | None = None
 
@@ -131,12 +134,14 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
         and so on; a list has one seed per environment. With None, alone or in a list, an environment starts its next
         episode. ``options`` are ignored."""
-        first_seed = int(seed) if isinstance(seed, int | np.integer) else None
-        super().reset(seed=first_seed)
+        seeds: list[int | None] = [None] * self.num_envs
+        first_seed = None
         if isinstance(seed, list | tuple):
             seeds = list(seed)
-        else:
-            seeds = [None if first_seed is None else first_seed + i for i in range(self.num_envs)]
+        elif isinstance(seed, int | np.integer):
+            first_seed = int(seed)
+            seeds = [first_seed + i for i in range(self.num_envs)]
+        super().reset(seed=first_seed)
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} numbers; allowed: {self.num_envs}, one per environment")
         if self._episodes is None:
@@ -157,7 +162,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         terminated and truncated ``[N]`` bool, and infos."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
-        action_array = _check_actions(actions, self.action_space, self.single_action_space)
+        action_array = _check_actions(actions, self.single_action_space, batch_shape=(self.num_envs,))
         state, rewards, terminated = self.program.step(self._state, action_array)
         self._steps += 1
         truncated = np.zeros_like(terminated) if self._limit is None else self._steps >= self._limit
@@ -168,7 +173,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
             resets, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
         rows = np.flatnonzero(resets)
         if len(rows):
-            if self._mode is AutoresetMode.NEXT_STEP:
+            if self._mode is AutoresetMode.NEXT_STEP:  # the step was only a reset
                 rewards[rows], terminated[rows], truncated[rows] = 0, False, False
             else:
                 final_obs = np.full(self.num_envs, None, dtype=object)
@@ -200,15 +205,15 @@ def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
     return loaded
 
 
-def _check_actions(actions: Any, space: gym.Space, single_space: gym.Space) -> np.ndarray:
-    """Return ``actions`` as an array, in the shape of ``space``. Raises ValueError if one is not in ``single``.
-    Continuous ones may be out of bounds, but must be finite."""
-    action_array = np.asarray(actions, np.float32 if isinstance(single_space, gym.spaces.Box) else None)
-    valid = action_array.shape == space.shape
-    if isinstance(single_space, gym.spaces.Discrete) and valid:  # as uint64, negative numbers become large
-        valid = action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < single_space.n).all())
-    elif valid:  # the reward for NaN would be 0, which may be the highest one
-        valid = bool(np.isfinite(action_array).all())
+def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
+    """Return ``actions`` as an array, whose shape is ``batch_shape``, then the shape of one action of ``space``. Raises
+    ValueError if one is not in ``space``. Continuous actions may be out of bounds, but must be finite."""
+    action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
+    valid = action_array.shape == (*batch_shape, *(space.shape or ()))
+    if isinstance(space, gym.spaces.Discrete):  # as uint64, negative numbers become large
+        valid = valid and action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < space.n).all())
+    else:  # the reward for NaN would be 0, which may be the highest one
+        valid = valid and bool(np.isfinite(action_array).all())
     if not valid:
-        raise ValueError(f"action is {actions!r}; allowed: {single_space}")
+        raise ValueError(f"action is {actions!r}; allowed: {space}")
     return action_array

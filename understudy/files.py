@@ -235,10 +235,14 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
         if spaces.keys() != _SPACES | set(kind.spaces) or actions.keys() not in ({"n"}, {"low", "high"}):
             return False
         bounds = [] if "n" in actions else list(zip(actions["low"], actions["high"], strict=True))
-        positive_integers = (size, 1 if limit is None else limit, actions.get("n", len(bounds)))
-        numbers = (0 if max_return is None else max_return, *sum(bounds, ()))
+        counts = [size, actions.get("n", len(bounds))]
+        numbers = [number for pair in bounds for number in pair]
+        if limit is not None:
+            counts.append(limit)
+        if max_return is not None:
+            numbers.append(max_return)
         return (
-            all(type(count) is int and 1 <= count < 2**63 for count in positive_integers)
+            all(type(count) is int and 1 <= count < 2**63 for count in counts)
             and all(type(number) in (int, float) and abs(number) <= _WIDEST for number in numbers)
             and all(np.float32(low) < np.float32(high) for low, high in bounds)
             and kind.fits(config, spaces)

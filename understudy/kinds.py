@@ -171,6 +171,8 @@ def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
 
 
 def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
+    """Describe the networks ``names`` of action and state and, if there is one, the ``initial`` network. ``outputs`` is
+    a sentence about the outputs."""
     activation = activation_in_words(config)
     words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation} between them. "
     words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
@@ -183,6 +185,7 @@ def _mdp_in_words(config: Json) -> str:
 
 
 def _bandit_in_words(config: Json) -> str:
+    """Describe the networks of a bandit (`Kind.describe`)."""
     latent, form = config.get("first_states", "latent") == "latent", config.get("reward_form", FREE)
     if form == FREE:
         words = _step_in_words(config, "reward", "Every step is an episode.", latent)
@@ -219,11 +222,12 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     mode, (size,), info_size = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
     if mode.info and not mode.state:
         return {"reward.0.weight": [1, info_size]}
-    inputs = max(1, size * mode.state + info_size * mode.info)  # mode 0 has an unused network
-    return layer_shapes({"reward": (inputs, 1)}, config)
+    num_inputs = (size if mode.state else 0) + (info_size if mode.info else 0)
+    return layer_shapes({"reward": (max(1, num_inputs), 1)}, config)  # mode 0 has an unused network
 
 
 def _reward_in_words(config: Json) -> str:
+    """Describe the network phi (`Kind.describe`)."""
     words = f"phi is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them, times "
     words += "rn_output_scale"
     if config["rn_output"] == "symexp":

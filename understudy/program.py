@@ -62,7 +62,7 @@ class Program:
             names = ["reward"] if self._one_step else ["state", "reward", "done"]
             (first_weight, self._bias), *self._layers = join_networks(proxy.tensors, names)
             self._action_weight, self._state_weight = np.split(first_weight, [-self._size])
-            if self._discrete:  # a one-hot action selects a row of the weights
+            if self._discrete:  # a one-hot action selects a row of the weights, so each row includes the bias
                 self._action_weight = self._action_weight + self._bias
         if "states.table" in proxy.tensors:
             self._starts = _rows_of(proxy.tensors["states.table"])
@@ -87,15 +87,18 @@ class Program:
         for all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool. The next
         state of a bandit is the same array as ``state``."""
         with np.errstate(all="ignore"):
-            if self._target_reward is not None:
+            if self._target_reward is not None:  # a bandit with a target
                 return state, _finite(self._target_reward(state, action)), np.ones(len(state), np.bool_)
-            action_term = self._action_weight[action] if self._discrete else action @ self._action_weight + self._bias
+            if self._discrete:
+                action_term = self._action_weight[action]  # includes the bias
+            else:
+                action_term = action @ self._action_weight + self._bias
             outputs = run_layers(state @ self._state_weight + action_term, self._layers, self._activation)
-            terminated = outputs[:, -1] > ENDS_ABOVE
+            terminated = outputs[:, -1] > ENDS_ABOVE  # before NaN becomes 0
             outputs = _finite(outputs)
-        if self._one_step:
+        if self._one_step:  # a bandit with a reward network, whose only output is the reward
             return state, outputs[:, 0], np.ones(len(state), np.bool_)
-        return outputs[:, : self._size], outputs[:, self._size], terminated
+        return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
     def _learned_starts(self, proxy: Proxy) -> Starts:
         """Return a function that runs the initial-state network on normal noise, hashed from the seeds."""
@@ -155,7 +158,7 @@ class Episodes:
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
         num_used = self.seeds[rows] - self._first[rows]
-        if num_used.max() == _BLOCK:
+        if num_used.max() == _BLOCK:  # one of these environments has used all of its states: begin a block for all
             self._first, num_used = self.seeds.copy(), np.zeros_like(num_used)
             self._block = self._program.first_states(self._first + np.arange(_BLOCK)[:, None])  # [block, N, S]
         self.seeds[rows] += 1

@@ -47,19 +47,22 @@ class Phi:
         size = proxy.spaces["obs_shape"][0]
         self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
         self._spread = np.array(config["rn_input_spread"] or [1.0] * size, np.float32)
-        self._activation, tensors = ACTIVATIONS[config["proxy_activation_fn"]], proxy.tensors
-        count = sum(name.endswith("weight") for name in tensors)
-        zero = np.zeros(1, np.float32)
-        self._layers = [(tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", zero)) for i in range(count)]
+        self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
+        tensors = proxy.tensors
+        depth = sum(name.endswith("weight") for name in tensors)
+        no_bias = np.zeros(1, np.float32)
+        self._layers = [
+            (tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", no_bias)) for i in range(depth)
+        ]
 
     def __call__(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
         """Return phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
         scaled_obs = (obs - self._center) / self._spread
-        parts = ([scaled_obs] if self.mode.state else []) + ([info] if self.mode.info else [])
+        inputs = ([scaled_obs] if self.mode.state else []) + ([info] if self.mode.info else [])
         (weight, bias), *later_layers = self._layers
-        first_outputs = np.concatenate(parts, 1, dtype=np.float32) @ weight + bias
+        first_outputs = np.concatenate(inputs, 1, dtype=np.float32) @ weight + bias
         outputs = run_layers(first_outputs, later_layers, self._activation)[:, 0] * np.float32(self.scale)
         if not self.uses_symexp:
             return outputs
@@ -79,12 +82,11 @@ class _LearnedReward:
     def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
         """Return the learned rewards ``[N]`` of steps to ``obs [N, S]`` with ``reward [N]``, ``info [N, I]`` and
         ``terminated [N]``. Phi of both states of a step gets the info of that step, as in the published code."""
-        mode, next_potential = self.phi.mode, self.phi(obs, info)
-        potential = np.zeros(len(obs), np.float32)
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
-        if mode.potential:
-            potential = self.phi(self.obs, info)
+        mode = self.phi.mode
+        potential = self.phi(self.obs, info) if mode.potential else np.zeros(len(obs), np.float32)
+        next_potential = self.phi(obs, info)
         if self.zero_at_end:
             next_potential = np.where(terminated, np.float32(0), next_potential)
         return shaped(mode, reward, potential, next_potential, self.discount)
@@ -103,8 +105,9 @@ def _load_reward(
     is_number = isinstance(discount, Real) and not isinstance(discount, bool)
     if not is_number or not 0 <= float(discount) <= 1:
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
-    base_name, obs_size = loaded.game.partition(",")[0], gym.spaces.flatdim(space)
-    line, game_id = f"learned reward {str(loaded.path)!r}: it is for", IDS.get(base_name, base_name)
+    base_name = loaded.game.partition(",")[0]  # without parameters
+    game_id, obs_size = IDS.get(base_name, base_name), gym.spaces.flatdim(space)
+    line = f"learned reward {str(loaded.path)!r}: it is for"
     unit = _describe_unit(space) if base_name in IDS else "numbers"
     expected = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_describe_actions(loaded.action_space)}"
     actual = f"observations of {obs_size} {unit} and {_describe_actions(action_space)}"
@@ -145,10 +148,12 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
 def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.ndarray:
     """Return the numbers ``[N, I]`` of ``names`` in the info of a step of N environments. Raises ProxyError if one is
     missing."""
+    if not names:
+        return np.zeros((num_envs, 0))
     for name in names:
         if name not in info:
             raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
-    return np.stack([np.broadcast_to(info[name], num_envs) for name in names], 1) if names else np.zeros((num_envs, 0))
+    return np.stack([np.broadcast_to(info[name], num_envs) for name in names], 1)
 
 
 def _vector_info_values(
@@ -158,9 +163,10 @@ def _vector_info_values(
     [N]``, because they were only reset, have zeros. Environments in ``reset_mask [N]`` started a new episode in the
     same step; their numbers are in ``final_info``."""
     info_values = np.zeros((len(stepped), len(names)))
-    for mask, mask_info in ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {}))):
+    sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
+    for mask, source in sources:
         if mask.any():
-            info_values[mask] = _info_values(names, mask_info, len(mask))[mask]
+            info_values[mask] = _info_values(names, source, len(mask))[mask]
     return info_values
 
 
@@ -188,8 +194,10 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the environment and replace its reward, computed as for a batch of one environment."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        flat_obs, info_values = self._flatten(obs), _info_values(self._learned_reward.phi.names, info, 1)
+        flat_obs = self._flatten(obs)  # [1, S]
+        info_values = _info_values(self._learned_reward.phi.names, info, num_envs=1)
         learned_rewards = self._learned_reward.compute(
             np.array([reward], np.float32), flat_obs, info_values, np.array([terminated])
         )
@@ -230,15 +238,16 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         episode's last observation, in ``info["final_obs"]``."""
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         flat_obs, dones = self._flatten(obs), terminated | truncated
-        last_obs, reset_mask = flat_obs, dones & (self._mode is AutoresetMode.SAME_STEP)
+        reset_mask = dones & (self._mode is AutoresetMode.SAME_STEP)  # ``obs`` is of the next episode
+        last_obs = flat_obs
         if reset_mask.any():
-            last_obs, space = flat_obs.copy(), self.env.single_observation_space
-            for row in np.flatnonzero(dones):
-                last_obs[row] = gym.spaces.flatten(space, info["final_obs"][row])
+            last_obs = flat_obs.copy()
+            for row in np.flatnonzero(reset_mask):
+                last_obs[row] = gym.spaces.flatten(self.env.single_observation_space, info["final_obs"][row])
         info_values = _vector_info_values(self._learned_reward.phi.names, info, ~self._resets_next, reset_mask)
         native_rewards = rewards.astype(np.float32)
         learned_rewards = self._learned_reward.compute(native_rewards, last_obs, info_values, terminated)
-        if self._mode is AutoresetMode.NEXT_STEP:
+        if self._mode is AutoresetMode.NEXT_STEP:  # this step only reset the environments in `_resets_next`
             learned_rewards = np.where(self._resets_next, native_rewards, learned_rewards)
             self._resets_next = dones & ~self._resets_next
         self._learned_reward.obs = flat_obs

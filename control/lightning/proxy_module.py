@@ -348,7 +348,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     stages = stages_of(settings.proxy, run.gamename)
     for name in named_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
-    settings = checked_in_spaces(settings, stages.spaces, reasons=stages.idle())
+    settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
     _check_agent_counts(settings)
     _check_start(settings.proxy, stages, run.gamename)  # before files are written
 

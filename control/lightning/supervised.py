@@ -176,7 +176,7 @@ def _transitions_of(agent: Any) -> list[Tensor]:
         rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
     elif discrete:
         rows["action"] = rows["action"].long()
-    rows["ended"] = (rows["discount"] == 0).float()
+    rows["terminated"] = (rows["discount"] == 0).float()
     columns = []
     for name in Transitions._fields:
         column = rows[name].unflatten(0, (-1, agent.envs))  # [T, E, M, ...]

@@ -101,14 +101,14 @@ def save(
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
-    """Return the settings that a file stores. Settings with ``later`` are left out if they have their default, and so
-    are the settings of a search if a supervised fit replaces it."""
+    """Return the settings that a file stores. Settings added after the first files (``later``) are left out if they
+    have their default. So are the settings of a search if a supervised fit replaces it, unless readers need them."""
     settings = asdict(config)
     del settings["compiled"]  # does not describe the proxy
     if settings.get("preset") == "supervised":
         ineffective = implementations()[implementation_of(settings["proxy"])].ineffective(config)
-        unused = ineffective.keys() - KINDS[settings["proxy"]].settings.keys()
-        settings = {name: value for name, value in settings.items() if name not in unused}
+        needed = KINDS[settings["proxy"]].settings
+        settings = {name: value for name, value in settings.items() if name in needed or name not in ineffective}
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
             settings.pop(field.name, None)
@@ -186,7 +186,7 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         raise SettingError(f"{line}, with tensors {proxy_shapes}; allowed here: {shapes}", "start_from")
     if len(parameters) == len(proxy.parameters):
         return proxy.parameters
-    # The search has one parameter more, the logarithm of the scale.
+    # With ``rn_evolve_scale`` the search has one parameter more.
     proxy_scale, scale = proxy.config.rn_output_scale, config.rn_output_scale  # type: ignore[attr-defined]
     if proxy_scale * scale <= 0:
         line = f"{line}, whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale"

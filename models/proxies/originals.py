@@ -77,7 +77,7 @@ def _read_learning_environments(content: Any) -> Original:
     solved_reward = float(environment["solved_reward"])
     if abs(solved_reward) < 1e6:  # larger ones mean never
         settings["solved_reward"] = solved_reward
-    agent = re.sub("_(vary|icm).*", "", agent_name.lower())
+    agent = re.sub("_(vary|icm).*", "", agent_name.lower())  # ddqn_vary -> ddqn
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
     if agent in config["agents"]:
         agents["discount"] = float(config["agents"][agent]["gamma"])
@@ -89,21 +89,25 @@ def _read_learning_environments(content: Any) -> Original:
 
 def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     """Return the weights and biases of the state dict ``model`` by their names here, and the index of the last layer
-    of each network (-1 for a missing network). Raises ValueError for tensors of other networks."""
+    of each network (-1 for a missing network). Raises ValueError for tensors of other networks.
+
+    Keys are such as ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear network. The
+    slope of a PReLU after a layer is a ``weight`` too."""
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
-    for key, tensor in model.items():  # env.state_net.0.weight, with a PReLU's slope after each layer
+    for key, tensor in model.items():
         match = re.fullmatch(r"(?:.*\.)?(state|reward|done)_net(?:\.\d+\.(weight|bias))?", key)
         if match is None or tensor.dtype != torch.float32:
             raise ValueError(f"its tensor {key[:60]!r} is not of such a network")
-        name, value = match[1], tensor.numpy()
-        part = match[2] or "weight"  # a name without layer and part is one linear layer's weight
-        if part == "weight" and value.shape == (1,) and match[2]:
+        name, part, value = match[1], match[2], tensor.numpy()
+        if part == "weight" and value.shape == (1,):  # a slope
             if value[0] != 0.25:  # the initial slope, which that search does not change
                 raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
-            continue
-        last_layers[name] += part == "weight"  # a layer's weight precedes its bias
-        tensors[f"{name}.{last_layers[name]}.{part}"] = value if part == "bias" else np.atleast_2d(value)
+        elif part == "bias":  # follows its layer's weight
+            tensors[f"{name}.{last_layers[name]}.bias"] = value
+        else:
+            last_layers[name] += 1
+            tensors[f"{name}.{last_layers[name]}.weight"] = np.atleast_2d(value)
     return tensors, last_layers
 
 

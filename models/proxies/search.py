@@ -244,8 +244,9 @@ class SearchConfig:
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason (`models.family.Family`)."""
-    all_names, plateau = kinds(type(config)), ("early_out_virtual_diff", "plateau_floor")
-    second_phase = tuple(name for name in all_names if name.startswith("second_") and name != "second_phase")
+    plateau = ("early_out_virtual_diff", "plateau_floor")
+    names = kinds(type(config))  # mapping from the names of all settings
+    second_phase = tuple(name for name in names if name.startswith("second_") and name != "second_phase")
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),

@@ -21,20 +21,21 @@ from models.streams import Streams
 
 PARTS = ("state", "reward", "done")
 PIECE = 50  # largest number of steps in a piece of an episode
-ENDS_ABOVE = 0.5  # the done network's output above which an episode ends; a logit of 0 in the fit
+ENDS_ABOVE = 0.5  # the done network's output above which it predicts termination; a logit of 0 in the fit
 _WIDE = 0.5  # standard deviation of wide initial states, as a share of the largest absolute value in the data
+_START_SAMPLES = 4096  # pairs of noise and initial state to which the initial-state network is fitted
 
 
 class Transitions(NamedTuple):
     """Transitions ``obs [N, S]``, ``action [N]`` int64 or ``[N, A]``, ``reward [N]``, ``next_obs [N, S]`` and
-    ``ended [N]``, which is 1 at termination and otherwise 0, also at a time limit. Rows of an episode are consecutive
-    and in order."""
+    ``terminated [N]`` float, which is 1 at termination and otherwise 0, also at a time limit. Rows of an episode are
+    consecutive and in order."""
 
     obs: Tensor
     action: Tensor
     reward: Tensor
     next_obs: Tensor
-    ended: Tensor
+    terminated: Tensor
 
     def at(self, rows: Tensor) -> "Transitions":
         """Return the transitions at ``rows``, indices or a mask."""
@@ -44,7 +45,7 @@ class Transitions(NamedTuple):
         """Cut episodes after every `PIECE` steps and return the first row of each piece, ``[K]``. An episode begins
         after a termination, or if its observation is not the next one of the row before."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
-        begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.ended[:-1] > 0)
+        begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.terminated[:-1] > 0)
         rows = torch.arange(len(self.obs))
         first_rows = rows.where(begins, 0).cummax(0).values  # [N], of each row's episode
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
@@ -63,22 +64,23 @@ class Transitions(NamedTuple):
 class Fit:
     """Scales of the inputs and outputs of a synthetic MDP's networks, and the losses of a fit.
 
-    The fit standardises all inputs, next states and rewards to mean 0 and variance 1. `in_raw_units` moves these scales
-    into the first and last layers. A target that never varies has scale 0, so its network outputs a constant."""
+    The fit standardises all inputs, next states and rewards to mean 0 and variance 1; its done network outputs a logit.
+    `in_raw_units` moves these scales into the first and last layers. ``output_scales`` has center and spread of the
+    outputs by network. An output that never varies in the data has spread 0, so its network outputs a constant."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
-        inputs, terminations = self.inputs(transitions), transitions.ended
-        self.center, spread = inputs.mean(0), _spread(inputs)
-        self.spread = spread.where(spread > 0, 1.0)
-        termination_varies = bool(terminations.min() < terminations.max())
-        # The done network of a fit outputs a logit. If all rows have the same end, scale 0 makes it constant.
-        done_center = torch.full((1,), ENDS_ABOVE) if termination_varies else terminations[:1]
-        # Center and scale of each network's output.
-        self.targets = {
+        inputs, terminated = self.inputs(transitions), transitions.terminated
+        input_spread = _spread(inputs)
+        self.input_center, self.input_spread = inputs.mean(0), input_spread.where(input_spread > 0, 1.0)
+        if terminated.min() < terminated.max():
+            done_scale = (torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
+        else:
+            done_scale = (terminated[:1], torch.zeros(1))  # the constant of all rows
+        self.output_scales = {
             "state": (transitions.next_obs.mean(0), _spread(transitions.next_obs)),
             "reward": (transitions.reward.mean()[None], _spread(transitions.reward[:, None])),
-            "done": (done_center, torch.full((1,), float(termination_varies))),
+            "done": done_scale,
         }
 
     def inputs(self, rows: Transitions) -> Tensor:
@@ -90,44 +92,48 @@ class Fit:
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
         """Return the losses of state, reward and termination, ``[3]``, and the gradient ``[1, D]`` of their sum with
         respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of the outputs."""
-        inputs = ((self.inputs(rows) - self.center) / self.spread).T[None]
-        mlps, gradient = self.networks.parts, torch.zeros_like(flat)
+        inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
+        mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
         traces = {name: mlps[name].forward(layers[name], inputs) for name in PARTS}
-        outputs = [traces[name][-1].requires_grad_() for name in PARTS]
-        state, reward, logit = (output[0].T for output in outputs)
+        outputs = [traces[name][-1].requires_grad_() for name in PARTS]  # [1, out, N]
+        state, reward, logit = (output[0].T for output in outputs)  # [N, out]
         losses = torch.stack(transition_losses(state, reward, logit, *self.fit_targets(rows)))
-        for name, output_gradient in zip(PARTS, torch.autograd.grad(losses.sum(), outputs), strict=True):
+        output_gradients = torch.autograd.grad(losses.sum(), outputs)
+        gradient = torch.zeros_like(flat)
+        gradients = self.networks.split(gradient)  # views
+        for name, output_gradient in zip(PARTS, output_gradients, strict=True):
             part_gradient, _ = mlps[name].backward(layers[name], inputs, traces[name], output_gradient)
-            self.networks.split(gradient)[name].copy_(part_gradient)
+            gradients[name].copy_(part_gradient)
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the targets of a fit: standardised next states ``[N, S]`` and rewards ``[N, 1]``, and terminations
-        ``[N, 1]``."""
+        """Return the outputs to fit: standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated
+        [N, 1]``."""
         return (
             self.standardise("state", rows.next_obs),
             self.standardise("reward", rows.reward[:, None]),
-            rows.ended[:, None],
+            rows.terminated[:, None],
         )
 
     def standardise(self, name: str, values: Tensor) -> Tensor:
-        """Standardise ``values`` of the output ``name``. Outputs that never vary are only centred."""
-        center, spread = self.targets[name]
+        """Standardise ``values [N, out]`` of the network ``name``. Numbers that never vary are only centred."""
+        center, spread = self.output_scales[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
-        """Convert parameters ``flat [1, D]`` of a fit, with standardised inputs and outputs, to parameters ``[1, D]``
-        with inputs and outputs in raw units. The done network's logit 0 becomes 0.5, above which episodes end."""
+        """Convert parameters ``flat [1, D]`` of a fit, with standardised inputs and outputs, to new parameters ``[1,
+        D]`` with inputs and outputs in raw units. The done network's logit 0 becomes 0.5, above which episodes end."""
         flat = flat.clone()
-        for name, (center, spread) in self.targets.items():
+        for name, (center, spread) in self.output_scales.items():
+            # Views of `flat`, changed in place: weights [1, out, in] and biases [1, out, 1].
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])
-            weight, bias = layers[0]
-            weight.div_(self.spread)
-            bias.sub_(weight @ self.center[:, None])
-            weight, bias = layers[-1]
-            weight.mul_(spread[:, None])
-            bias.mul_(spread[:, None]).add_(center[:, None])
+            first_weight, first_bias = layers[0]
+            first_weight.div_(self.input_spread)
+            first_bias.sub_(first_weight @ self.input_center[:, None])
+            last_weight, last_bias = layers[-1]
+            last_weight.mul_(spread[:, None])
+            last_bias.mul_(spread[:, None]).add_(center[:, None])
         return flat
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:
@@ -135,7 +141,7 @@ class Fit:
         with mean 0; each number's standard deviation is half of its largest absolute value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
-            noise = streams.normal(4096, self.networks.latent)
+            noise = streams.normal(_START_SAMPLES, self.networks.latent)
             states = noise * self.largest * _WIDE
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
@@ -149,17 +155,15 @@ class Fit:
         out = self.networks.program(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
         losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
-        named_losses = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
-        predicted_ends, true_ends = out.done[0] > ENDS_ABOVE, rows.ended > 0
-        named_losses |= {
-            "ends_missed": float((~predicted_ends[true_ends]).float().mean()),
-            "ends_false": float(predicted_ends[~true_ends].float().mean()),
-        }
-        return named_losses | self.rollout_errors(flat, rows)
+        errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
+        predicted, terminated = out.done[0] > ENDS_ABOVE, rows.terminated > 0
+        errors["ends_missed"] = float((~predicted[terminated]).float().mean())
+        errors["ends_false"] = float(predicted[~terminated].float().mean())
+        return errors | self.rollout_errors(flat, rows)
 
     def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of closed-loop rollouts, which start at the first state of each piece of an episode and take
-        the recorded actions.
+        """Return errors of closed-loop rollouts, which start at the first state of each piece of an episode
+        (`Transitions.piece_starts`) and take the recorded actions.
 
         ``rollout_error`` is measured at the last step of a piece: the root mean square over the state's numbers, in
         standard deviations, and the median over pieces. ``rollout_ends`` is the share of pieces in which the done
@@ -168,17 +172,17 @@ class Fit:
         program, num_rows, starts = self.networks.program(flat), len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state, error = rows.obs[starts], torch.zeros(len(starts))
-        wrong_ends = torch.zeros(len(starts), dtype=torch.bool)
+        is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination
         for step in range(PIECE):
             running = step < lengths
-            recorded = rows.at((starts + step).clamp(max=num_rows - 1))
+            recorded = rows.at((starts + step).clamp(max=num_rows - 1))  # of a piece that is not running: not used
             out = program.step(state[None], recorded.action[None])
             state = out.next_state[0]
             difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)
-            wrong_ends |= running & ((out.done[0] > ENDS_ABOVE) != (recorded.ended > 0))
-        return {"rollout_error": float(error.median()), "rollout_ends": float(wrong_ends.float().mean())}
+            is_wrong |= running & ((out.done[0] > ENDS_ABOVE) != (recorded.terminated > 0))
+        return {"rollout_error": float(error.median()), "rollout_ends": float(is_wrong.float().mean())}
 
 
 def _spread(values: Tensor) -> Tensor:

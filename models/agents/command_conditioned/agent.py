@@ -93,36 +93,37 @@ class Agent(EpisodeAgent):
         dict, also if ``num_val_batches`` is 0 or if steps have no command yet (RCP-A computes advantages in `learn`).
         """
         returns_to_go = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
-        episodes = [self._to_episodes(trajectory, returns_to_go, m) for m in range(self.members)]
+        episodes = [self._to_episodes(trajectory, returns_to_go, member) for member in range(self.members)]
         metrics = {}
         if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
             metrics["validation_loss"] = self._validation_loss(episodes)
-        for m in range(self.members):
-            self.memory.add(m, episodes[m])
+        for member in range(self.members):
+            self.memory.add(member, episodes[member])
         self.commands.widen_scales(returns_to_go, trajectory.returns, trajectory.lengths)
+        # An episode's discounted return is the return-to-go of its first step.
         self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
         return metrics
 
     def _to_episodes(self, trajectory: Trajectory, returns_to_go: Tensor, member: int) -> list[Episode]:
         """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. Each step has the commands that its
         action fulfilled. ``returns_to_go`` are ``[T, M, E]``."""
-        m, episodes = member, []
-        lengths, returns = trajectory.lengths[m].tolist(), trajectory.returns[m].tolist()
+        episodes = []
+        lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
         for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
-                "obs": trajectory.obs[:length, m, e],
-                "action": trajectory.action[:length, m, e],
-                "rtg": returns_to_go[:length, m, e],
+                "obs": trajectory.obs[:length, member, e],
+                "action": trajectory.action[:length, member, e],
+                "rtg": returns_to_go[:length, member, e],
                 "cum_rew": torch.full((length,), episode_return),
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
             extras = {}
             if self.value is not None:
-                steps["reward"] = trajectory.reward[:length, m, e]
+                steps["reward"] = trajectory.reward[:length, member, e]
                 # `_refresh_advantages` fills these in.
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
-                terminated = trajectory.terminated[length - 1, m, e]
-                extras = {"final_obs": trajectory.final_obs[m, e].clone(), "terminated": terminated.clone()}
+                terminated = trajectory.terminated[length - 1, member, e]
+                extras = {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
             episodes.append(Episode(steps, episode_return, extras))
         return episodes
 
@@ -207,7 +208,8 @@ class Agent(EpisodeAgent):
         """Return the policy's mean loss ``[M]`` on steps sampled from each member's new ``episodes``. The streams of
         training do not advance."""
         num_samples = self.config.num_val_batches * self.config.batch_size
-        names, member_batches = ["obs", "action", *self.commands.names], []
+        names = ["obs", "action", *self.commands.names]
+        member_batches = []  # the columns of each member
         for member_episodes, generator in zip(episodes, self.streams.fork().generators, strict=True):
             columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for name in names]
             rows = torch.randint(len(columns[0]), (num_samples,), generator=generator)
@@ -226,7 +228,7 @@ class Agent(EpisodeAgent):
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
         columns = (memory.column("reward"), values)
         reward, value = (pad_sequence(torch.cat(column).split(lengths)) for column in columns)
-        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)
+        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], with this step
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
         next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
@@ -234,10 +236,12 @@ class Agent(EpisodeAgent):
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
         lambdas = {target_lambda, advantage_lambda}
-        returns = {trace: lambda_returns(reward, next_value, valid, config.discount, trace) for trace in lambdas}
+        returns_by_lambda = {
+            lambda_: lambda_returns(reward, next_value, valid, config.discount, lambda_) for lambda_ in lambdas
+        }
         # Transposed, so that a mask selects episode after episode.
-        memory.set_column("value_target", returns[target_lambda].T[valid.T])
-        advantage = returns[advantage_lambda] - value
+        memory.set_column("value_target", returns_by_lambda[target_lambda].T[valid.T])
+        advantage = returns_by_lambda[advantage_lambda] - value
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
         memory.set_column("advantage", advantage.T[valid.T])
@@ -255,9 +259,11 @@ class Agent(EpisodeAgent):
         final_obs = [torch.stack([e.extras["final_obs"] for e in episodes]) for episodes in memory.episodes]
         final_values = self._values(final_obs)
         for m, returns in enumerate(memory.column("rtg")):
-            terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
-            final_value = final_values[m] * scale[m] * ~terminated * float(self.config.bootstrap_truncation)
             values[m] = (values[m] * scale[m]).clamp(returns.min(), returns.max())
+            terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
+            bootstraps = ~terminated if self.config.bootstrap_truncation else torch.zeros_like(terminated)
+            final_value = final_values[m] * scale[m] * bootstraps
+            # The range of returns, widened to include 0, the value after termination.
             final_values[m] = final_value.clamp(returns.min().clamp(max=0), returns.max().clamp(min=0))
         return values, final_values
 

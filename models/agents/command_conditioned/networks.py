@@ -31,11 +31,11 @@ class BehaviorNetwork(Network):
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or action means ``[M, B, outputs]``."""
-        state_weight, state_bias, command_weight, command_bias, *hidden, weight, bias = self.weights()
+        state_weight, state_bias, command_weight, command_bias, *hidden, output_weight, output_bias = self.weights()
         x = dense(obs, state_weight, state_bias).tanh() * sigmoid(dense(command, command_weight, command_bias))
-        for hidden_weight, hidden_bias in zip(hidden[::2], hidden[1::2], strict=True):
-            x = self.activation(dense(x, hidden_weight, hidden_bias))
-        return dense(x, weight, bias)
+        for weight, bias in zip(hidden[::2], hidden[1::2], strict=True):  # weights and biases alternate
+            x = self.activation(dense(x, weight, bias))
+        return dense(x, output_weight, output_bias)
 
 
 class HyperNetwork(Network):
@@ -69,13 +69,17 @@ class HyperNetwork(Network):
         x = dense(obs, state_weight, state_bias).tanh()
         members, batch = x.shape[:2]
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
-            # The generated weight is weight_slope * command + weight_offset, and the generated bias likewise.
+            # The generated weight is weight_slope * command + weight_offset, and the generated bias likewise. There are
+            # four tensors per layer.
             weight_slope, weight_offset, bias_slope, bias_offset = generators[4 * i : 4 * i + 4]
             # One matrix product with the outer products of x and command, so no generated weights are in memory.
-            mixed = torch.cat([x, (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)], dim=-1)
+            outer_products = (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)  # [M, B, C * fan_in]
+            mixed = torch.cat([x, outer_products], dim=-1)
             offset_matrix = weight_offset.view(members, fan_in, fan_out)
-            matrix = torch.cat([offset_matrix, weight_slope.view(members, -1, fan_out)], dim=1)
-            x = dense(mixed, matrix, torch.zeros_like(bias_offset)) + dense(command, bias_slope, bias_offset)
+            slope_matrix = weight_slope.view(members, -1, fan_out)  # [M, C * fan_in, fan_out]
+            matrix = torch.cat([offset_matrix, slope_matrix], dim=1)
+            no_bias = torch.zeros_like(bias_offset)
+            x = dense(mixed, matrix, no_bias) + dense(command, bias_slope, bias_offset)
             is_hidden = i < len(self.widths) - 2
             if is_hidden:
                 x = self.activation(x)
@@ -97,7 +101,7 @@ class GatedNetwork(Network):
         """Return logits or action means ``[M, B, outputs]``."""
         *hidden, output_weight, output_bias = self.weights()
         x = obs
-        for i in range(0, len(hidden), 4):
+        for i in range(0, len(hidden), 4):  # four tensors per hidden layer
             weight, bias, gate_weight, gate_bias = hidden[i : i + 4]
             x = self.activation(dense(x, weight, bias)) * sigmoid(dense(command, gate_weight, gate_bias))
         return dense(x, output_weight, output_bias)

@@ -66,7 +66,7 @@ class Agent(StepAgent):
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
         has_bits, members = _has_bits(config, spaces), len(self.seeds)
         spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
-        self.model: Any = Imagination(self.obs_size)
+        self.model: Any = Imagination(self.obs_size)  # of model none
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
             self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
@@ -95,16 +95,18 @@ class Agent(StepAgent):
         """Return the random numbers of every step, by name. ``rows`` and ``starts`` sample from the replay buffer,
         ``act`` and ``imagined`` are for exploration. Other names are the model's methods that need them. All except
         ``act`` and ``encode`` have a leading axis of the step's updates."""
-        config, update_axis = self.config, (self.config.updates_per_step,)
+        config = self.config
+        update_axis = (config.updates_per_step,)
         rollout_axes = (*update_axis, config.rollout_length)
         explore_sampler, count = exploration_noise(config, self.num_actions)
-        shapes_by_sampler: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: {}}
-        shapes_by_sampler[Streams.uniform]["rows"] = (*update_axis, config.batch_size)
+        uniform_shapes: dict[str, tuple[int, ...]] = {"rows": (*update_axis, config.batch_size)}
+        # Without a member's axis. Two of the samplers may be the same.
+        shapes_by_sampler: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: uniform_shapes}
         shapes_by_sampler.setdefault(explore_sampler, {})["act"] = (1, count)
         if config.model != "none":
             shapes_by_sampler[explore_sampler]["imagined"] = (*rollout_axes, self.num_rollouts, count)
             if config.rollout_batch_size is not None:
-                shapes_by_sampler[Streams.uniform]["starts"] = (*update_axis, self.num_rollouts)
+                uniform_shapes["starts"] = (*update_axis, self.num_rollouts)
         leading_axes = {"encode": (), "fit": update_axis, "begin": update_axis, "step": rollout_axes}
         model_shapes = {name: (*leading_axes[name], *shape) for name, shape in self.model.noise_shapes.items()}
         shapes_by_sampler.setdefault(self.model.sample_noise, {}).update(model_shapes)
@@ -125,9 +127,9 @@ class Agent(StepAgent):
         self.random_numbers = self.noise.next()
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
-        values = self.values(features)
-        self._acting_q.append(values)
-        return explore(self.config, values, self.random_numbers["act"])
+        q = self.values(features)
+        self._acting_q.append(q)
+        return explore(self.config, q, self.random_numbers["act"])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Return the greedy policy. A latent model samples latents from ``streams``."""
@@ -161,7 +163,8 @@ class Agent(StepAgent):
         loss of the action values ``[M]``, NaN before the first update."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
-        if (self.steps - 1) % self.config.target_update_frequency == 0:
+        previous_steps = self.steps - 1  # before this step
+        if previous_steps % self.config.target_update_frequency == 0:
             self.values.target_parameters.copy_(self.values.q_network.flat)
         for update in range(self.config.updates_per_step):
             losses = self.update(self.numbers_of_update(update))
@@ -205,11 +208,11 @@ class Agent(StepAgent):
             means["train/grad_norm"] = norms([gradient])
             self._latest = None
         if self._acting_q:
-            values = torch.cat(self._acting_q, 1)
+            q = torch.cat(self._acting_q, 1)  # [M, steps, A]
             self._acting_q.clear()
-            means["train/q_mean"] = values.amax(2).mean(1)
+            means["train/q_mean"] = q.amax(2).mean(1)
             if self.config.exploration_strat == "softmax":
-                means["train/entropy"] = entropy(values / self.config.softmax_temp)
+                means["train/entropy"] = entropy(q / self.config.softmax_temp)
         return means
 
     def status(self) -> dict[str, Tensor]:

@@ -43,10 +43,9 @@ class Transitions(ReplayBuffer):
         rows = self.sample(uniform)
         stored_action = rows["action"].to(torch.int64)
         continues = stored_action >= 0
+        action = torch.where(continues, stored_action, ~stored_action)
         obs, next_obs = (rows[name].to(torch.float32).contiguous() for name in ("obs", "next_obs"))
-        return Batch(
-            obs, next_obs, torch.where(continues, stored_action, ~stored_action), rows["reward"], continues.float()
-        )
+        return Batch(obs, next_obs, action, rows["reward"], continues.float())
 
 
 class States(ReplayBuffer):

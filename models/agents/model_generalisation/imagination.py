@@ -155,7 +155,8 @@ class _LearnedModel(Imagination):
         """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         total = sum(self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name])
-        total = total if isinstance(total, Tensor) else 0 * means["reward"]  # if all weights are 0
+        if not isinstance(total, Tensor):  # all weights are 0
+            total = 0 * means["reward"]
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
         self.optimizer.update(grads)
@@ -223,7 +224,7 @@ class LatentModel(_LearnedModel):
         """Update the model on ``batch``. Return its losses ``[M]`` by name. The observation is decoded from its latent;
         this loss is 0 in transitions that terminate the episode."""
         assert noise is not None
-        encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))
+        encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))  # one pass for both
         halves = encoder_outputs.split(batch.action.shape[1], 1)
         params, next_params = (self.latents.params(half, encoder=True) for half in halves)
         latent = self.latents.sample(params, noise)
@@ -277,7 +278,7 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
         noise = random_numbers["step"].unbind(1)
     features_by_step, activations_by_step, action_by_step, records = [features], [], [], []
     for step in range(config.rollout_length):
-        activations = values.q_network.activations(features)
+        activations = values.q_network.activations(features)  # of each layer; the last are the action values
         action = explore(config, activations[-1], exploration[step])
         state, features, record = model.step(state, action, noise[step])
         features_by_step.append(features)

@@ -81,7 +81,7 @@ class ActionValues(nn.Module):
         ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` is the result of ``q_network.activations``
         for ``features [M, B, F]``. The mean divides by B even if there are weights."""
         action_mask = one_hot(action, self.num_actions).float()
-        chosen_q = (activations[-1] * action_mask).sum(2)
+        chosen_q = (activations[-1] * action_mask).sum(2)  # the last activations are the action values [M, B, A]
         error = chosen_q - td_target
         weighted_error = error if weight is None else error * weight
         q_gradient = action_mask * (weighted_error * (2 / action.shape[1])).unsqueeze(2)
@@ -91,22 +91,24 @@ class ActionValues(nn.Module):
 
 def exploration_noise(config: Config, num_actions: int) -> tuple[Callable[..., Tensor], int]:
     """Return the sampler of the random numbers that `explore` needs for one action, and their count."""
-    return (Streams.gumbel, num_actions) if config.exploration_strat == "softmax" else (Streams.uniform, 2)
+    if config.exploration_strat == "softmax":
+        return Streams.gumbel, num_actions
+    return Streams.uniform, 2  # whether to explore, and with which action
 
 
-def explore(config: Config, values: Tensor, random_numbers: Tensor) -> Tensor:
-    """Sample actions ``[M, B]`` int64 for ``values [M, B, A]``, by ``random_numbers [M, B, count]`` as
+def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
+    """Sample actions ``[M, B]`` int64 for action values ``q [M, B, A]``, by ``random_numbers [M, B, count]`` as
     `exploration_noise` describes them.
 
-    softmax: ``argmax(value + temperature * Gumbel)``, a sample from softmax(value / temperature) (Maddison et al.
-    2014). epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random one.
+    softmax: ``argmax(q + temperature * Gumbel)``, a sample from softmax(q / temperature) (Maddison et al. 2014).
+    epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random one.
     """
     if config.exploration_strat == "softmax":
-        return torch.add(values, random_numbers, alpha=config.softmax_temp).argmax(2)
+        return torch.add(q, random_numbers, alpha=config.softmax_temp).argmax(2)
     explore_uniform, action_uniform = random_numbers.unbind(-1)
-    num_actions = values.shape[2]
+    num_actions = q.shape[2]
     random_action = (action_uniform * num_actions).to(torch.int64).clamp_(max=num_actions - 1)
-    return torch.where(explore_uniform < config.epsilon, random_action, values.argmax(2))
+    return torch.where(explore_uniform < config.epsilon, random_action, q.argmax(2))
 
 
 def replay_update(values: ActionValues, batch: Batch) -> Update:
@@ -114,7 +116,8 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
     2023, "experience replay"). Like `imagination.imagined_update`, it changes nothing and has fixed shapes."""
     next_q = values.bootstrap_value(batch.next_obs)
     td_target = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
-    return values.td_update(td_target, batch.obs, values.q_network.activations(batch.obs), batch.action, None)
+    activations = values.q_network.activations(batch.obs)
+    return values.td_update(td_target, batch.obs, activations, batch.action, weight=None)
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

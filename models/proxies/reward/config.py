@@ -160,16 +160,17 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
-    base = game.partition(",")[0]
-    base = "cartpole-200" if base == "cartpole" else base
-    game_defaults = _BY_GAME.get((preset, base))
+    game = game.partition(",")[0]  # without parameters
+    tuned_game = "cartpole-200" if game == "cartpole" else game  # the tables have one entry for both
+    game_defaults = _BY_GAME.get((preset, tuned_game))
     if game_defaults is None:
-        game_defaults = _BY_GAME.get(("recipe", base), {}) if preset == "cheap" else {}
+        game_defaults = _BY_GAME.get(("recipe", tuned_game), {}) if preset == "cheap" else {}
     mode_number = int(mode) if str(mode).isdecimal() else 0  # the mode may be a name
-    mode_defaults = _BY_MODE.get((preset, base, mode_number), {})
+    mode_defaults = _BY_MODE.get((preset, tuned_game, mode_number), {})
     defaults = (_PAPER if preset == "paper" else _RECIPE) | game_defaults | mode_defaults
     num_agents = len(str(values.get("agent", "")).split(","))
-    if int(str(defaults.get("agents_per_proxy", 1))) % num_agents:  # each kind of agent as often as the others
+    agents_per_proxy = int(str(defaults.get("agents_per_proxy", 1)))
+    if agents_per_proxy % num_agents:  # the kinds of agents cannot be equally frequent
         defaults["agents_per_proxy"] = num_agents
     solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
     if solved_reward is None:  # a game without a known threshold

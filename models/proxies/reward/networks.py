@@ -34,7 +34,8 @@ class Networks:
             if len(numbers) not in (0, obs_size):
                 raise SettingError(f"{name} is {list(numbers)}; allowed here: {obs_size} numbers, or none", name)
         self.linear = self.mode.info and not self.mode.state
-        num_inputs = max(1, obs_size * self.mode.state + info_size * self.mode.info)  # mode 0 has an unused network
+        num_inputs = (obs_size if self.mode.state else 0) + (info_size if self.mode.info else 0)
+        num_inputs = max(1, num_inputs)  # mode 0 has an unused network
         sizes = [num_inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
         if config.proxy_activation_fn == "prelu":  # its slope is not searched, so it is a leaky ReLU
             mlp = MLP(sizes, "leakyrelu", PRELU_SLOPE)
@@ -42,7 +43,7 @@ class Networks:
             mlp = MLP(sizes, config.proxy_activation_fn, LEAK)
         self.parts = {"reward": mlp}
         self.network_size = num_inputs if self.linear else mlp.size  # number of parameters without the scale
-        self.size = self.network_size + config.rn_evolve_scale
+        self.size = self.network_size + (1 if config.rn_evolve_scale else 0)
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`. The scale's logarithm is 0."""

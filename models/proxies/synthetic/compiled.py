@@ -1,7 +1,7 @@
 """A step of one member ``m`` of synthetic environments, compiled by Numba. Importing this requires Numba.
 
-``world`` is `envs.compiled.World`, ``rows`` is scratch memory for `models.compiled.single`, which returns the row with
-the outputs. ``action`` is a discrete action; ``vector`` is a continuous one, empty for discrete actions.
+``world`` is `envs.compiled.World`, ``scratch`` is memory for `models.compiled.single`, which returns the row with the
+outputs. ``action`` is a discrete action; ``continuous_action`` is empty if actions are discrete.
 """
 
 import math
@@ -12,46 +12,49 @@ from models.compiled import better, single
 from models.machine import exact_inlined
 
 FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is an index into these
+_ABSOLUTE, _EXPONENTIAL = 1, 3  # indices
 
 
 @exact_inlined
-def target_reward(world, m, state, action, vector, rows):
+def target_reward(world, m, state, action, continuous_action, scratch):
     """Return the reward of a bandit with a target, as `Program._target_reward` computes it.
 
-    It depends on the mean distance of the action from the target network's action, absolute (``form`` 1) or squared,
-    both in shares of half the range. Discrete actions are compared as one-hot vectors, so two that differ have 2 as the
-    sum. In ``world.flat``, the centre and spread of the target's inputs begin at ``world.fixed``."""
-    f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, rows[0]
+    It depends on the mean distance of the action from the target network's action, absolute or squared, both in shares
+    of half the range. Discrete actions are compared as one-hot vectors, so two that differ have 2 as the sum.
+    ``continuous_action`` is empty if actions are discrete. In ``world.flat``, the centre and spread of the target's
+    inputs begin at ``world.fixed``; ``scratch[0]`` is the network's input."""
+    f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, scratch[0]
     for k in range(size):
         inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
-    output_row = single(world.reward, flat, rows, 0)
+    output_row = single(world.reward, flat, scratch, 0)
     distance = f32(0)
-    if len(vector):
+    if len(continuous_action):
         for k in range(world.actions):
-            scaled_action = min(max((vector[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
-            difference = scaled_action - min(max(rows[output_row, k], f32(-1)), f32(1))
-            distance += abs(difference) if world.form == 1 else difference * difference
+            scaled_action = min(max((continuous_action[k] - world.middle[k]) / world.half[k], f32(-1)), f32(1))
+            difference = scaled_action - min(max(scratch[output_row, k], f32(-1)), f32(1))
+            distance += abs(difference) if world.form == _ABSOLUTE else difference * difference
     else:
         best = 0
         for k in range(world.actions):
-            best = k if better(rows[output_row, k], rows[output_row, best]) else best
+            best = k if better(scratch[output_row, k], scratch[output_row, best]) else best
         distance = f32(0) if best == action else f32(2)
     distance /= f32(world.actions)
-    return f32(math.exp(f32(-4) * distance)) if world.form == 3 else -distance
+    return f32(math.exp(f32(-4) * distance)) if world.form == _EXPONENTIAL else -distance
 
 
 @exact_inlined
-def network_step(world, m, state, action, vector, rows):
+def network_step(world, m, state, action, continuous_action, scratch):
     """Do `SyntheticDynamics.step`: return reward and the done network's output, and replace ``state`` by the next state
-    in place. A bandit's state does not change, and its done is 1."""
+    in place. A bandit's state does not change, and its done is 1. ``continuous_action`` is empty if actions are
+    discrete."""
     flat, size = world.flat[m], world.obs_size
     reward = np.float32(0)
     done = np.float32(1)
     for network in range(1 if world.bandit else 3):  # reward, done, state
-        inputs = rows[0]  # [action, state], written anew because each network overwrites it
-        if len(vector):
+        inputs = scratch[0]  # [action, state], written anew because each network overwrites it
+        if len(continuous_action):
             for k in range(world.actions):
-                inputs[k] = vector[k]
+                inputs[k] = continuous_action[k]
         else:
             for k in range(world.actions):
                 inputs[k] = np.float32(k == action)
@@ -59,13 +62,13 @@ def network_step(world, m, state, action, vector, rows):
         for k in range(size):
             inputs[world.actions + k] = np.float32(state[k])
         if network == 0:
-            output_row = single(world.reward, flat, rows, 0)
-            reward = rows[output_row, 0]
+            output_row = single(world.reward, flat, scratch, 0)
+            reward = scratch[output_row, 0]
         elif network == 1:
-            output_row = single(world.done, flat, rows, 0)
-            done = rows[output_row, 0]
+            output_row = single(world.done, flat, scratch, 0)
+            done = scratch[output_row, 0]
         else:
-            output_row = single(world.state, flat, rows, 0)
+            output_row = single(world.state, flat, scratch, 0)
             for k in range(size):
-                state[k] = rows[output_row, k]
+                state[k] = scratch[output_row, k]
     return reward, done

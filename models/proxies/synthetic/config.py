@@ -307,6 +307,26 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the defaults of a preset, kind of proxy and game, for proxy, search and inner agents. ``values`` are the
     explicit settings. Raises SettingError for a combination that does not exist."""
     preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
+    agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
+    _check_preset(preset, proxy, agents)
+    game = game.partition(",")[0]  # without parameters
+    tuned_game = "cartpole" if game == "cartpole-200" else game  # the tables have one entry for both
+    defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
+    defaults |= _PRESETS[preset, proxy]
+    if proxy == "bandit":
+        defaults |= _agent_defaults(agents, tuned_game)
+    defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
+    if values.get("solved_reward", defaults.get("solved_reward")) is None:
+        defaults["quit_when_solved"] = False
+    if preset == "broad" and len(agents) > 1:
+        defaults["generations"] = 80  # twice the preset's 40, because two kinds of agents share each generation
+    if values.get("strategy") == "nes":
+        defaults["eval_every"] = 1  # score_transform 5 to 7 need it
+    return defaults
+
+
+def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
+    """Raise SettingError for an unknown proxy, a preset that is not for it, or agents that are not for the preset."""
     if proxy not in PROXIES:
         raise choice_error("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
@@ -316,41 +336,25 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
             raise choice_error("preset", preset, allowed, f" for a {proxy}")
         line = f"preset is {preset!r}, which is for a {other_proxy}; did you mean '--proxy {other_proxy}'?"
         raise SettingError(f"{line} Allowed for a {proxy}: {', '.join(allowed)}", "preset")
-    agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
     if preset == "broad" and "PPO" not in agents:
         raise choice_error("agent", ",".join(agents), ["PPO", "PPO,DDQN"], " with preset broad")
-    game = game.partition(",")[0]
-    base = "cartpole" if game == "cartpole-200" else game
-    defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
-    solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
-    defaults |= _PRESETS[preset, proxy]
-    if proxy == "bandit":
-        defaults |= _agent_defaults(agents, base)
-    defaults |= _BY_GAME.get((preset, proxy, base), {})
-    if solved_reward is None:
-        defaults["quit_when_solved"] = False
-    if preset == "broad" and len(agents) > 1:
-        defaults["generations"] = 80  # each agent gives half the signal
-    if values.get("strategy") == "nes":
-        defaults["eval_every"] = 1  # score_transform 5 to 7 need it
-    return defaults
 
 
-def _agent_defaults(agents: list[str], base: str) -> dict[str, object]:
-    """Return the defaults of agents that train on a bandit of the game ``base``. With several agents, the names of
-    settings have the agent's name as a prefix (``PPO_lr``)."""
+def _agent_defaults(agents: list[str], game: str) -> dict[str, object]:
+    """Return the defaults of agents that train on a bandit of ``game``. With several agents, the names of settings have
+    the agent's name as a prefix (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
-        values = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, base), {})
+        values = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, game), {})
         defaults |= {prefix + name: value for name, value in values.items()}
     return defaults
 
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason."""
-    supervised, preset = config.preset == "supervised", f"preset is {config.preset!r}"
-    latent, bandit = config.first_states == "latent", config.proxy == "bandit"
+    supervised, latent = config.preset == "supervised", config.first_states == "latent"
+    bandit, preset = config.proxy == "bandit", f"preset is {config.preset!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
     return search.ineffective(config) | reasons_by_setting(
         (supervised, tuple(names_with(Config, "fit", False)), f"{preset}, which searches for nothing"),
@@ -383,7 +387,8 @@ def validate(config: Config) -> str | None:
             return f"{line}; allowed: {default or 'null'}, or the proxy bandit"
     for name, allowed in (("pairs", "null"), ("scored_by", "agents"), ("second_scored_by", "agents")):
         value = getattr(config, name)
-        if config.reward_form == "free" and value not in (None, "agents"):
+        needs_target = value not in (None, "agents")
+        if config.reward_form == "free" and needs_target:
             line = f"{name} is {value!r}, but reward_form is 'free', which has no target"
             return f"{line}; allowed: {allowed}, or a reward_form of {', '.join(FORMS[1:])}"
     if config.pairs is not None and config.first_states != "table":

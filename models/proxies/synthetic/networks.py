@@ -76,15 +76,15 @@ class Networks:
         it."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
-            parts = []
+            parts = []  # the samples above are not used, but they have advanced the streams
             for part in self.parts.values():
                 for layer in part.dense:
                     parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
                     parts.append(torch.zeros(len(streams), layer.outputs))
         flat = torch.cat(parts, 1)
         if "done" in self.parts:
-            *_, (_, last_bias) = self.parts["done"].layers(self.split(flat)["done"])  # views of `flat`
-            last_bias += self.config.done_bias
+            *_, (_, last_bias) = self.parts["done"].layers(self.split(flat)["done"])
+            last_bias += self.config.done_bias  # a view of `flat`, like all parts below
         if self.has_target:
             self._sample_target(self.split(flat)["target"], streams)
         if self._fixed_shapes:
@@ -99,8 +99,9 @@ class Networks:
     def _sample_target(self, parameters: Tensor, streams: Streams) -> None:
         """Sample initial ``parameters [M, P]`` of the target network in place (`initial`)."""
         *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)
-        for weight, bias in hidden_layers:  # weights [M, out, in]
-            weight.copy_(streams.normal(*weight.shape[1:]) / weight.shape[2] ** 0.5)
+        for weight, bias in hidden_layers:
+            _, outputs, inputs = weight.shape
+            weight.copy_(streams.normal(outputs, inputs) / inputs**0.5)
             bias.zero_()
         last_weight.zero_()
         last_bias.zero_()
@@ -178,22 +179,24 @@ class Program:
             self._fold([self.layers[name] for name in self.names])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Fold networks of two layers with the same input and width into one wide network. Its outputs are theirs, one
-        after the other, so its last weight ``[M, out, in]`` is block-diagonal."""
+        """Fold ``networks`` of two layers with the same input and width into one wide network. Weights are ``[M, out,
+        in]`` and biases ``[M, out, 1]``. Its outputs are theirs, one after the other, so its last weight is
+        block-diagonal."""
         first_layers, last_layers = zip(*networks, strict=True)
+        # Joined along the outputs. The transposes only give the result a memory layout with the outputs last.
         first_weight = torch.cat([weight.transpose(1, 2) for weight, _ in first_layers], 2).transpose(1, 2)
         first_bias = torch.cat([bias for _, bias in first_layers], 1)
         last_bias = torch.cat([bias for _, bias in last_layers], 1)
-        num_outputs, width = last_bias.shape[1], first_weight.shape[1] // len(networks)
-        last_weight = self.flat.new_zeros(len(self.flat), num_outputs, first_weight.shape[1])
+        num_inputs, num_hidden, num_outputs = first_weight.shape[2], first_weight.shape[1], last_bias.shape[1]
+        width = num_hidden // len(networks)
+        last_weight = self.flat.new_zeros(len(self.flat), num_outputs, num_hidden)
         row = column = 0
         for weight, _ in last_layers:
             last_weight[:, row : row + weight.shape[1], column : column + width] = weight
             row, column = row + weight.shape[1], column + width
         self._folded_layers: list[Layer] = [(first_weight, first_bias), (last_weight, last_bias)]
         part = self.networks.parts[self.names[0]]
-        sizes = [first_weight.shape[2], first_weight.shape[1], num_outputs]
-        self._folded_mlp = MLP(sizes, part.activation, part.leak)
+        self._folded_mlp = MLP([num_inputs, num_hidden, num_outputs], part.activation, part.leak)
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
@@ -204,30 +207,31 @@ class Program:
             return Outcome(state, reward, torch.ones_like(reward))
         if isinstance(self.networks.actions, Discrete):
             action = (action.unsqueeze(-1) == self._action_indices).float()
-        inputs = torch.cat([action, state], 2).transpose(1, 2)
+        inputs = torch.cat([action, state], 2).transpose(1, 2)  # [M, in, E]
         if self.folded:
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]  # [M, out, E]
         else:
             parts, layers = self.networks.parts, self.layers
             outputs = torch.cat([parts[name].forward(layers[name], inputs)[-1] for name in self.names], 1)
         if self.networks.config.proxy == "bandit":
-            return Outcome(state, outputs[:, 0], torch.ones_like(outputs[:, 0]))
-        size = self.networks.state_size
+            reward = outputs[:, 0]
+            return Outcome(state, reward, torch.ones_like(reward))
+        size = self.networks.state_size  # after the next state follow reward and done
         return Outcome(outputs[:, :size].transpose(1, 2), outputs[:, size], outputs[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
         """Return rewards ``[M, E]``, which depend on the distance between actions and the target's actions. Continuous
         actions are compared in shares of half their range, clipped to [-1, 1], discrete ones as one-hot vectors."""
         assert self.form is not None
-        outputs = self.target_outputs(state)
+        outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
-            target_action, taken_action = outputs.argmax(1, keepdim=True), action.unsqueeze(1)
+            target_action, taken_action = outputs.argmax(1, keepdim=True), action.unsqueeze(1)  # [M, 1, E]
             all_actions = self._action_indices.view(1, -1, 1)
             difference = (taken_action == all_actions).float() - (target_action == all_actions).float()
         else:
             middle, half = self.bounds
             difference = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - outputs.clamp(-1, 1)
-        reward: Tensor = self.form(difference, 1)
+        reward: Tensor = self.form(difference, 1)  # `FORMS`, over the axis of actions
         return reward
 
     @torch.no_grad()
@@ -248,9 +252,10 @@ class Program:
 
     def table_rows(self, numbers: Tensor) -> Tensor:
         """Sample initial states ``[..., M, E, S]`` from the tables by uniform ``numbers [..., M, E]`` in [0, 1)."""
-        table = self.fixed["states.table"]
+        table = self.fixed["states.table"]  # [M, rows, S]
         rows = (numbers * table.shape[1]).long()
-        return table[torch.arange(len(table), device=table.device).unsqueeze(1), rows]
+        members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1], each with a row of its table
+        return table[members, rows]
 
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
