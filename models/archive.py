@@ -64,12 +64,14 @@ def read_legacy(file: Path) -> Any:
     """Return the content of a file in the format that `torch.save` used before zip archives: five pickles, then the
     numbers of each storage. Raises UnpicklingError, or any error that a damaged pickle causes."""
     opened = io.BytesIO(file.read_bytes())
-    for _ in ("magic number", "version", "machine"):
+    for _ in ("magic number", "version", "machine"):  # three pickles that are not used
         Unpickler(opened).load()
     unpickler = _LegacyUnpickler(opened)
     content = unpickler.load()
-    for name in Unpickler(opened).load():
-        length, storage = int.from_bytes(opened.read(8), "little"), unpickler.storages.pop(name)
+    storage_names = Unpickler(opened).load()
+    for name in storage_names:
+        length = int.from_bytes(opened.read(8), "little")
+        storage = unpickler.storages.pop(name)
         data = opened.read(storage.nbytes)
         if length != len(storage) or len(data) != storage.nbytes:
             raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
@@ -94,6 +96,7 @@ class Opcodes(dict[int, Any]):
     ``handlers``. Any other opcode raises UnpicklingError."""
 
     def __init__(self, codes: Iterable[bytes], handlers: Mapping[int, Any]):
+        # Iterating over bytes of length 1 gives their value, an int.
         super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(handlers))
 
     def __missing__(self, code: int) -> Any:
@@ -192,12 +195,13 @@ class _TensorUnpickler(Unpickler):
         """Return a view of ``storage``. Raises UnpicklingError if elements overlap, or for too many tensors or
         dimensions. The last three arguments are part of the format, but ignored."""
         self.num_tensors += 1
-        if len(size) > 64 or self.num_tensors > self.limit // 40:  # `torch.save` writes about 40 bytes for each tensor
+        # torch permits 64 dimensions; `torch.save` writes about 40 bytes for each tensor.
+        if len(size) > 64 or self.num_tensors > self.limit // 40:
             raise pickle.UnpicklingError(f"it holds {self.num_tensors} tensors, the last of {len(size)} dimensions")
         if not all(type(number) is int for number in (*size, *stride)):  # sorting nested lists may take forever
             raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
-        last_offset = 0  # of the elements along the axes so far
-        for step, count in sorted(zip(stride, size, strict=True)):
+        last_offset = 0  # of the last element along the axes so far
+        for step, count in sorted(zip(stride, size, strict=True)):  # axes by ascending stride
             if count > 1 and step <= last_offset:
                 raise pickle.UnpicklingError("it holds a tensor of elements that overlap")
             last_offset += step * (count - 1)
@@ -219,7 +223,7 @@ class _ArchiveUnpickler(_TensorUnpickler):
     def persistent_load(self, pid: Any) -> Tensor:
         """Return a storage as a tensor ``[count]``, read from its part of the archive. ``pid`` is ("storage", dtype,
         name, device, count). Raises UnpicklingError if the part has another dtype or count."""
-        _, dtype, name, _, length = pid
+        _, dtype, name, _, count = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
         storage = self.storages.get(name)
@@ -230,7 +234,7 @@ class _ArchiveUnpickler(_TensorUnpickler):
             with self.archive.open(part) as opened:
                 for start in range(0, len(data), _CHUNK):
                     data[start : start + _CHUNK] = np.frombuffer(opened.read(_CHUNK), np.uint8)
-        if (storage.dtype, len(storage)) != (dtype, length):
+        if (storage.dtype, len(storage)) != (dtype, count):
             raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
         return storage
 
@@ -246,27 +250,27 @@ class _LegacyUnpickler(_TensorUnpickler):
     def persistent_load(self, pid: Any) -> Tensor:
         """Return a storage as zeros ``[count]``; `read_legacy` fills in its numbers later. ``pid`` is ("storage",
         dtype, name, device, count, None). Raises UnpicklingError if the storages exceed the file."""
-        _, dtype, name, _, length, _ = pid
+        _, dtype, name, _, count, _ = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
         if name not in self.storages:
-            self.bytes_left -= length * dtype.itemsize
+            self.bytes_left -= count * dtype.itemsize
             if self.bytes_left < 0:
                 raise pickle.UnpicklingError(f"storage {name} is longer than the file")
-            self.storages[name] = torch.zeros(length, dtype=dtype)
+            self.storages[name] = torch.zeros(count, dtype=dtype)
         return self.storages[name]
 
 
 def _check_extent(content: Any, limit: int) -> None:
     """Raise UnpicklingError if ``content`` has more than ``limit`` values and characters. A value that occurs twice
     counts twice."""
-    stack, budget = [content], limit
+    stack, num_left = [content], limit
     while stack:
         value = stack.pop()
         if isinstance(value, dict):
             stack += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple):
             stack += value
-        budget -= 1 + (len(value) if isinstance(value, str) else 0)
-        if budget < 0:
+        num_left -= 1 + (len(value) if isinstance(value, str) else 0)
+        if num_left < 0:
             raise pickle.UnpicklingError("it holds the same parts again and again")

@@ -48,30 +48,39 @@ class Net(NamedTuple):
 
 @functools.lru_cache(64)  # results can be shared, because nobody writes into their arrays
 def make_net(mlp: MLP, begin: int = 0) -> Net:
-    """Return the `Net` of ``mlp``, with parameters from position ``begin`` on."""
+    """Return the `Net` of ``mlp``. Its parameters begin at position ``begin`` of a member's flat parameters."""
     weights, biases, position = [], [], begin
-    for num_weights, num_biases in zip(mlp._counts[: 2 * mlp.depth : 2], mlp.sizes[1:], strict=True):
+    weight_counts = mlp._counts[: 2 * mlp.depth : 2]  # counts of weights and biases alternate
+    for num_weights, num_biases in zip(weight_counts, mlp.sizes[1:], strict=True):
         weights.append(position)
         biases.append(position + num_weights)
         position += num_weights + num_biases
-    ints = [np.array(values, np.int64) for values in (mlp.sizes, weights, biases)]
-    activation = ACTIVATIONS[mlp.activation]
-    return Net._make((*ints, np.array(mlp._transposed), activation, np.float32(mlp.leak), position, max(mlp.sizes)))
+    return Net(
+        sizes=np.array(mlp.sizes, np.int64),
+        weights=np.array(weights, np.int64),
+        biases=np.array(biases, np.int64),
+        transposed=np.array(mlp._transposed),
+        activation=ACTIVATIONS[mlp.activation],
+        leak=np.float32(mlp.leak),
+        slope_position=position,  # after the last bias
+        widest=max(mlp.sizes),
+    )
 
 
 NO_NET = make_net(MLP([1, 1], "identity"))  # placeholder for a network that an agent does not have
 
 
 def make_layers(net: Net, batch_size: int) -> Array:
-    """Return zeroed memory ``[L + 1, widest, columns]`` for activations or gradients of a minibatch, one per column.
+    """Return zeroed memory ``[L + 1, widest, columns]`` for activations or gradients. Each column is one example.
 
     ``columns`` is ``batch_size`` rounded up to whole vectors, and the memory begins at a line of the processor's cache.
     Inputs and gradients must be 0 in the additional columns.
     """
-    shape = len(net.sizes), net.widest, -(-batch_size // LANES) * LANES
-    padded = np.zeros(shape[0] * shape[1] * shape[2] + LANES, np.float32)
-    first = -padded.ctypes.data % (4 * LANES) // 4
-    return padded[first : first + len(padded) - LANES].reshape(shape)
+    columns = -(-batch_size // LANES) * LANES  # rounded up
+    count = len(net.sizes) * net.widest * columns
+    padded = np.zeros(count + LANES, np.float32)
+    first = -padded.ctypes.data % (4 * LANES) // 4  # index of the first number whose address is a multiple of 64 bytes
+    return padded[first : first + count].reshape(len(net.sizes), net.widest, columns)
 
 
 @exact
@@ -88,7 +97,7 @@ def forward(net, params, acts, preacts):
     depth, num_columns = len(net.sizes) - 1, acts.shape[2]
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for left in range(0, num_columns, 2 * LANES):  # through all layers, while the columns are in the cache
-        right = min(left + LANES, num_columns - LANES)  # first column of the second vector
+        right = min(left + LANES, num_columns - LANES)  # first column of the second vector; ``left`` again at the end
         for layer in range(depth):
             num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
             activation = net.activation if layer < depth - 1 else 0  # the last layer has none
@@ -108,12 +117,14 @@ def backward(net, params, acts, preacts, act_grads, grad, need_grad, need_input_
     parameters to this network's positions of ``grad [D]``."""
     depth, slope_grad = len(net.sizes) - 1, ZERO
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
-    for layer in range(depth, -1 if need_input_grad else 0, -1):
-        num_rows, activation = net.sizes[layer], net.activation if layer else 0  # inputs have no activation
+    end_layer = -1 if need_input_grad else 0
+    for layer in range(depth, end_layer, -1):  # the index in ``acts``: from the outputs to the inputs (0)
+        num_rows = net.sizes[layer]
+        activation = net.activation if layer else 0  # inputs have no activation
         x, x_grads = acts[layer], act_grads[layer]
         for first in range(0, num_rows, 4):  # down to the weights, while the rows are in the cache
             end = min(first + 4, num_rows)
-            if layer < depth:
+            if layer < depth:  # the gradient of the outputs is an argument
                 y_grads, num_out, weight = act_grads[layer + 1], net.sizes[layer + 1], net.weights[layer]
                 out_stride, in_stride = (1, num_out) if net.transposed[layer] else (num_rows, 1)
                 input_gradient(
@@ -138,17 +149,18 @@ def single(net, params, scratch, row):
     depth = len(net.sizes) - 1
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
-        num_in, num_out, output_row = net.sizes[layer], net.sizes[layer + 1], row ^ 1
+        num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
         weight, bias = net.weights[layer], net.biases[layer]
         x = scratch[row]
+        output_row = row ^ 1
         if net.transposed[layer]:
-            whole_blocks = num_out - num_out % LANES
-            for o in range(0, whole_blocks, LANES):  # 16 outputs together
+            num_in_vectors = num_out - num_out % LANES
+            for o in range(0, num_in_vectors, LANES):  # 16 outputs together
                 sums = line(params, bias + o)
                 for i in range(num_in):
                     sums += spread(x, i) * line(params, weight + i * num_out + o)
                 store(scratch, output_row, o, sums)
-            for o in range(whole_blocks, num_out):
+            for o in range(num_in_vectors, num_out):
                 total = number(params, bias + o)
                 for i in range(num_in):
                     total += x[i] * number(params, weight + i * num_out + o)
@@ -197,15 +209,16 @@ def adam(learner, m, grad):
     """Make a step of `MemberAdam` for member ``m``, with gradient ``grad [D]`` and the default betas and eps. Update
     the member's weights, moments and count in ``learner`` (`Learner`) in place."""
     learner.counts[m] += 1
-    count, lr, params = learner.counts[m], learner.lr[m], learner.flat_parameters[m]
+    count, params = learner.counts[m], learner.flat_parameters[m]
     mean, square = learner.mean[m], learner.square[m]
-    correction1, root2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
-    size, beta1, beta2, eps = lr * correction1, np.float32(0.9), np.float32(0.999), np.float32(1e-8)
+    factor1, root_correction2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
+    step_size = learner.lr[m] * factor1
+    beta1, beta2, eps = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
     mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient
     for i in range(len(grad)):
         mean[i] = mean[i] * beta1 + grad[i] * mean_weight
         square[i] = square[i] * beta2 + grad[i] * grad[i] * square_weight
-        params[i] -= mean[i] / (np.sqrt(square[i]) / root2 + eps) * size
+        params[i] -= mean[i] / (np.sqrt(square[i]) / root_correction2 + eps) * step_size
 
 
 @compiled
@@ -219,17 +232,17 @@ def follow(learner, m, tau):
 
 @exact
 def epsilon(agent, m, t):
-    """Return epsilon of member ``m`` at step ``t`` of the block, from the arrays of `Epsilon.ahead` in ``agent``
-    (`Members`): by step or, if ``by_step`` is empty, by the number of finished episodes."""
+    """Return epsilon of member ``m`` at step ``t`` of the current block of steps, from the arrays of `Epsilon.upcoming`
+    in ``agent`` (`Members`): by step or, if ``by_step`` is empty, by the number of finished episodes."""
     return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
 
 
 @compiled
 def row_of(uniform, previous_uniform, filled_rows):
     """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``filled_rows``
-    (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch (`rows_of_two`); only buffers of
-    more than ``NUMBERS`` rows use it."""
-    if filled_rows > NUMBERS:
+    (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch; only buffers of more than
+    ``NUMBERS`` = 2**24 rows use it."""
+    if filled_rows > NUMBERS:  # as in `rows_of_two`
         first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
         return min((first * filled_rows + (second * filled_rows >> 24)) >> 24, filled_rows - 1)
     return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)  # rounding may give ``filled_rows``

@@ -35,9 +35,9 @@ class TwinCritics(nn.Module, PerMember):
         self.optimizer = MemberAdam(self.flat_parameters, lr)
         # From the latest update, for metrics: values [M, 2, B], td_target [M, B], gradient [M, 2 D], actor_values.
         self.latest: dict[str, Tensor] = {}
-        self._views()
+        self._update_views()
 
-    def _views(self) -> None:
+    def _update_views(self) -> None:
         """Set the layers of both critics, both targets and the first critic, as views of the current parameters."""
         self._online = self.network.layers(self.flat_parameters.view(-1, self.network.size))
         self._targets = self.network.layers(self.target_parameters.view(-1, self.network.size))
@@ -52,19 +52,23 @@ class TwinCritics(nn.Module, PerMember):
 
     def target_values(self, pairs: Tensor) -> Tensor:
         """Return the smaller of both target networks' values, ``[M, B]``; without twins the first one's."""
-        first, second = self._forward(self._targets, pairs)[2].unbind(1)
+        _, _, values = self._forward(self._targets, pairs)
+        first, second = values.unbind(1)
         return torch.minimum(first, second) if self.twins else first
 
     def update(self, pairs: Tensor, td_target: Tensor, learning: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Make a gradient step towards ``td_target [M, B]``, in the members ``learning [M]`` bool (None: all). Return
         the loss ``[M]``, the sum of both critics' mean squared errors, and the mean value ``[M]``, both from before the
         step. Store values, target and gradient in `latest`."""
-        (x, activations, values), batch = self._forward(self._online, pairs), pairs.shape[2]
-        error, trained_values = values - td_target.unsqueeze(1), values
+        x, activations, values = self._forward(self._online, pairs)
+        batch = pairs.shape[2]
+        error = values - td_target.unsqueeze(1)
         if not self.twins:  # an error of 0 leaves the second critic as it is
-            error[:, 1], trained_values = 0.0, values[:, :1]
+            error[:, 1] = 0.0
+        trained_values = values if self.twins else values[:, :1]
         value_gradient = (error * (2 / batch)).flatten(0, 1).unsqueeze(1)  # [2 M, 1, B]
-        gradient = self.network.backward(self._online, x, activations, value_gradient)[0].view_as(self.flat_parameters)
+        network_gradient, _ = self.network.backward(self._online, x, activations, value_gradient)  # [2 M, D]
+        gradient = network_gradient.view_as(self.flat_parameters)
         self.latest |= {"values": values, "td_target": td_target, "gradient": gradient}
         self.optimizer.update(gradient, learning)
         return error.square().flatten(1).sum(1) / batch, trained_values.flatten(1).mean(1)
@@ -83,8 +87,9 @@ class TwinCritics(nn.Module, PerMember):
         _, activations, values = self._forward(self._online, pairs)
         first, second = values.unbind(1)
         is_first = first <= second
-        mean_gradient = torch.stack([is_first, ~is_first], 1).float().mul_(1 / pairs.shape[2])
-        gradient = self.network.input_gradient(self._online, activations, mean_gradient.flatten(0, 1).unsqueeze(1))
+        mean_gradient = torch.stack([is_first, ~is_first], 1).float().mul_(1 / pairs.shape[2])  # [M, 2, B]
+        value_gradient = mean_gradient.flatten(0, 1).unsqueeze(1)  # [2 M, 1, B]
+        gradient = self.network.input_gradient(self._online, activations, value_gradient)  # [2 M, O + A, B]
         return torch.where(is_first, first, second), gradient.unflatten(0, (-1, 2)).sum(1)
 
     def update_targets(self, tau: float, members: Tensor | None = None) -> None:
@@ -92,10 +97,10 @@ class TwinCritics(nn.Module, PerMember):
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
     def select(self, members: Tensor) -> None:
-        PerMember.select(self, members)
+        PerMember.select(self, members)  # includes ``optimizer.param``, the selected weights
         self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
         self.latest.clear()
-        self._views()
+        self._update_views()
 
 
 def polyak_update(

@@ -86,18 +86,15 @@ class Icm(Curiosity):
         num_features, hidden, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
         self.num_actions = actions.n if isinstance(actions, Discrete) else 0  # 0: continuous actions
         if isinstance(actions, Discrete):
-            action_size = actions.n if actions.n > 2 else 1
+            action_size = actions.n if actions.n > 2 else 1  # one number for a choice of two
         else:
             action_size = actions.size
+        block_names = [f"block.{block}.{layer}" for block in range(_BLOCKS) for layer in (0, 1)]
         layers = [
             *_dense_layers("features", spaces.obs_shape[0], hidden, hidden, num_features),
             *_dense_layers("inverse", 2 * num_features, hidden, hidden, action_size),
             *_dense_layers("before", num_features + action_size, hidden, hidden, num_features),
-            *(
-                Dense(f"block.{i}.{j}", num_features + action_size, num_features)
-                for i in range(_BLOCKS)
-                for j in (0, 1)
-            ),
+            *(Dense(name, num_features + action_size, num_features) for name in block_names),
             *_dense_layers("after", num_features, hidden, num_features),
         ]
         super().__init__(config, spaces, seeds, layers, config.icm_lr)
@@ -115,15 +112,17 @@ class Icm(Curiosity):
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the errors of the inverse and the forward model, ``[M, B]`` each. Arguments are as in `rewards`;
         ``action_vectors`` is the result of `_action_vectors`, the forward model's input."""
-        layers = _weight_bias_pairs(self.network)  # 3 of the features, 3 of the inverse model, the forward model's
-        both_features = _mlp(torch.cat((obs, next_obs), 1), layers[:3], F.leaky_relu)
+        layers = _weight_bias_pairs(self.network)
+        feature_layers, inverse_layers = layers[:3], layers[3:6]
+        layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]  # of the forward model
+        both_features = _mlp(torch.cat((obs, next_obs), 1), feature_layers, F.leaky_relu)
         features, next_features = both_features.split(obs.shape[1], 1)
-        predicted_action = _mlp(torch.cat((features, next_features), 2), layers[3:6], F.relu)
-        x = _mlp(torch.cat((features, action_vectors), 2), layers[6:9], F.leaky_relu)
-        for first, second in zip(layers[9:-2:2], layers[10:-2:2], strict=True):  # residual blocks
+        predicted_action = _mlp(torch.cat((features, next_features), 2), inverse_layers, F.relu)
+        x = _mlp(torch.cat((features, action_vectors), 2), layers_before, F.leaky_relu)
+        for first, second in zip(block_layers[::2], block_layers[1::2], strict=True):  # residual blocks
             inner = F.leaky_relu(dense(torch.cat((x, action_vectors), 2), *first))
             x = x + dense(torch.cat((inner, action_vectors), 2), *second)
-        forward_error = (_mlp(x, layers[-2:], F.leaky_relu) - next_features).square().mean(2)
+        forward_error = (_mlp(x, layers_after, F.leaky_relu) - next_features).square().mean(2)
         if not self.num_actions:
             return (predicted_action - action).square().mean(2), forward_error
         logits = predicted_action
@@ -174,6 +173,7 @@ class Rnd(Curiosity):
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
+        """Add the target network and the running moments: ``seen_`` of observations, ``paid_`` of errors."""
         return {
             **super().tensors(),
             "target": self.target_network.flat.detach(),
@@ -203,7 +203,7 @@ def _dense_layers(name: str, *sizes: int) -> list[Dense]:
 
 def _weight_bias_pairs(network: Network) -> list[tuple[Tensor, Tensor]]:
     """Return weight and bias of each layer, ``[M, in, out]`` and ``[M, out]``."""
-    weights = network.weights()
+    weights = network.weights()  # weights and biases alternate
     return list(zip(weights[::2], weights[1::2], strict=True))
 
 

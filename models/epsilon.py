@@ -60,7 +60,9 @@ class Epsilon:
         """
         if self.config.eps_fraction is None:
             count = int(episodes.max()) + steps * envs + 1  # an episode has at least one step
-            return self.current(torch.arange(count), 0, 1).numpy(), np.empty(0, np.float32)
+            finished_episodes = torch.arange(count)
+            by_episode = self.current(finished_episodes, steps=0, budget=1)  # steps and budget have no effect
+            return by_episode.numpy(), np.empty(0, np.float32)
         by_step = [self._linear((start_steps + t) * envs, budget) for t in range(steps)]
         return np.empty(0, np.float32), np.array(by_step, np.float32)
 

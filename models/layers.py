@@ -27,7 +27,7 @@ class Dense:
     """An affine layer: weight ``[inputs, outputs]`` and bias ``[outputs]`` of each member.
 
     If ``gain`` is None, the initialisation is torch's default, uniform in [-1/sqrt(inputs), 1/sqrt(inputs)]. Otherwise
-    the weight is orthogonal with this gain, and only the bias uniform. ``scale`` multiplies the initial weight.
+    the weight is orthogonal with this gain, and only the bias is uniform. ``scale`` multiplies the initial weight.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Dense:
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
         """Sample weight ``[inputs, outputs]`` and bias ``[outputs]`` of one member from its generator."""
-        weight = torch.empty(self.outputs, self.inputs)
+        weight = torch.empty(self.outputs, self.inputs)  # torch's layout; transposed below
         bound = 1 / sqrt(self.inputs)
         if self.gain is None:
             weight.uniform_(-bound, bound, generator=generator)
@@ -137,9 +137,9 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 def exp(x: Tensor) -> Tensor:
     """Return e^x, with all elements rounded alike (see `allocate_blocks`)."""
-    memory, out = allocate_blocks(tuple(x.shape), x)
+    memory, out = allocate_blocks(tuple(x.shape), x)  # ``out`` is a view of ``memory`` without its padding
     out.copy_(x)
-    memory.exp_()
+    memory.exp_()  # padding included, because `torch.exp` rounds the last elements differently
     return out
 
 
@@ -174,10 +174,11 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     number of members.
     """
     members, batch, channels, height, width = x.shape
-    patches = F.unfold(x.reshape(members * batch, channels, height, width), 3, padding=1, stride=2)
-    rows = patches.transpose(1, 2).reshape(members, -1, 9 * channels)
+    images = x.reshape(members * batch, channels, height, width)
+    patches = F.unfold(images, kernel_size=3, padding=1, stride=2)  # [M B, 9 C, H' W']
+    rows = patches.transpose(1, 2).reshape(members, -1, 9 * channels)  # [M, B H' W', 9 C]
     out = dense(rows, weight, bias).view(members, batch, (height + 1) // 2, (width + 1) // 2, -1)
-    return out.permute(0, 1, 4, 2, 3)
+    return out.permute(0, 1, 4, 2, 3)  # from [M, B, H', W', out]
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
@@ -194,7 +195,7 @@ class ConvolutionalTrunk(Network):
 
     def __init__(self, spaces: Spaces, channels: tuple[int, ...], streams: Streams):
         _, height, width = spaces.obs_shape
-        for _ in channels:
+        for _ in channels:  # the stride of 2 halves both, rounded up
             height, width = (height + 1) // 2, (width + 1) // 2
         self.features = channels[-1] * height * width
         pairs = enumerate(pairwise((spaces.obs_shape[0], *channels)))
@@ -202,7 +203,8 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor) -> Tensor:
-        x, weights = images.float() / 255.0, self.weights()
+        x = images.float() / 255.0
+        weights = self.weights()  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):
             x = convolution(x, weight, bias).relu()
         return x.flatten(2)

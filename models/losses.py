@@ -68,7 +68,7 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
 
 def entropy(logits: Tensor) -> Tensor:
     """Return the mean entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M]``."""
-    return -entropy_loss(logits, _max_entropy(logits))
+    return -entropy_loss(logits, beta=_max_entropy(logits))  # `entropy_loss` divides by it
 
 
 def _max_entropy(logits: Tensor) -> float:
@@ -99,7 +99,7 @@ def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
     """Return ``delta * mean((V - G)^2)``: ``values [M, B], returns [M, B] -> [M]``. No gradient flows into the returns.
-    ``mean_weight`` is as in `mean`."""
+    ``delta`` is the coefficient of the loss, ``mean_weight`` is as in `mean`."""
     _check_shape("values", values, returns)
     return delta * mean((values - returns.detach()).square(), mean_weight)
 
@@ -112,8 +112,9 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     """
     _check_shape("advantages", advantage, ratio)
     unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-    # d ratio / d log(ratio) = ratio, so the derivative of -ratio * A equals itself. The clipped term has none.
-    return -torch.minimum(unclipped, clipped), torch.where(unclipped <= clipped, -unclipped, 0.0)
+    # d ratio / d log(ratio) = ratio, so the derivative of -ratio * A equals itself. The clipped term's derivative is 0.
+    derivative = torch.where(unclipped <= clipped, -unclipped, 0.0)
+    return -torch.minimum(unclipped, clipped), derivative
 
 
 def clipped_value_error(
@@ -134,7 +135,8 @@ def clipped_value_error(
     clipped_error = old_values + change.clamp(-clip, clip) - returns
     square, clipped_square = error.square(), clipped_error.square()
     is_unclipped = (change.abs() <= clip) | (square >= clipped_square)
-    return torch.where(is_unclipped, square, clipped_square), torch.where(is_unclipped, 2 * error, 0.0)
+    derivative = torch.where(is_unclipped, 2 * error, 0.0)
+    return torch.where(is_unclipped, square, clipped_square), derivative
 
 
 def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
@@ -145,7 +147,8 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
     """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1."""
-    # max(l, 0) - l b + log(1 + e^-|l|) overflows for no logit. A clamp would give 1 - b as the gradient at 0.
+    # max(l, 0) - l b + log(1 + e^-|l|) overflows for no logit l and bit b. max(l, 0) is (l + |l|) / 2 here, because a
+    # clamp would give 1 - b as the gradient at 0.
     abs_logits = logits.abs()
     return 0.5 * (logits + abs_logits) - logits * bits + (-abs_logits).exp().log1p()
 

@@ -36,23 +36,17 @@ FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz
 
 @functools.cache
 def cache_folder() -> Path:
-    """Return the cache folder for this version of the sources, and create it. It is in the user's cache folder, in
-    which the versions used least recently are deleted. If that is not writable, it is a temporary folder of this
-    process."""
-    sources: list[Path] = []
-    for package in ("models", "envs", "control"):  # separately, because Ray gives its workers a folder for each
-        spec = importlib.util.find_spec(package)
-        locations = spec.submodule_search_locations or () if spec else ()
-        for location in locations:
-            sources += [path for path in sorted(Path(location).rglob("*.py")) if path.name in _COMPILED_FILES]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    """Return the cache folder for this version of the sources, and create it: a folder in the user's cache folder. If
+    that is not writable, it is a temporary folder, which is deleted when this process ends. Delete the folders of older
+    versions, except the ``_MAX_VERSIONS`` used last."""
+    digest = _source_digest()
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
         folder = base / digest
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):  # raises OSError if the folder is not writable
             pass
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         temporary_folder = tempfile.mkdtemp(prefix="understudy-")
         atexit.register(shutil.rmtree, temporary_folder, ignore_errors=True)
         return Path(temporary_folder)
@@ -63,6 +57,17 @@ def cache_folder() -> Path:
             if old_folder != folder:
                 shutil.rmtree(old_folder, ignore_errors=True)
     return folder
+
+
+def _source_digest() -> str:
+    """Return a hash of the content of all ``_COMPILED_FILES``, as 16 hexadecimal digits."""
+    sources: list[Path] = []
+    for package in ("models", "envs", "control"):  # separately, because Ray gives its workers a folder for each
+        spec = importlib.util.find_spec(package)
+        folders = spec.submodule_search_locations if spec is not None else None
+        for folder in folders or ():
+            sources += [path for path in sorted(Path(folder).rglob("*.py")) if path.name in _COMPILED_FILES]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
 class ModuleCacheLocator(UserProvidedCacheLocator):  # type: ignore[misc]
@@ -108,8 +113,8 @@ def exact(function: F) -> F:
 
 
 def exact_inlined(function: F) -> F:
-    """Compile like `exact` and inline into the caller: passing a `World` or `Members` takes longer than a short
-    function."""
+    """Compile like `exact` and inline into the caller. Passing a large named tuple (`World`, `Members`) takes longer
+    than a short function."""
     return _compile(function, EXACT | INLINE)
 
 
@@ -150,13 +155,13 @@ def type_predicate(kind: type) -> Any:
     """Return a function that compiled code can call to test whether an argument is of the named tuple class ``kind``.
     The result is a constant at compile time, so that branches for other classes are not compiled."""
 
-    def predicate(x: Any) -> None: ...
+    def predicate(x: Any) -> None: ...  # a name for compiled code, which calls the implementation below
 
     options: Any = EXACT | INLINE
 
     @overload(predicate, jit_options=options)
     def implementation(x):  # type: ignore[no-untyped-def]
-        """Return the implementation for an argument of Numba's type ``x``."""
+        """Return the implementation for an argument of Numba's type ``x``: it returns True or False always."""
         return (lambda x: True) if x.instance_class is kind else (lambda x: False)
 
     return predicate

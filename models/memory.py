@@ -58,7 +58,8 @@ class EpisodeMemory:
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
         sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
-        num_fitting = bisect_right(list(accumulate(sizes)), self.capacity)
+        cumulative_sizes = list(accumulate(sizes))
+        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # the number of these that are at most ``capacity``
         kept_episodes = merged[: max(1, num_fitting)]
         kept_set = set(kept_episodes)  # by identity
         freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
@@ -114,18 +115,18 @@ class EpisodeMemory:
         ``by`` "step" samples all steps with equal probability, so that long episodes have more weight (the public
         code). "episode" first samples an episode, then one of its steps (the paper, algorithm 2).
         """
-        slots = []
         if by == "step":
             positions = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
             slots = [self.index(m)[positions[m]] for m in range(self.members)]
         else:
             episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
             fractions = streams.uniform(updates, batch)
+            slots = []
             for m in range(self.members):
                 lengths = torch.tensor([len(episode) for episode in self.episodes[m]])
-                starts = lengths.cumsum(0) - lengths
+                starts = lengths.cumsum(0) - lengths  # positions in `index`
                 length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
-                offset = (fractions[m] * length).long().minimum(length - 1)
+                offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
                 slots.append(self.index(m)[start + offset])
         return torch.stack(slots, dim=1)
 
@@ -138,7 +139,8 @@ class EpisodeMemory:
         return [self.fields[name].flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape) for name in names]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists, without slots: they do not affect results."""
+        """Return all episodes as plain tensors and lists, without slots: they do not affect results. ``members`` is
+        empty before the first episodes."""
         return {
             "members": [
                 {
@@ -160,12 +162,19 @@ class EpisodeMemory:
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
-            steps = {key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in blank.steps.items()}
-            template = {"scores": [0.0] * len(lengths), "extras": [blank.extras] * len(lengths), "steps": steps}
-            check_like(template | {"lengths": lengths}, saved, name)
+            template = {
+                "steps": {
+                    key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in blank.steps.items()
+                },
+                "lengths": lengths,
+                "scores": [0.0] * len(lengths),
+                "extras": [blank.extras] * len(lengths),
+            }
+            check_like(template, saved, name)
             fields = {field: values.split(lengths) for field, values in saved["steps"].items()}
-            batch = [
-                Episode({field: values[i] for field, values in fields.items()}, score, extras)
-                for i, (score, extras) in enumerate(zip(saved["scores"], saved["extras"], strict=True))
-            ]
-            self.add(member, batch[::-1])  # `add` expects the oldest first; equal scores keep their order
+            batch = []
+            for i, (score, extras) in enumerate(zip(saved["scores"], saved["extras"], strict=True)):
+                steps = {field: episode_values[i] for field, episode_values in fields.items()}
+                batch.append(Episode(steps, score, extras))
+            batch.reverse()  # `add` expects the oldest first; equal scores keep their order
+            self.add(member, batch)

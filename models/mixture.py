@@ -34,8 +34,10 @@ def names_in(classes: Classes) -> dict[type, dict[str, str]]:
     num_classes_with = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
     names: dict[type, dict[str, str]] = {}
     for agent, config_class in classes:
-        fields = [field.name for field in dataclasses.fields(config_class)]
-        names[config_class] = {field: field if num_classes_with[field] == 1 else f"{agent}_{field}" for field in fields}
+        names[config_class] = {}
+        for field in dataclasses.fields(config_class):
+            is_unique = num_classes_with[field.name] == 1
+            names[config_class][field.name] = field.name if is_unique else f"{agent}_{field.name}"
     return names
 
 
@@ -54,13 +56,14 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
 def _mixture_class(classes: Classes) -> type:
     """Create the dataclass of joint settings, with the fields of all ``classes`` under the names of `names_in`. The
     section of a field in ``--help`` begins with the name of the family's first agent."""
-    fields: list[Any] = []
+    names = names_in(classes)
+    fields: list[Any] = []  # (name, type, field) each
     for agent, config_class in classes:
         hints = typing.get_type_hints(config_class)
         for field in dataclasses.fields(config_class):
             section = ": ".join(filter(None, [agent, field.metadata.get("section")]))
             joint_field = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
-            fields.append((names_in(classes)[config_class][field.name], hints[field.name], joint_field))
+            fields.append((names[config_class][field.name], hints[field.name], joint_field))
     mixture_class = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)
     mixture_class.classes = classes  # type: ignore[attr-defined]
     return mixture_class
@@ -84,12 +87,12 @@ def family_configs(config: Any) -> list[Any]:
 def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
     """Return setting -> its names in ``config``, one for each family, for settings that several families have: ``lr``
     -> ``("DDQN_lr", "PPO_lr")``."""
-    common_names: dict[str, tuple[str, ...]] = {}
+    shared_names: dict[str, tuple[str, ...]] = {}
     for names in names_in(classes_of(config)).values():
         for field, name in names.items():
-            if field != name:
-                common_names[field] = (*common_names.get(field, ()), name)
-    return common_names
+            if name != field:  # several families have it
+                shared_names[field] = (*shared_names.get(field, ()), name)
+    return shared_names
 
 
 def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +101,7 @@ def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     shared_names = shared_settings(config)
     expanded: dict[str, Any] = {}
     for name, value in values.items():
-        expanded |= dict.fromkeys(shared_names.get(name, (name,)), value)
+        field_names = shared_names.get(name, (name,))
+        expanded |= dict.fromkeys(field_names, value)
     specific = {name: value for name, value in values.items() if name not in shared_names}
     return expanded | specific

@@ -63,7 +63,8 @@ class MLP:
         self._shapes: list[tuple[int, ...]] = []  # as stored: a weight and a bias for each layer, then prelu's slope
         for dense in self.dense:
             if layout == "columns":
-                self._shapes += [tuple(sorted((dense.inputs, dense.outputs))), (dense.outputs, 1)]
+                shorter_side_first = tuple(sorted((dense.inputs, dense.outputs)))
+                self._shapes += [shorter_side_first, (dense.outputs, 1)]
             else:
                 self._shapes += dense.shapes
         if self._is_prelu:
@@ -80,16 +81,19 @@ class MLP:
         """Sample the initial parameters of one member, ``[size]``, laid out as in the class's description."""
         parts: list[Tensor] = []
         for layer, transposed in zip(self.dense, self._transposed, strict=True):
-            weight, bias = layer.initial(generator)  # [in, out]
-            parts += [(weight if transposed or self.products is Rows else weight.T).reshape(-1), bias]
+            weight, bias = layer.initial(generator)  # [in, out], [out]
+            stored_weight = weight if transposed or self.products is Rows else weight.T
+            parts += [stored_weight.reshape(-1), bias]
         slope = torch.tensor([PRELU_SLOPE] if self._is_prelu else [])
         return torch.cat([*parts, slope, torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
         """Return the layers of ``flat [M, size]`` as views, valid as long as its memory. With prelu, an additional last
         pair holds the slope ``[M, 1, 1]`` twice."""
-        parts = flat.split([*self._counts, self.padding] if self.padding else self._counts, 1)
+        counts = [*self._counts, self.padding] if self.padding else self._counts
+        parts = flat.split(counts, dim=1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]  # without padding
+        # Weights and biases alternate; prelu's slope is after them.
         weights, biases = views[0 : 2 * self.depth : 2], views[1 : 2 * self.depth : 2]
         triples = zip(weights, biases, self._transposed, strict=True)
         layers = [(weight.transpose(1, 2) if transposed else weight, bias) for weight, bias, transposed in triples]
@@ -110,10 +114,16 @@ class MLP:
         return activations
 
     def backward(
-        self, layers: list[Layer], x: Tensor, activations: list[Tensor], gradient: Tensor, inputs: bool = False
+        self,
+        layers: list[Layer],
+        x: Tensor,
+        activations: list[Tensor],
+        gradient: Tensor,
+        need_input_gradient: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x if ``inputs`` (else None). ``activations`` is the result of `forward` for ``x``."""
+        batch, and d loss / d x (None unless ``need_input_gradient``). ``activations`` is the result of `forward` for
+        ``x``."""
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
@@ -121,33 +131,35 @@ class MLP:
             layer_input = self._activate(layers, traced) if i and self._traces_input else traced
             weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
             parts += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
-            if i == 0 and not inputs:
+            if i == 0 and not need_input_gradient:
                 break
-            gradient = self.products.input_gradient(layers[i][0], gradient)
-            if i and self._is_prelu:
-                slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
-            if i:
+            weight, _ = layers[i]
+            gradient = self.products.input_gradient(weight, gradient)
+            if i:  # through the activation before layer i
+                if self._is_prelu:
+                    slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
                 gradient = self._activation_gradient(layers, gradient, traced)
-        parts = parts[::-1]
+        parts.reverse()  # from the first layer to the last: weight, bias
         if slope_gradients:
             parts.append(torch.stack(slope_gradients).sum(0))
         elif self._is_prelu:  # a network without hidden layers
             parts.append(gradient.new_zeros(len(gradient), 1))
         if self.padding:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
-        return torch.cat(parts, 1), gradient if inputs else None
+        return torch.cat(parts, 1), gradient if need_input_gradient else None
 
     def input_gradient(self, layers: list[Layer], activations: list[Tensor], gradient: Tensor) -> Tensor:
         """Backpropagate ``gradient``, d loss / d output, to d loss / d x alone: half the products of `backward`.
         ``activations`` is the result of `forward`."""
         for i in reversed(range(self.depth)):
             gradient = self.products.input_gradient(layers[i][0], gradient)
-            if i:
+            if i:  # through the activation before layer i
                 gradient = self._activation_gradient(layers, gradient, activations[i - 1])
         return gradient
 
     def _activation_gradient(self, layers: list[Layer], gradient: Tensor, traced: Tensor) -> Tensor:
-        """Return ``gradient`` times the activation's derivative; ``traced`` is an entry of the trace."""
+        """Return ``gradient`` times the activation's derivative. ``traced`` is an entry of the trace from `forward`:
+        the activation's output, or its input for prelu and silu."""
         if self._is_prelu:
             slope, _ = layers[-1]
             return gradient * ((traced > 0) + slope * (traced <= 0))
@@ -159,11 +171,6 @@ class MLP:
             slope, _ = layers[-1]
             return x.clamp(min=0).addcmul_(x.clamp(max=0), slope)
         return x * sigmoid(x)
-
-
-def parameters(sizes: Sequence[int]) -> int:
-    """Return the number of weights and biases of an `MLP` with layers of ``sizes``, without slope and padding."""
-    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
 
 
 class MlpNetwork(nn.Module):
@@ -180,7 +187,7 @@ class MlpNetwork(nn.Module):
         self.mlp = MLP(sizes, activation, layout="rows", layer=layer, block=block)
         self.members = len(streams)
         self.flat = nn.Parameter(self.mlp.initial(streams))
-        self._views: tuple[int, list[Layer]] | None = None
+        self._views: tuple[int, list[Layer]] | None = None  # memory address of `flat`, and its layers
 
     def layers(self) -> list[Layer]:
         """Return the layers as views of the weights, without autograd. Cached until the weights are in other memory."""
@@ -198,10 +205,11 @@ class MlpNetwork(nn.Module):
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
 
     def gradient(
-        self, x: Tensor, activations: list[Tensor], output_gradient: Tensor, inputs: bool = False
+        self, x: Tensor, activations: list[Tensor], output_gradient: Tensor, need_input_gradient: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the result of `MLP.backward`. ``output_gradient`` is d loss / d output."""
-        return self.mlp.backward(self.layers(), x, activations, output_gradient, inputs)
+        """Return the result of `MLP.backward`: d loss / d parameters, and d loss / d x or None. ``output_gradient`` is
+        d loss / d output."""
+        return self.mlp.backward(self.layers(), x, activations, output_gradient, need_input_gradient)
 
 
 class _ManualBackward(torch.autograd.Function):
@@ -214,6 +222,8 @@ class _ManualBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        (output_gradient,), needs_input = gradients, ctx.needs_input_grad[0]
-        parameter_gradient, input_gradient = ctx.network.gradient(ctx.x, ctx.activations, output_gradient, needs_input)
-        return input_gradient, parameter_gradient, None
+        (output_gradient,) = gradients
+        parameter_gradient, input_gradient = ctx.network.gradient(
+            ctx.x, ctx.activations, output_gradient, need_input_gradient=ctx.needs_input_grad[0]
+        )
+        return input_gradient, parameter_gradient, None  # None for ``network``

@@ -25,16 +25,20 @@ class Moments(PerMember):
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
         """Update the moments with ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
-        values, num_added = values.double(), values.shape[1]
+        values = values.double()
+        num_added = values.shape[1]
+        count = self.count + num_added
         batch_mean = values.mean(1)
-        count, difference = self.count + num_added, batch_mean - self.mean
+        difference = batch_mean - self.mean
+        mean = self.mean + difference * (num_added / count)
         batch_square = (values - batch_mean.unsqueeze(1)).square().sum(1)
-        square = batch_square + difference.square() * (self.count * num_added / count)
-        new = {"count": count, "mean": self.mean + difference * (num_added / count), "square": self.square + square}
-        for name, old_value in self.state_dict().items():
-            if members is not None:
-                new[name] = torch.where(members.view_as(self.count), new[name], old_value)
-            setattr(self, name, new[name])
+        square = self.square + (batch_square + difference.square() * (self.count * num_added / count))
+        if members is not None:
+            is_updated = members.view_as(self.count)
+            count = torch.where(is_updated, count, self.count)
+            mean = torch.where(is_updated, mean, self.mean)
+            square = torch.where(is_updated, square, self.square)
+        self.count, self.mean, self.square = count, mean, square
 
     def scale(self) -> Tensor:
         """Return the factor that scales values to variance 1, ``[M, *shape]`` float32. 1e-8 is added to variances, as

@@ -71,9 +71,9 @@ class TwinCriticAgent(OffPolicyAgent):
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
-        self._views()
+        self._update_views()
 
-    def _views(self) -> None:
+    def _update_views(self) -> None:
         """Set the layers of the actor, as views of the current parameters."""
         self._actor: list[Layer] = self.network.layers(self.flat_parameters[:, : self.network.size])
 
@@ -115,12 +115,12 @@ class TwinCriticAgent(OffPolicyAgent):
             self.steps += 1
             vectors = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
             if not self._all_learning:
-                vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._at_random())
+                vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
             return self.clip(self.action_vectors)
 
-    def _at_random(self) -> Tensor:
-        """Return uniformly random action vectors ``[M, E, A]``."""
+    def _random_vectors(self) -> Tensor:
+        """Return uniformly random action vectors ``[M, E, A]`` in [-1, 1), from `random_numbers`."""
         return 2 * self.random_numbers["random"] - 1
 
     def clip(self, vectors: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class TwinCriticAgent(OffPolicyAgent):
     def state_values(self, obs: Tensor) -> Tensor:
         """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
         columns = obs.transpose(1, 2)  # [M, O, B], the layout of the networks
-        vectors = self.play(self.network.forward(self._actor, columns)[-1], None)
+        vectors = self.play(self.network.forward(self._actor, columns)[-1], streams=None)
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(torch.cat([columns, vectors.transpose(1, 2)], 1))
@@ -165,7 +165,8 @@ class TwinCriticAgent(OffPolicyAgent):
         if learning is not None and learning.all():
             self._all_learning, learning = True, None
         for i in range(self.updates_per_step):
-            loss = self.update({name: self.random_numbers[name][:, i] for name in self.update_numbers}, learning)
+            numbers_of_update = {name: self.random_numbers[name][:, i] for name in self.update_numbers}
+            loss = self.update(numbers_of_update, learning)
         if learning is None:
             return loss
         self.logged = {tag: value.masked_fill(~learning, torch.nan) for tag, value in self.logged.items()}
@@ -236,11 +237,11 @@ class ActorPolicy(Policy):
     def __init__(self, agent: TwinCriticAgent, flat_parameters: Tensor, streams: Streams | None = None):
         self.agent, self.flat_parameters, self.streams = agent, flat_parameters, streams
         self.members = len(flat_parameters)
-        self.layers = agent.network.layers(flat_parameters[:, : agent.network.size])
+        self._actor = agent.network.layers(flat_parameters[:, : agent.network.size])
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        outputs = self.agent.network.forward(self.layers, obs.transpose(1, 2))[-1]
+        outputs = self.agent.network.forward(self._actor, obs.transpose(1, 2))[-1]
         vectors = self.agent.play(outputs, self.streams).nan_to_num(0.0)  # a diverged member continues to play
         return self.agent.clip(vectors)
 

@@ -58,10 +58,11 @@ class Adam(LeanOptimizer):
             for param in group["params"]:
                 if param.grad is None:
                     continue
-                if not (state := self.state[param]):
-                    state |= {"mean": torch.zeros_like(param), "square": torch.zeros_like(param)}
-                moments = state["mean"], state["square"]
-                update = _update_moments(param.grad, *moments, group["betas"], root_correction2, group["eps"])
+                state = self.state[param]  # an empty dictionary before the parameter's first step
+                if not state:
+                    state["mean"], state["square"] = torch.zeros_like(param), torch.zeros_like(param)
+                mean, square = state["mean"], state["square"]
+                update = _update_moments(param.grad, mean, square, group["betas"], root_correction2, group["eps"])
                 update.mul_(group["lr"] / correction1)
                 if self.lr_factor is not None:
                     trailing_ones = [1] * (update.dim() - 1)
@@ -102,10 +103,12 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Return Adam's bias corrections by step count, two tables computed in float64: 1 / (1 - beta1**count) and the
     square root of 1 - beta2**count. Both are 1 at count 0. The last entries, for the first count at which both are 1 in
     float32, hold for all later counts."""
-    factor1, root_correction2 = [1.0], [1.0]
-    while len(factor1) == 1 or max(betas) ** (len(factor1) - 1) > 2e-8:  # less than half a unit in the last place of 1
-        factor1.append(1 / (1 - betas[0] ** len(factor1)))
-        root_correction2.append((1 - betas[1] ** len(root_correction2)) ** 0.5)
+    beta1, beta2 = betas
+    factor1, root_correction2, count = [1.0], [1.0], 0
+    while count == 0 or max(betas) ** count > 2e-8:  # less than half a unit in the last place of 1
+        count += 1
+        factor1.append(1 / (1 - beta1**count))
+        root_correction2.append((1 - beta2**count) ** 0.5)
     return torch.tensor(factor1), torch.tensor(root_correction2)
 
 
@@ -139,7 +142,7 @@ class MemberAdam(PerMember):
             is_learning = learning.unsqueeze(1)
             grad, rate = grad.masked_fill(~is_learning, 0.0), rate * is_learning
             decay = (torch.where(is_learning, self.betas[0], 1.0), torch.where(is_learning, self.betas[1], 1.0))
-        row = self.count.clamp(max=len(self._factor1) - 1)
+        row = self.count.clamp(max=len(self._factor1) - 1)  # the last row is for all later counts
         factor1, root_correction2 = self._factor1[row].unsqueeze(1), self._root_correction2[row].unsqueeze(1)
         update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps, decay)
         self.param.sub_(update.mul_(rate * factor1))
@@ -170,7 +173,7 @@ class AdamW:
             list(grads),
             self.means,
             self.squares,
-            [],
+            [],  # maxima of the squares, only used by AMSGrad
             self.counts,
             fused=True,
             amsgrad=False,
@@ -195,11 +198,11 @@ class AdamW:
 
 class LockstepAdam(PerMember):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
-    ``per_member``, members may also step separately, and ``count`` is a tensor ``[M]`` int64.
+    ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, else one integer.
 
     D must be a multiple of 64, for the fused kernel (see `AdamW`); otherwise it raises ValueError. The kernel is called
-    once if the rates are equal and not ``per_member``, else once per member. A member's numbers equal the numbers of
-    `Adam` up to rounding.
+    once if the rates are equal and not ``separate_steps``, else once per member. A member's numbers equal the numbers
+    of `Adam` up to rounding.
     """
 
     per_member = ("param", "lr", "mean", "square", "count")
@@ -211,32 +214,32 @@ class LockstepAdam(PerMember):
         lr: Sequence[float],
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        per_member: bool = False,
+        separate_steps: bool = False,
     ):
         if param.shape[1] % BLOCK:
             raise ValueError(f"{param.shape[1]} numbers a member are no multiple of {BLOCK}")
         self.param, self.lr, self.betas, self.eps = param, list(lr), betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
-        self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if per_member else 0
+        self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if separate_steps else 0
 
     @torch.no_grad()
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]`` and learning rates multiplied by ``lr_factor``. ``learning [M]`` bool are
-        the members to update (None: all); it requires ``per_member``."""
+        the members to update (None: all); it requires ``separate_steps``."""
         tensors = (self.param, grad, self.mean, self.square)
         in_one_call = isinstance(self.count, int) and len(set(self.lr)) == 1
-        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))
+        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))  # the second: [D] each, for each member
         counts = [self.count] * len(calls) if isinstance(self.count, int) else self.count.tolist()
-        for m, (lr, arguments) in enumerate(zip(self.lr, calls, strict=False)):  # a single call has the common rate
+        # A single call uses the first rate, which is the rate of all.
+        for m, (lr, (param, param_grad, mean, square)) in enumerate(zip(self.lr, calls, strict=False)):
             if learning is not None and not learning[m]:
                 continue
-            param, member_grad, mean, square = ([tensor] for tensor in arguments)
             adamw(
-                param,
-                member_grad,
-                mean,
-                square,
-                [],
+                [param],
+                [param_grad],
+                [mean],
+                [square],
+                [],  # maxima of the squares, only used by AMSGrad
                 [torch.tensor(float(counts[m]))],
                 fused=True,
                 amsgrad=False,

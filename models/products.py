@@ -25,12 +25,12 @@ class Columns:
         is leakyrelu's. None and "identity" apply no activation; elu and silu are not supported here.
 
         A library's matrix-vector product would round depending on M. So one column or one output is computed as a
-        product and a sum, and one column of a large layer as two equal columns. The result is in whole blocks of
-        memory, for `torch.sigmoid` (see `allocate_blocks`).
+        product and a sum, and one column of a large layer as two equal columns.
         """
         one_column, one_output = x.shape[2] == 1, weight.shape[1] == 1
         if one_column and weight.shape[1] * weight.shape[2] > _LARGE:
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
+        # ``out`` is a view of ``memory`` without its padding.
         memory, out = allocate_blocks((weight.shape[0], weight.shape[1], x.shape[2]), x)
         # 2 sigmoid(2 x) - 1 equals tanh within 2e-7, in a quarter of the time of torch.tanh.
         factor = 2 if activation == "tanh" else 1
@@ -44,7 +44,7 @@ class Columns:
             torch.baddbmm(bias, weight, x, beta=factor, alpha=factor, out=out)
         if activation == "relu":
             out.relu_()
-        elif activation == "tanh":
+        elif activation == "tanh":  # on ``memory``, because `torch.sigmoid` rounds the last elements differently
             torch.add(_MINUS_ONE, memory.sigmoid_(), alpha=2, out=memory)
         elif activation == "leakyrelu":
             F.leaky_relu_(out, slope)
@@ -54,9 +54,9 @@ class Columns:
     def weight_gradient(layer_input: Tensor, gradient: Tensor, transposed: bool) -> Tensor:
         """Return d loss / d weight, summed over the batch, as the weight is stored: ``[M, in, out]`` if ``transposed``,
         else ``[M, out, in]``. ``layer_input`` is ``[M, in, B]``; ``gradient [M, out, B]`` is d loss / d output of the
-        layer. The first side must be the shorter one."""
+        layer. The second axis of the result must not be longer than the third."""
         short, long = (layer_input, gradient) if transposed else (gradient, layer_input)
-        if short.shape[1] == 1:
+        if short.shape[1] == 1:  # a product and a sum: a matrix-vector product would round depending on M
             return (short * long).sum(2).unsqueeze(1)
         return torch.bmm(short, long.transpose(1, 2))
 
@@ -84,7 +84,7 @@ class Rows:
                 return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
             memory, out = allocate_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
             dense(x, weight, bias, out)
-            F.elu_(memory)  # whole blocks, so that all elements are rounded alike
+            F.elu_(memory)  # ``out`` with padding behind it, so that all elements of ``out`` are rounded alike
             return out
         out = dense(x, weight, bias)
         if activation == "relu":
@@ -124,14 +124,16 @@ def activation_gradient(gradient: Tensor, output: Tensor, activation: str, leak:
     (silu: its input). May overwrite ``gradient``. ``identity`` returns ``gradient``; prelu is not supported."""
     aten = torch.ops.aten
     if activation == "relu":
-        return aten.threshold_backward(gradient, output, 0)
+        return aten.threshold_backward(gradient, output, threshold=0)
     if activation == "tanh":
         return aten.tanh_backward(gradient, output)
     if activation == "leakyrelu":
-        return aten.leaky_relu_backward(gradient, output, leak, True)
-    if activation == "elu":
-        return aten.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, output, grad_input=gradient)
+        return aten.leaky_relu_backward(gradient, output, leak, self_is_result=True)
+    if activation == "elu":  # overwrites ``gradient``
+        return aten.elu_backward.grad_input(
+            gradient, alpha=1.0, scale=1.0, input_scale=1.0, is_result=True, self_or_result=output, grad_input=gradient
+        )
     if activation == "silu":
-        share = sigmoid(output)
-        return gradient * share * (1 + output * (1 - share))
+        silu_input, gate = output, sigmoid(output)
+        return gradient * gate * (1 + silu_input * (1 - gate))
     return gradient

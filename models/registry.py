@@ -86,7 +86,7 @@ def named_agents(names: str) -> list[str]:
     for name in agents:
         if name not in inner_agents():
             guess = _resolve_alias(name)
-            # Another implementation cannot train on proxies: suggest a similar agent for two, else nothing.
+            # The guess is an implementation that cannot train on proxies. Suggest a similar agent for two of them.
             if guess in implementations().keys() - set(inner_agents()):
                 guess = {"AAC": "A2C", "VPG": "PPO"}.get(guess, "")
             raise choice_error("agent", name, inner_agents(), guess=guess)
@@ -134,7 +134,8 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     """
     family_spec = family(name)
     family_config = next(each for each in family_configs(config) if type(each) is family_spec.config)
-    if sum(family(other) is family_spec for other in agents) == 1:
+    num_agents_of_family = sum(family(other) is family_spec for other in agents)
+    if num_agents_of_family == 1:
         return family_config
     defaults = {setting_name: getattr(family_spec.config, setting_name) for setting_name in overridden_names(name)}
     return dataclasses.replace(family_config, **{**defaults, **family_spec.implementations[name]})
@@ -163,7 +164,7 @@ def agent_class(name: str) -> type[Any]:
         if issubclass(base, kind):
             declared_by |= dict.fromkeys(names, kind)
     # An inherited attribute is not implemented.
-    missing = [name for name, kind in declared_by.items() if getattr(agent, name, None) is getattr(kind, name, None)]
+    missing = [attr for attr, kind in declared_by.items() if getattr(agent, attr, None) is getattr(kind, attr, None)]
     if missing:
         text = f"every {base.__name__} must have {', '.join(declared_by)} (models/contract.py)"
         raise TypeError(f"{class_name} has no {', '.join(missing)}; {text}")
@@ -208,21 +209,27 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
     }
     chosen = {**values, **choices}
     if chosen.get("agents_take_turns") != "generations":
-        # Each kind has equally many agents, so the number of agents must be a multiple of the number of kinds.
+        # All implementations have equally many agents, so the number of agents must be a multiple of ``len(agents)``.
         if (values.get("agents_per_proxy") or 1) % len(agents):
             values["agents_per_proxy"] = len(agents)
         if (values.get("second_agents") or 0) % len(agents):
             values["second_agents"] = len(agents)
         if len(classes) > 1 and chosen.get("strategy") != "nes":  # nes may compare with the mean instead
             values.setdefault("rank_apart", True)
-    configs = []
-    for first_agent, config_class in classes:
-        field_names, implementations_of_family = kinds(config_class), family(first_agent).implementations
-        changes = {field: value for field, value in values.items() if field in field_names}
-        for prefix in implementations_of_family:
-            changes |= {field: values[f"{prefix}_{field}"] for field in field_names if f"{prefix}_{field}" in values}
-        configs.append((first_agent, config_class(**{**implementations_of_family[first_agent], **changes})))
-    proxy = family_spec.config(
-        **{field: value for field, value in values.items() if field in kinds(family_spec.config)}
-    )
-    return make_mixture(tuple(configs)), proxy
+    configs = [
+        (first_agent, _family_config(first_agent, config_class, values)) for first_agent, config_class in classes
+    ]
+    proxy_values = {field: value for field, value in values.items() if field in kinds(family_spec.config)}
+    return make_mixture(tuple(configs)), family_spec.config(**proxy_values)
+
+
+def _family_config(first_agent: str, config_class: type, values: Mapping[str, Any]) -> Any:
+    """Return the default settings of ``first_agent``, of class ``config_class``, overridden by ``values``. Names of
+    other settings are ignored. A value for an implementation of the family (``PPO_lr``) replaces a general one
+    (``lr``)."""
+    field_names, overrides = kinds(config_class), family(first_agent).implementations
+    changes = {field: value for field, value in values.items() if field in field_names}
+    for implementation in overrides:
+        names = {field: f"{implementation}_{field}" for field in field_names}
+        changes |= {field: values[name] for field, name in names.items() if name in values}
+    return config_class(**{**overrides[first_agent], **changes})

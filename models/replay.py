@@ -31,7 +31,7 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        # By dtype: names of vectors, and of single numbers (shape ()).
+        # By dtype: names of columns of vectors, and of columns of single numbers (shape ()).
         self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}
         for name, (shape, dtype) in columns.items():
             vectors, numbers = self._names.setdefault(dtype, ([], []))
@@ -56,10 +56,10 @@ class ReplayBuffer:
         self.reserve(count)
         for dtype, table in self._tables.items():
             new_rows = self._concatenate(dtype, values).transpose(0, 1)  # [E, M, width]
-            before_end = min(count, len(table) - self.position)
-            table[self.position : self.position + before_end] = new_rows[:before_end]
-            if before_end < count:
-                table[: count - before_end] = new_rows[before_end:]
+            num_before_end = min(count, len(table) - self.position)
+            table[self.position : self.position + num_before_end] = new_rows[:num_before_end]
+            if num_before_end < count:
+                table[: count - num_before_end] = new_rows[num_before_end:]
         self.added(count)
 
     def reserve(self, count: int) -> list[Tensor]:
@@ -128,10 +128,11 @@ class ReplayBuffer:
         *vector_parts, number_part = rows.split(self._widths[dtype], -1)
         columns = {}
         for name, part in zip(vectors, vector_parts, strict=True):
-            shape = self.columns[name][0]
+            shape, _ = self.columns[name]
             columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         if numbers:
-            columns |= dict(zip(numbers, number_part.movedim(-1, 0).contiguous().unbind(0), strict=True))
+            number_columns = number_part.movedim(-1, 0).contiguous()  # [numbers, ., .]
+            columns |= dict(zip(numbers, number_columns.unbind(0), strict=True))
         return columns
 
     def select(self, members: Tensor) -> None:
@@ -147,7 +148,7 @@ class ReplayBuffer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load rows and write position. Raises StateError if they do not fit columns, members or capacity."""
         rows, position = state["rows"], state["position"]
-        size = len(next(iter(rows.values())))
+        size = len(next(iter(rows.values())))  # number of saved rows
         saved_shapes = {name: (tuple(column.shape), column.dtype) for name, column in rows.items()}
         shapes = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
         require(saved_shapes == shapes, "replay", f"has {saved_shapes}", f"{shapes}")
@@ -170,8 +171,9 @@ def rows_of_two(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
     buffer. The number before it in the batch (for the first, the last one) chooses the row in this part. So all rows
     have equal probability, if a batch has at least two rows.
     """
-    first = (uniform * NUMBERS).to(torch.int64)
-    return (first * filled_rows + (first.roll(1, -1) * filled_rows >> 24)) >> 24
+    part = (uniform * NUMBERS).to(torch.int64)
+    row_in_part = part.roll(1, dims=-1)  # 24 random bits of the number before
+    return (part * filled_rows + (row_in_part * filled_rows >> 24)) >> 24  # NUMBERS is 2**24
 
 
 def row_bytes(columns: Columns) -> int:

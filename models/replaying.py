@@ -23,7 +23,7 @@ _STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
 
 
 class OffPolicyAgent(InnerAgent):
-    """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_views`.
+    """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_update_views`.
     ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment."""
 
     per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", *_STATE)
@@ -44,13 +44,14 @@ class OffPolicyAgent(InnerAgent):
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
         return {"train/learning_rate": rates(self.member_configs), "train/buffer_size": buffer_sizes}
 
-    def _views(self) -> None:
+    def _update_views(self) -> None:
         """Update attributes that are views of the weights; called when the weights have moved to other memory."""
         raise NotImplementedError
 
     @property
     def first_update(self) -> int:
-        """A lower bound, from ``fill`` alone: the length of ``init_episodes`` is not known before they are played."""
+        """A lower bound of the first step with an update, from ``fill`` alone: the length of ``init_episodes`` is not
+        known before they are played."""
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
@@ -65,6 +66,6 @@ class OffPolicyAgent(InnerAgent):
 
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']`` int64)."""
-        super().select(members)
+        super().select(members)  # includes ``optimizer.param``, the selected weights
         self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
-        self._views()
+        self._update_views()

@@ -152,7 +152,8 @@ class Kind:
     optional: bool
 
 
-INTEGER, OPTIONAL_INTEGER = Kind(int, False, False), Kind(int, False, True)
+INTEGER = Kind(int, is_list=False, optional=False)
+OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -181,8 +182,9 @@ def _kind(hint: Any) -> Kind:
     if optional:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
     if typing.get_origin(hint) is tuple:
-        return Kind(typing.get_args(hint)[0], True, optional)
-    return Kind(hint, False, optional)
+        item, _ = typing.get_args(hint)  # the second argument is the ellipsis
+        return Kind(item, is_list=True, optional=optional)
+    return Kind(hint, is_list=False, optional=optional)
 
 
 def check(config: Any) -> None:
@@ -228,7 +230,8 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     and the allowed values, including the default bounds in `RANGES` if the value exceeds them."""
     choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
     hint = nearest(value, choices) if isinstance(value, str) else ""
-    items, number = value if isinstance(value, tuple) else (value,), _as_number(value)
+    items = value if isinstance(value, tuple) else (value,)
+    number = _as_number(value)
     if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # such as 1e3
         hint = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
     note = ""
@@ -244,7 +247,8 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
 def choice_error(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
     """Return the SettingError for a ``value`` of setting ``name`` that is not in ``choices``. It suggests the choice
     nearest to ``guess`` (None: to the value). ``where`` follows "allowed", such as " for PPO"."""
-    names, guess = list(choices), value if guess is None else guess
+    names = list(choices)
+    guess = value if guess is None else guess
     hint = nearest(guess, names) if isinstance(guess, str) else ""
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, ', '.join(names), where)}", name)
 
@@ -309,7 +313,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     if lower in by_lower:
         return by_lower[lower]
     extended = sorted((other for other in by_lower if other.startswith(f"{lower}_")), key=len)
-    candidates = extended or difflib.get_close_matches(lower, by_lower, 1, cutoff=0.6)
+    candidates = extended or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     return by_lower[candidates[0]] if candidates else None
 
 
@@ -342,7 +346,7 @@ def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
         return False
     if meta.get("choices") and value not in meta["choices"]:
         return False
-    return _in_range(value, Kind(item, False, False), meta)
+    return _in_range(value, Kind(item, is_list=False, optional=False), meta)
 
 
 def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
@@ -366,4 +370,4 @@ def _as_number(value: Any) -> float | None:
         return math.inf
     except (ValueError, TypeError):
         return None
-    return number if number == number else None  # not `math.isnan`, which fails for large integers
+    return number if number == number else None  # None for NaN; `math.isnan` fails for large integers

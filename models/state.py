@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-_NOT_NEGATIVE = ("square", "second_moment", "noise_std")
+_NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # beginnings of the names of tensors
 
 
 class StateError(ValueError):
@@ -84,8 +84,8 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
             check_like(template_item, item, f"{name}[{i}]")
     elif isinstance(template, Tensor):
         last_name = name.rpartition(".")[2]
-        not_negative = template.dtype == torch.int64 or last_name.startswith(_NOT_NEGATIVE)
-        require(not (not_negative and bool((value < 0).any())), name, "is below 0", "0 and above")
+        if template.dtype == torch.int64 or last_name.startswith(_NOT_NEGATIVE):
+            require(not bool((value < 0).any()), name, "is below 0", "0 and above")
     elif isinstance(template, int):
         require(value >= 0, name, f"is {value}", "a count or a number")
     elif isinstance(template, float):

@@ -93,7 +93,8 @@ class Streams(PerMember):
 
     def get_state(self) -> Tensor:
         """Return the state of all generators as one uint8 tensor ``[M, bytes]``."""
-        return self.capture_state()()
+        stack_states = self.capture_state()
+        return stack_states()
 
     def capture_state(self) -> Callable[[], Tensor]:
         """Capture the current state, and return a function that returns it as `get_state` does. The function stacks the
@@ -143,6 +144,7 @@ class SharedStreams(Streams):
         raise NotImplementedError("some of the streams")
 
     def select(self, members: Tensor) -> None:
+        # The indices of generators that are still used, and the index of each member's generator among them.
         used_generators, self._generator_index = self._generator_index[members].unique(return_inverse=True)
         super().select(used_generators)
 
@@ -178,8 +180,8 @@ def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
 
 
 class Blocks:
-    """Random numbers for consecutive steps, sampled from ``streams`` in blocks of many steps. The next block can be
-    sampled in advance (`prepare`)."""
+    """Random numbers for consecutive steps, sampled from ``streams`` in blocks: the numbers of T steps, by name,
+    ``{name: [M, T, ...]}``. The next block can be sampled in advance (`prepare`)."""
 
     def __init__(self, streams: Streams):
         self.streams = streams
@@ -188,17 +190,17 @@ class Blocks:
     def _begin(self, number: int) -> None:
         """Make an empty block ``number`` the current one."""
         self.number = number  # of the current block; -1 before the first
-        # The current block, and the next one if already sampled, each with the state of the streams before it.
+        # The current block, and the next one if already sampled. Each has a function that returns its `block_start`.
         self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.capture_state(), {})]
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
     def draw_block(self) -> dict[str, Tensor]:
-        """Sample the numbers of T steps, ``{name: [M, T, ...]}``."""
+        """Sample a block, the numbers of T steps: ``{name: [M, T, ...]}``."""
         raise NotImplementedError
 
     def prepare(self) -> None:
         """Sample the next block in advance. Another thread may call this while the current block is in use."""
-        if len(self._blocks) == 1:
+        if len(self._blocks) == 1:  # only the current one
             self._blocks.append((self.streams.capture_state(), self.draw_block()))
 
     def next_block(self) -> None:
@@ -210,7 +212,8 @@ class Blocks:
     @property
     def block(self) -> dict[str, Tensor]:
         """The current block, ``{name: [M, T, ...]}``; empty before the first."""
-        return self._blocks[0][1]
+        _, current_block = self._blocks[0]
+        return current_block
 
     def row(self, step: int) -> dict[str, Any]:
         """Return the numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from its start."""
@@ -225,35 +228,37 @@ class Blocks:
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']``)."""
         self.streams.select(members)
-        self._blocks = [
-            (partial(_select_state, get_state, members), {name: values[members] for name, values in block.items()})
-            for get_state, block in self._blocks
-        ]
+        for i, (get_state, block) in enumerate(self._blocks):
+            selected_block = {name: values[members] for name, values in block.items()}
+            self._blocks[i] = (partial(_select_state, get_state, members), selected_block)
         self._by_step = None
 
     def block_start(self) -> Tensor:
         """Return the state of the streams before the current block, ``[M, bytes]``."""
-        return self._blocks[0][0]()
+        get_state, _ = self._blocks[0]
+        return get_state()
 
     def seek(self, start_state: Tensor, number: int) -> None:
         """Move to block ``number``; -1 is before the first. ``start_state`` is the state of the streams before this
         block, from `block_start`."""
         self.streams.set_state(start_state)
-        self._begin(max(number, 0) - 1)
-        if number >= 0:
+        if number < 0:
+            self._begin(-1)
+        else:
+            self._begin(number - 1)
             self.next_block()
 
 
 def _select_state(get_state: Callable[[], Tensor], members: Tensor) -> Tensor:
-    """Return the state of the streams of ``members``."""
+    """Return the rows of ``members`` from ``get_state()``, the state of all streams ``[M, bytes]``."""
     return get_state()[members]
 
 
 class NoiseBlocks(Blocks):
     """`Blocks` of ``steps`` steps each, used in order.
 
-    ``draws`` are pairs (`Draw`) of a function, such as `Streams.uniform`, and ``{name: shape}`` of the numbers for one
-    step. Each function is called once per block, in this order, and its numbers are then split by name.
+    ``draws`` are pairs (`Draw`) of a function, such as `Streams.uniform`, and ``{name: shape}``, the shapes of the
+    numbers for one step. Each function is called once per block, in this order, and its numbers are then split by name.
     """
 
     STEPS = 128
@@ -281,7 +286,8 @@ class NoiseBlocks(Blocks):
         while not parts or (taken < max_steps and taken + self.steps <= max_joined):
             if self._used == self.steps:
                 self.next_block()
-            start, self._used = self._used, min(self.steps, self._used + max_steps - taken)
+            start = self._used
+            self._used = min(self.steps, start + max_steps - taken)
             parts.append({name: values[:, start : self._used] for name, values in self.block.items()})
             taken += self._used - start
         if len(parts) == 1:
@@ -289,12 +295,16 @@ class NoiseBlocks(Blocks):
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
+        """Sample a block: the random numbers of T = ``steps`` steps, ``{name: [M, T, *shape]}``. Each item of ``draws``
+        is a function, which samples in one call for several names, and the shapes of the numbers of one step by
+        name."""
         block = {}
         for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
             numbers = sample(self.streams, self.steps, sum(counts)).to(self.device)  # [M, T, sum of counts]
-            for (name, shape), part in zip(shapes.items(), numbers.split(counts, 2), strict=True):
-                block[name] = part.unflatten(2, shape).contiguous()  # copied here, because another thread may run this
+            for (name, shape), part in zip(shapes.items(), numbers.split(counts, dim=2), strict=True):
+                # The copy by `contiguous` costs the main thread no time if another thread calls `prepare`.
+                block[name] = part.unflatten(2, shape).contiguous()
         return block
 
     def next_block(self) -> None:
@@ -312,7 +322,12 @@ class NoiseBlocks(Blocks):
         return {"streams": self.block_start(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`: sample the current block again. Blocks are then counted from it."""
         used = state["used"]
         require(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
-        self.seek(state["streams"], -1 if used is None else 0)
-        self._used = self.steps if used is None else used
+        if used is None:
+            self.seek(state["streams"], -1)
+            self._used = self.steps  # the first step moves to a new block
+        else:
+            self.seek(state["streams"], 0)
+            self._used = used

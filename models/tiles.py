@@ -59,15 +59,15 @@ def _activated(x, y, activation, leak):
         (x_numerator, x_denominator), (y_numerator, y_denominator) = tanh_fraction(x), tanh_fraction(y)
         inverse_product = ONE / (x_denominator * y_denominator)  # one division for both, because it is slowest
         x, y = x_numerator * y_denominator * inverse_product, y_numerator * x_denominator * inverse_product
-    elif activation:
+    elif activation:  # leakyrelu or prelu
         x, y = where_less(ZERO, x, x, leak * x), where_less(ZERO, y, y, leak * y)
     return x, y
 
 
 @inlined
 def _times_derivative(gradient, output, activation, leak):
-    """Return a vector of gradients times the derivative of ``activation`` at its ``output`` (`products.derivative`).
-    For prelu, return the gradient unchanged: `slope_gradient` multiplies it."""
+    """Return a vector of gradients times the derivative of ``activation``, computed from its ``output``
+    (`products.activation_gradient`). For prelu, return the gradient unchanged: `slope_gradient` multiplies it."""
     if activation == RELU:
         gradient = where_less(ZERO, output, gradient, ZERO)
     elif activation == TANH:
@@ -87,7 +87,7 @@ def _four_rows(x, left, right, params, weight, row_offsets, num_terms, term_stri
     right1, right2, right3, right4 = left1, left2, left3, left4
     # Addresses and distances in bytes: a float32 has four.
     weight_address, input_address = address_in_row(params, weight), address(x, 0, left)
-    right_offset, term_stride, input_stride = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
+    right_offset, weight_step, input_step = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
     offset2, offset3, offset4 = 4 * row_offsets[0], 4 * row_offsets[1], 4 * row_offsets[2]
     for _ in range(num_terms):
         left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
@@ -97,7 +97,7 @@ def _four_rows(x, left, right, params, weight, row_offsets, num_terms, term_stri
         w3, w4 = spread_from(weight_address + offset3), spread_from(weight_address + offset4)
         left3, right3 = left3 + w3 * left_x, right3 + w3 * right_x
         left4, right4 = left4 + w4 * left_x, right4 + w4 * right_x
-        weight_address, input_address = weight_address + term_stride, input_address + input_stride
+        weight_address, input_address = weight_address + weight_step, input_address + input_step
     return left1, left2, left3, left4, right1, right2, right3, right4
 
 
@@ -110,22 +110,22 @@ def _two_rows(x, left, right, params, weight, row_offset, num_terms, term_stride
     odd_left1, odd_left2, odd_right1, odd_right2 = left1, left2, right1, right2
     # Addresses and distances in bytes: a float32 has four.
     weight_address, input_address = address_in_row(params, weight), address(x, 0, left)
-    right_offset, term_stride, input_stride = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
-    row_offset = 4 * row_offset
+    right_offset, weight_step, input_step = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
+    offset2 = 4 * row_offset
     for _ in range(num_terms // 2):
         left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
-        w1, w2 = spread_from(weight_address), spread_from(weight_address + row_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + offset2)
         left1, right1 = left1 + w1 * left_x, right1 + w1 * right_x
         left2, right2 = left2 + w2 * left_x, right2 + w2 * right_x
-        weight_address, input_address = weight_address + term_stride, input_address + input_stride
+        weight_address, input_address = weight_address + weight_step, input_address + input_step
         left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
-        w1, w2 = spread_from(weight_address), spread_from(weight_address + row_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + offset2)
         odd_left1, odd_right1 = odd_left1 + w1 * left_x, odd_right1 + w1 * right_x
         odd_left2, odd_right2 = odd_left2 + w2 * left_x, odd_right2 + w2 * right_x
-        weight_address, input_address = weight_address + term_stride, input_address + input_stride
+        weight_address, input_address = weight_address + weight_step, input_address + input_step
     if num_terms % 2:
         left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
-        w1, w2 = spread_from(weight_address), spread_from(weight_address + row_offset)
+        w1, w2 = spread_from(weight_address), spread_from(weight_address + offset2)
         left1, right1 = left1 + w1 * left_x, right1 + w1 * right_x
         left2, right2 = left2 + w2 * left_x, right2 + w2 * right_x
     return left1 + odd_left1, left2 + odd_left2, right1 + odd_right1, right2 + odd_right2
@@ -135,20 +135,20 @@ def _two_rows(x, left, right, params, weight, row_offset, num_terms, term_stride
 def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, left, right, activation, leak):
     """Run a layer from inputs ``x [num_in, columns]``: write all ``num_out`` rows of its outputs to ``y``, in the 16
     columns from ``left`` on and the 16 from ``right`` on. With prelu, also write the values before the activation to
-    ``z``. If ``num_out`` is no multiple of the tile, the last row is computed repeatedly."""
+    ``z``. Rows are computed four at a time, and one or two at the end as two. If three or one are left, the last row is
+    computed twice."""
     row1 = 0
     while row1 < num_out:
-        if num_out - row1 > 2:
+        if num_out - row1 > 2:  # at least three rows are left
             row2, row3, row4 = row1 + 1, row1 + 2, min(row1 + 3, num_out - 1)
             offsets = out_stride, 2 * out_stride, (row4 - row1) * out_stride
             left1, left2, left3, left4, right1, right2, right3, right4 = _four_rows(
                 x, left, right, params, weight + row1 * out_stride, offsets, num_in, in_stride
             )
-            b = spread(params, bias + row1)
-            left1, right1, b = left1 + b, right1 + b, spread(params, bias + row2)
-            left2, right2, b = left2 + b, right2 + b, spread(params, bias + row3)
-            left3, right3, b = left3 + b, right3 + b, spread(params, bias + row4)
-            left4, right4 = left4 + b, right4 + b
+            b1, b2 = spread(params, bias + row1), spread(params, bias + row2)
+            left1, right1, left2, right2 = left1 + b1, right1 + b1, left2 + b2, right2 + b2
+            b3, b4 = spread(params, bias + row3), spread(params, bias + row4)
+            left3, right3, left4, right4 = left3 + b3, right3 + b3, left4 + b4, right4 + b4
             if activation == PRELU:
                 _store_tile(z, row1, row2, left, right, left1, left2, right1, right2)
                 _store_tile(z, row3, row4, left, right, left3, left4, right3, right4)
@@ -182,8 +182,8 @@ def _store_tile(array, row1, row2, left, right, left1, left2, right1, right2):
 
 @inlined
 def copy(source, source_row, target, target_row, num_rows):
-    """Copy ``num_rows`` rows from ``source_row`` of ``source`` on to ``target_row`` of ``target`` on. All columns of
-    ``target`` are copied, a multiple of 16."""
+    """Copy ``num_rows`` rows of ``source``, beginning with ``source_row``, to the rows of ``target`` from
+    ``target_row`` on. All columns of ``target`` are copied, a multiple of 16."""
     for i in range(num_rows):
         for column in range(0, target.shape[1], LANES):
             store(target, target_row + i, column, load(source, source_row + i, column))
@@ -192,8 +192,8 @@ def copy(source, source_row, target, target_row, num_rows):
 @inlined
 def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_stride, first, end, activation, leak):
     """Backpropagate through a layer: write rows ``first`` to ``end`` - 1 of ``x_grads``, at most four. ``x_grads`` is
-    the gradient of the layer's inputs ``x``, ``y_grads [num_out, columns]`` of its outputs. The result includes the
-    derivative of the ``activation`` that computed ``x`` (prelu: `slope_gradient`)."""
+    the gradient of the layer's inputs ``x``, ``y_grads [num_out, columns]`` of its outputs. It is multiplied by the
+    derivative of the ``activation`` that computed ``x``, except prelu's, which `slope_gradient` multiplies."""
     row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
     offsets = (row2 - first) * in_stride, (row3 - first) * in_stride, (row4 - first) * in_stride
     for left in range(0, x_grads.shape[1], 2 * LANES):
@@ -216,8 +216,8 @@ def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_
 
 @inlined
 def slope_gradient(grads, preacts, first, end, leak):
-    """Return the share of rows ``first`` to ``end`` - 1 in the gradient of prelu's slope ``leak``. Also multiply these
-    rows of ``grads [features, columns]`` by prelu's derivative at ``preacts``, in place."""
+    """Return the part of the gradient of prelu's slope ``leak`` that rows ``first`` to ``end`` - 1 add to it. Also
+    multiply these rows of ``grads [features, columns]`` by prelu's derivative at ``preacts``, in place."""
     slope_grad = splat(ZERO)
     for row in range(first, end):
         for column in range(0, grads.shape[1], LANES):
@@ -229,10 +229,11 @@ def slope_gradient(grads, preacts, first, end, leak):
 
 @inlined
 def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, end):
-    """Write the gradient of a layer's weight and bias (`Columns.outer`, and the sum over columns) to ``grad [D]``, for
-    outputs ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs, ``y_grads`` the
-    gradient of its outputs. Outputs and inputs are processed in tiles of two and four; the last one may repeat."""
-    row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
+    """Write the gradient of a layer's weight (`Columns.weight_gradient`) and bias (the sum over columns) to
+    ``grad [D]``, for outputs ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs,
+    ``y_grads`` the gradient of its outputs. The weight is processed in tiles of two outputs and four inputs. An
+    incomplete tile repeats its last output or input."""
+    row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1  # of ``y_grads``
     sum1, sum2, sum3, sum4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     for column in range(0, y_grads.shape[1], LANES):
         sum1, sum2 = sum1 + load(y_grads, first, column), sum2 + load(y_grads, row2, column)

@@ -50,7 +50,7 @@ def discounted_returns(
     ``bootstrap [...]`` is the value of the state after the last valid step (0 by default).
     """
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
-    return lambda_returns(reward, next_return.expand_as(reward), valid, discount, 1.0)
+    return lambda_returns(reward, next_return.expand_as(reward), valid, discount, gae_lambda=1.0)
 
 
 def lambda_returns(
@@ -62,12 +62,12 @@ def lambda_returns(
     ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
     after truncation. At the last valid step G_{t+1} is ``next_value`` too. Source: Sutton & Barto 2018, eq. 12.20.
     """
-    returns: list[Tensor] = []
+    returns: list[Tensor] = []  # from the last step to the first
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
-    for t in range(len(reward) - 1, -1, -1):
+    for t in reversed(range(len(reward))):
         mixed = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
-        next_target = torch.where(next_valid, mixed, next_value[t])  # the value after the last valid step
+        next_target = torch.where(next_valid, mixed, next_value[t])  # `next_value` after the last valid step
         next_valid = valid[t]
         next_return = torch.where(next_valid, reward[t] + discount * next_target, next_return)
         returns.append(next_return)

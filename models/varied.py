@@ -30,7 +30,8 @@ def vary(source: str = "") -> Any:
 def validate(config: Any) -> str | None:
     """Return the error in settings of random hyperparameters as one line, or None if there is none. Width and depth can
     vary only if all hidden layers have one width."""
-    if config.vary_hp and set(SHAPE) & set(config.vary) and len(set(config.hidden_sizes)) > 1:
+    varies_shape = config.vary_hp and set(SHAPE) & set(config.vary)
+    if varies_shape and len(set(config.hidden_sizes)) > 1:
         line = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
         return f"{line}; allowed: hidden layers of one width, or a vary without width and depth"
     return None
@@ -46,7 +47,7 @@ def sample_config(config: Any, seed: int) -> Any:
     return with_varied_values(
         config,
         seed,
-        lambda u: {
+        lambda u: {  # from four uniform numbers in [0, 1)
             "lr": config.lr / 3 * 9 ** u[0],
             "batch_size": _log_uniform(config.batch_size, u[1]),
             "width": _log_uniform(config.hidden_sizes[0], u[2]),
@@ -84,8 +85,8 @@ def _log_uniform(base: int, u: float) -> int:
 
 
 def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """Return the settings of each member of one tensor program (`sample_config`). Raises ValueError if members differ
-    in hidden layers or batch size (`shape_of`)."""
+    """Return the settings of each member of one tensor program (`sample_config`), one for each of ``seeds``, which may
+    repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`)."""
     configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
     if len({shape_of(seed_config) for seed_config in configs_by_seed.values()}) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")

@@ -4,8 +4,8 @@ If the compiler vectorises a loop over arrays, it adds a test for overlapping ar
 small agents, both take longer than the work. Compiled functions treat a `Vector` as a number in registers.
 
 Each `intrinsic` is called in compiled code without its first argument. Its body runs when Numba compiles the call: it
-returns the types of result and arguments, and ``generate``, which emits LLVM instructions for ``arguments`` and returns
-the result. Arrays are float32 and contiguous along their last axis; bounds are not checked. Importing
+returns the types of result and arguments, and ``emit_llvm``, which emits LLVM instructions for ``arguments`` and
+returns the result. Arrays are float32 and contiguous along their last axis; bounds are not checked. Importing
 this requires Numba.
 """
 
@@ -57,185 +57,193 @@ def _vector_pointer(context: Any, builder: Any, signature: Any, arguments: Any) 
 def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Return the vector ``array[row, column : column + 16]``."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_vector_pointer(context, builder, signature, arguments), align=4)
 
-    return VECTOR(array, types.intp, types.intp), generate
+    return VECTOR(array, types.intp, types.intp), emit_llvm
 
 
 @intrinsic
 def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
     """Store a vector: ``array[row, column : column + 16] = value``."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[3], _vector_pointer(context, builder, signature, arguments), align=4)
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = arguments[3]
+        builder.store(vector, _vector_pointer(context, builder, signature, arguments), align=4)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp, VECTOR), generate
+    return types.void(array, types.intp, types.intp, VECTOR), emit_llvm
 
 
 @intrinsic
 def splat(typing: Any, x: Any) -> Any:
-    """Return a vector of 16 times the number x. A vector is returned unchanged."""
+    """Return a vector with the number x in each of its 16 lanes. If x is a vector, return it unchanged."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return arguments[0] if signature.args[0] == VECTOR else _splat(builder, arguments[0])
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return arguments[0] if signature.args[0] == VECTOR else _emit_splat(builder, arguments[0])
 
-    return VECTOR(x if x == VECTOR else types.float32), generate
+    return VECTOR(x if x == VECTOR else types.float32), emit_llvm
 
 
-def _splat(builder: Any, value: Any) -> Any:
-    """Return a vector of 16 times the LLVM value ``value``, a float."""
+def _emit_splat(builder: Any, value: Any) -> Any:
+    """Emit LLVM instructions for a vector with the float ``value`` in each of its 16 lanes, and return the vector:
+    insert ``value`` into lane 0, then copy lane 0 to all lanes."""
     vector = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.IntType(32)(0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(vector, ir.Constant(_VECTOR, ir.Undefined), zeros)
+    source_lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(vector, ir.Constant(_VECTOR, ir.Undefined), source_lanes)
 
 
 def _pointer_in_row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to ``array[index]``; ``arguments`` begin with these two. A test for negative indices would turn
-    loads into gathers."""
+    """Return a pointer to ``array[index]`` in a one-dimensional array; ``arguments`` begin with these two. ``index``
+    must not be negative, because a test for negative indices would turn loads into gathers."""
+    array, index = arguments[:2]
     array_type = signature.args[0]
-    array_struct = context.make_array(array_type)(context, builder, arguments[0])
-    return cgutils.get_item_pointer(context, builder, array_type, array_struct, [arguments[1]], wraparound=False)
+    array_struct = context.make_array(array_type)(context, builder, array)
+    return cgutils.get_item_pointer(context, builder, array_type, array_struct, [index], wraparound=False)
 
 
 @intrinsic
 def entry(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Return ``array[row, column]``. Indices must not be negative."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_entry_pointer(context, builder, signature, arguments))
 
-    return types.float32(array, types.intp, types.intp), generate
+    return types.float32(array, types.intp, types.intp), emit_llvm
 
 
 @intrinsic
 def number(typing: Any, array: Any, index: Any) -> Any:
     """Return ``array[index]``. ``index`` must not be negative."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_pointer_in_row(context, builder, signature, arguments))
 
-    return types.float32(array, types.intp), generate
+    return types.float32(array, types.intp), emit_llvm
 
 
 @intrinsic
 def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
     """Store a number: ``array[index] = value``. ``index`` must not be negative."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _pointer_in_row(context, builder, signature, arguments))
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        scalar = arguments[2]
+        builder.store(scalar, _pointer_in_row(context, builder, signature, arguments))
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.float32), generate
+    return types.void(array, types.intp, types.float32), emit_llvm
 
 
 @intrinsic
 def line(typing: Any, array: Any, index: Any) -> Any:
     """Return the vector ``array[index : index + 16]``. ``index`` must not be negative."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.bitcast(_pointer_in_row(context, builder, signature, arguments), _VECTOR.as_pointer())
         return builder.load(pointer, align=4)
 
-    return VECTOR(array, types.intp), generate
+    return VECTOR(array, types.intp), emit_llvm
 
 
 @intrinsic
 def spread(typing: Any, array: Any, index: Any) -> Any:
-    """Return a vector of 16 times ``array[index]``. ``index`` must not be negative."""
+    """Return a vector with ``array[index]`` in each of its 16 lanes. ``index`` must not be negative."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, builder.load(_pointer_in_row(context, builder, signature, arguments)))
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _emit_splat(builder, builder.load(_pointer_in_row(context, builder, signature, arguments)))
 
-    return VECTOR(array, types.intp), generate
+    return VECTOR(array, types.intp), emit_llvm
 
 
 @intrinsic
 def address(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return the address of ``array[row, column]`` in bytes. Loops that increment addresses keep them in registers."""
+    """Return the byte address of ``array[row, column]``. Loops that increment addresses keep them in registers."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ptrtoint(_entry_pointer(context, builder, signature, arguments), ir.IntType(64))
 
-    return types.intp(array, types.intp, types.intp), generate
+    return types.intp(array, types.intp, types.intp), emit_llvm
 
 
 @intrinsic
 def address_in_row(typing: Any, array: Any, index: Any) -> Any:
-    """Return the address of ``array[index]`` in bytes."""
+    """Return the byte address of ``array[index]``."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ptrtoint(_pointer_in_row(context, builder, signature, arguments), ir.IntType(64))
 
-    return types.intp(array, types.intp), generate
+    return types.intp(array, types.intp), emit_llvm
 
 
 @intrinsic
 def load_from(typing: Any, address: Any) -> Any:
-    """Return the vector of the 16 float32 at ``address``, in bytes."""
+    """Return the vector of the 16 float32 that begin at the byte address ``address``."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], _VECTOR.as_pointer()), align=4)
 
-    return VECTOR(types.intp), generate
+    return VECTOR(types.intp), emit_llvm
 
 
 @intrinsic
 def spread_from(typing: Any, address: Any) -> Any:
-    """Return a vector of 16 times the float32 at ``address``, in bytes."""
+    """Return a vector with the float32 at the byte address ``address`` in each of its 16 lanes."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, builder.load(builder.inttoptr(arguments[0], ir.FloatType().as_pointer()), align=4))
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.FloatType().as_pointer())
+        return _emit_splat(builder, builder.load(pointer, align=4))
 
-    return VECTOR(types.intp), generate
+    return VECTOR(types.intp), emit_llvm
 
 
 @intrinsic
 def total(typing: Any, x: Any) -> Any:
-    """Return the sum of a vector."""
+    """Return the sum of the 16 numbers of a vector."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function_type = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
         add = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.vector.reduce.fadd.v{LANES}f32")
-        return builder.call(add, [ir.FloatType()(0.0), arguments[0]], fastmath=_FAST)
+        initial_sum = ir.FloatType()(0.0)
+        return builder.call(add, [initial_sum, arguments[0]], fastmath=_FAST)
 
-    return types.float32(VECTOR), generate
+    return types.float32(VECTOR), emit_llvm
 
 
 @intrinsic
 def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Return the sums of four vectors as a tuple, in little more time than one sum."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def fold(pair: Any, size: int, length: int) -> Any:
-            """Concatenate two vectors, and use the first ``length`` numbers. Split them into blocks of ``size``, and
-            add the second half of each block to its first half. Return the concatenated sums."""
+            """Concatenate a pair of vectors, and use the first ``length`` numbers as blocks of ``size`` numbers. Return
+            a vector of ``length // 2`` numbers: the sum of the first and the second half of each block."""
+            first_halves = [lane for lane in range(length) if lane % size < size // 2]
+            second_halves = [lane for lane in range(length) if lane % size >= size // 2]
             halves = []
-            for half_start in (0, size // 2):
-                picked = [k for start in range(half_start, length, size) for k in range(start, start + size // 2)]
-                order = ir.Constant(ir.VectorType(ir.IntType(32), len(picked)), picked)
+            for lanes in (first_halves, second_halves):
+                order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
                 halves.append(builder.shuffle_vector(pair[0], pair[1], order))
             return builder.fadd(*halves, flags=_FAST)
 
-        pairs = [fold(arguments[k : k + 2], LANES, 2 * LANES) for k in (0, 2)]  # a and b, then c and d
-        folded, size = fold(pairs, LANES // 2, 2 * LANES), LANES // 4
-        while size > 1:  # four blocks of ``size`` numbers, one per argument
+        folded_ab = fold(arguments[:2], LANES, 2 * LANES)  # 8 numbers from a, 8 from b
+        folded_cd = fold(arguments[2:], LANES, 2 * LANES)
+        folded, size = fold((folded_ab, folded_cd), LANES // 2, 2 * LANES), LANES // 4
+        while size > 1:  # ``folded`` has four blocks of ``size`` numbers, one for each argument
             folded, size = fold((folded, folded), size, 4 * size), size // 2
         elements = [builder.extract_element(folded, ir.IntType(32)(k)) for k in range(4)]
         return context.make_tuple(builder, signature.return_type, elements)
 
-    return types.UniTuple(types.float32, 4)(VECTOR, VECTOR, VECTOR, VECTOR), generate
+    return types.UniTuple(types.float32, 4)(VECTOR, VECTOR, VECTOR, VECTOR), emit_llvm
 
 
 @intrinsic
 def _where_less_vectors(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
     """Return ``if_true`` if x < y, else ``other``, elementwise for vectors."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", *arguments[:2]), *arguments[2:])
 
-    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
+    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), emit_llvm
 
 
 def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
@@ -256,12 +264,12 @@ def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
     """Return ``if_true`` if an argmax prefers x to y, else ``other``, elementwise for vectors. NaN counts as the
     largest number, as in torch."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, y, if_true, other = arguments
         nan_first = builder.and_(builder.fcmp_unordered("uno", x, x), builder.fcmp_ordered("ord", y, y))
         return builder.select(builder.or_(builder.fcmp_ordered(">", x, y), nan_first), if_true, other)
 
-    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), generate
+    return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), emit_llvm
 
 
 def _define_operator(symbol: Any, method: str) -> None:
@@ -270,16 +278,16 @@ def _define_operator(symbol: Any, method: str) -> None:
 
     @intrinsic
     def vector_operator(typing: Any, x: Any, y: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return getattr(builder, method)(*arguments, flags=_FAST)
 
-        return VECTOR(VECTOR, VECTOR), generate
+        return VECTOR(VECTOR, VECTOR), emit_llvm
 
     @overload(symbol)
     def implementation(x, y):  # type: ignore[no-untyped-def]
         if VECTOR in (x, y):
             return lambda x, y: vector_operator(splat(x), splat(y))
-        return None
+        return None  # these types are not for this implementation
 
 
 for _name in ("add", "sub", "mul", "truediv"):

@@ -124,7 +124,7 @@ def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
     """Return the aliases of setting ``name`` in ``families`` (folder names)."""
     names_by_alias = vocabulary(families, (name,))
     aliases = [alias for alias, setting_name in names_by_alias.items() if setting_name == name]
-    if name == "hidden_sizes":  # without "width" and "depth", the first of each, which are no other program's names
+    if name == "hidden_sizes":  # [1:] leaves out "width" and "depth", which are no other program's names
         aliases += [*WIDTHS[1:], *DEPTHS[1:]]
     return aliases
 
@@ -144,16 +144,15 @@ def translate(
         if names[0] in setting_names:
             names_by_alias |= dict.fromkeys(names, names[0])
     translated: dict[str, Any] = {}
-    renamed: dict[str, str] = {}
+    renamed: dict[str, str] = {}  # alias -> setting name
     for name, value in values.items():
         setting_name = names_by_alias.get(name, name)
         is_known = setting_name != name or name in setting_names
         if not is_known and "hidden_sizes" in setting_names and name in WIDTHS + DEPTHS:
             continue  # see `_add_hidden_sizes`
         if setting_name in translated or (setting_name != name and setting_name in values):
-            alias = next((old for old, new in renamed.items() if new == setting_name), setting_name)
-            other_name = name if alias != name else setting_name
-            first, second = sorted((alias, other_name), key=setting_name.__eq__)  # the setting's name last
+            other_name = next((old for old, new in renamed.items() if new == setting_name), setting_name)
+            first, second = sorted((other_name, name), key=setting_name.__eq__)  # the setting's name last
             raise SettingError(f"{first} and {second} are one setting; give {setting_name}", name)
         translated[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
@@ -184,9 +183,9 @@ def _add_hidden_sizes(
     if not names:
         return
     conflict = ["hidden_sizes", names[0]] if "hidden_sizes" in translated else []
-    for duplicates in (conflict, width_names, depth_names):
-        if len(duplicates) > 1:
-            raise SettingError(f"{' and '.join(duplicates[:2])} are one setting; give hidden_sizes", names[0])
+    for names_of_one_setting in (conflict, width_names, depth_names):
+        if len(names_of_one_setting) > 1:
+            raise SettingError(f"{' and '.join(names_of_one_setting[:2])} are one setting; give hidden_sizes", names[0])
     old_sizes = default_of("hidden_sizes")
     if old_sizes is None and not (width_names and depth_names):
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
@@ -204,7 +203,7 @@ def _parse_count(name: str, value: Any, limit: int) -> int:
     SettingError about setting ``name``."""
     number = value[0] if isinstance(value, list) and len(value) == 1 else value
     text = str(number) if isinstance(number, int | str) and not isinstance(number, bool) else ""
-    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= limit):
+    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= limit):  # `int` fails for thousands of digits
         words = " ".join(map(str, value)) if isinstance(value, list) else value
         raise SettingError(f"{name} is {format_value(words)}; allowed: integer, at least 1, at most {limit}", name)
     return int(text)

@@ -75,7 +75,7 @@ def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activat
         with torch.no_grad():
             layers = mlp.layers(flat)
             trace = mlp.forward(layers, x)
-            parameters, inputs = mlp.backward(layers, x, trace, upstream, inputs=True)
+            parameters, inputs = mlp.backward(layers, x, trace, upstream, need_input_gradient=True)
             assert torch.equal(mlp.backward(layers, x, trace, upstream)[0], parameters)
         torch.testing.assert_close((trace[-1], parameters, inputs), (expected, *gradients))
 
@@ -88,7 +88,7 @@ def test_autograd_equals_manual_backward(sizes: list[int], activation: str) -> N
     outputs = net(x)
     parameters, input_gradient = torch.autograd.grad(outputs, (net.flat, x), upstream)
     with torch.no_grad():
-        by_hand = net.gradient(x, net.activations(x), upstream, inputs=True)
+        by_hand = net.gradient(x, net.activations(x), upstream, need_input_gradient=True)
         assert torch.equal(net(x), outputs) and torch.equal(net.activations(x, net.flat.clone())[-1], outputs)
         assert torch.equal(by_hand[0], parameters)
         assert by_hand[1] is not None and torch.equal(by_hand[1], input_gradient)
@@ -147,7 +147,9 @@ def test_member_alone_equals_member_in_company(sizes: list[int], layout: str, ac
     def forward_backward(members: list[int], x: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         layers, placed_x = mlp.layers(flat[members]), in_layout(x[members], layout)
         trace = mlp.forward(layers, placed_x)
-        return trace[-1], *mlp.backward(layers, placed_x, trace, in_layout(upstream[members], layout), inputs=True)
+        return trace[-1], *mlp.backward(
+            layers, placed_x, trace, in_layout(upstream[members], layout), need_input_gradient=True
+        )
 
     for batch in (1, 2, 9, 33):
         arguments = random_tensor(5, batch, sizes[0]), random_tensor(5, batch, sizes[-1], seed=1)

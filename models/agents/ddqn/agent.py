@@ -71,9 +71,9 @@ class Agent(OffPolicyAgent):
         self._latest: dict[str, Tensor] = {}
         self._action_indices = torch.arange(self.num_actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
-        self._views()
+        self._update_views()
 
-    def _views(self) -> None:
+    def _update_views(self) -> None:
         """Set the attributes that are views of ``flat_parameters`` and ``target_parameters``."""
         self._policy = self.with_weights(self.flat_parameters)
         self._online: Any = self._policy.layers

@@ -62,13 +62,13 @@ class DuelingQNetwork:
         features, num_actions = feature_activations[-1], gradient.shape[1]
         value_out = gradient.sum(1, keepdim=True)  # d loss / d value
         value_gradient, value_in = self.value.backward(
-            value_layers, features, value_activations, value_out, inputs=True
+            value_layers, features, value_activations, value_out, need_input_gradient=True
         )
         mean_gradient = value_out / num_actions
         if self.over_batch:
             mean_gradient = mean_gradient.mean(2, keepdim=True)
         advantage_gradient, advantage_in = self.advantage.backward(
-            advantage_layers, features, advantage_activations, gradient - mean_gradient, inputs=True
+            advantage_layers, features, advantage_activations, gradient - mean_gradient, need_input_gradient=True
         )
         assert value_in is not None and advantage_in is not None  # d loss / d features, by each path
         feature_gradient, _ = self.features.backward(feature_layers, x, feature_activations, value_in + advantage_in)

@@ -75,8 +75,8 @@ class Agent(InnerAgent):
         self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
         lrs = [member_config.lr for member_config in self.member_configs]
         # With ``target_kl``, members can end their passes at different minibatches.
-        per_member = config.target_kl is not None
-        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, per_member=per_member)
+        separate_steps = config.target_kl is not None
+        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, separate_steps=separate_steps)
         self.rollout_steps = config.rollout_steps
         self.rollout_size = self.rollout_steps * self.envs  # steps of a member in a rollout, over all environments
         self.rollout = ReplayBuffer(rollout_columns(spaces), self.rollout_size, members)

@@ -26,8 +26,8 @@ class Agent(TwinCriticAgent):
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 
-    def _views(self) -> None:
-        super()._views()
+    def _update_views(self) -> None:
+        super()._update_views()
         self._target_actor = self.network.layers(self.target_parameters[:, : self.network.size])
 
     def _explore(self, outputs: Tensor) -> Tensor:

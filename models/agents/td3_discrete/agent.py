@@ -67,7 +67,7 @@ class Agent(td3.Agent):
         vectors = one_hot_argmax(probs, 1) if self.config.gumbel_softmax_hard else probs
         return probs, vectors
 
-    def _at_random(self) -> Tensor:
+    def _random_vectors(self) -> Tensor:
         """Return uniformly random one-hot vectors ``[M, E, A]``."""
         return one_hot_argmax(self.random_numbers["random"], 2)
 
