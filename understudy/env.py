@@ -129,14 +129,16 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         self._episodes: Episodes | None = None
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int | None] | np.ndarray | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
-        and so on; a list has one seed per environment. With None, alone or in a list, an environment starts its next
+        and so on; a list or array has one seed per environment. With None, alone or in a list, an environment starts its next
         episode. ``options`` are ignored."""
         seeds: list[int | None] = [None] * self.num_envs
         first_seed = None
-        if isinstance(seed, list | tuple):
+        if isinstance(seed, np.ndarray):
+            seeds = seed.tolist()
+        elif isinstance(seed, list | tuple):
             seeds = list(seed)
         elif isinstance(seed, int | np.integer):
             first_seed = int(seed)
