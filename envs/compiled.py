@@ -31,12 +31,9 @@ from models.spaces import Discrete
 Array = np.ndarray[Any, Any]
 CARTPOLE, ACROBOT, MOUNTAINCAR, CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
 KINDS = {
-    CartPole: CARTPOLE,
-    Acrobot: ACROBOT,
-    MountainCar: MOUNTAINCAR,
-    MountainCarContinuous: CONTINUOUS,
+    CartPole: CARTPOLE, Acrobot: ACROBOT, MountainCar: MOUNTAINCAR, MountainCarContinuous: CONTINUOUS,
     Pendulum: PENDULUM,
-}
+}  # fmt: skip
 TAU = 2 * math.pi
 
 
@@ -117,19 +114,21 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
     `Map`, for agents that need no observations. If rewards are learned, check `can_compile` first."""
     rewarded = environment if isinstance(environment, RewardedEnvironment) else None
     real = real_environment(environment)
-    kind, phi = _kind(real), getattr(rewarded, "phi", None)
-    if kind is None or _needs_symexp(phi):
+    kind = _kind(real)
+    if kind is None or (rewarded is not None and _needs_symexp(rewarded.phi)):
         return None
     assert isinstance(real, TensorEnvironment)
     dynamics, spaces = real.dynamics, real.spaces
-    repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
+    repeat, repetition_limit = 1, None
+    if isinstance(dynamics, RepeatedDynamics):
+        repeat, repetition_limit = dynamics.repeat, dynamics._last
     physics = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
     fields: dict[str, Any] = {
         "kind": kind,
         "obs_size": spaces.obs_shape[0],
         "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
-        "repeat": 1 if repeated is None else repeated.repeat,
-        "repetition_limit": 0 if repeated is None else repeated._last or 0,
+        "repeat": repeat,
+        "repetition_limit": 0 if repetition_limit is None else repetition_limit,
         "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
         "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
     }
@@ -141,25 +140,30 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
             "cell_terminated": dynamics.terminated.numpy(),
         }
     if isinstance(dynamics, SyntheticDynamics):
-        program, begin = dynamics.program, 0
-        nets = {}
-        for name, part in program.networks.parts.items():
-            nets[name] = make_net(part, begin)
-            begin += part.size
-        nets.pop("initial", None)  # samples first states, which torch does
-        if "target" in nets:
-            bounds = program.bounds or (_empty(), _empty())
-            nets["reward"] = nets.pop("target")
-            fields |= {"form": FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
-            fields |= dict(zip(("middle", "half"), map(np.asarray, bounds), strict=True))
-        fields |= nets | {
-            "flat": program.flat.contiguous().numpy(),
-            "bandit": dynamics.bandit,
-            "raw_done": dynamics.raw_done,
-            "one_hot": dynamics.spaces.one_hot,
-        }
+        fields |= _synthetic_fields(dynamics)
     world_type = Map if kind == CELLS and cells_only else World
     return world_type(**(fields | _reward_fields(rewarded)))
+
+
+def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
+    """Return the fields of `World` about a synthetic environment."""
+    program = dynamics.program
+    fields: dict[str, Any] = {
+        "flat": program.flat.contiguous().numpy(),
+        "bandit": dynamics.bandit,
+        "raw_done": dynamics.raw_done,
+        "one_hot": dynamics.spaces.one_hot,
+    }
+    begin = 0  # position of the network's parameters in a row of ``flat``
+    for name, part in program.networks.parts.items():
+        fields[name] = make_net(part, begin)
+        begin += part.size
+    fields.pop("initial", None)  # this network samples first states, which torch does
+    if "target" in fields:
+        middle, half = program.bounds or (_empty(), _empty())  # None for discrete actions
+        fields |= {"reward": fields.pop("target"), "middle": np.asarray(middle), "half": np.asarray(half)}
+        fields |= {"form": FORMS.index(program.networks.config.reward_form), "fixed": program.networks.searched}
+    return fields
 
 
 def _reward_fields(rewarded: RewardedEnvironment | None) -> dict[str, Any]:
@@ -215,8 +219,7 @@ def can_compile(environment: Environment) -> bool:
 
 
 def make_scratch(world: World) -> Array:
-    """Return uninitialised memory ``[3, widest]`` for `advance`: two scratch rows, and a row for the next
-    observation."""
+    """Return uninitialised memory ``[3, widest]``: two rows for `advance`, and a row for the next observation."""
     size = max(world.phi.widest, world.state.widest, world.reward.widest, world.done.widest, world.obs_size)
     return np.empty((3, size), np.float32)
 
@@ -260,16 +263,16 @@ def _cartpole(physics, state, action):
     pole_share = pole_mass * half_length / total_mass
     speed, angle, angular_speed = state[1], state[2], state[3]
     cos, sin = math.cos(angle), math.sin(angle)
-    push = (
-        force / total_mass if action == 1 else -force / total_mass
-    ) + angular_speed * angular_speed * sin * pole_share
+    push = force / total_mass if action == 1 else -force / total_mass
+    push = push + angular_speed * angular_speed * sin * pole_share
     angular_acceleration = (sin * gravity - cos * push) / (
         half_length * 4 / 3 - cos * cos * (half_length * pole_mass / total_mass)
     )
-    state[0] += speed * 0.02
-    state[1] += (push - angular_acceleration * cos * pole_share) * 0.02
-    state[2] += angular_speed * 0.02
-    state[3] += angular_acceleration * 0.02
+    duration = 0.02  # of a step in seconds
+    state[0] += speed * duration
+    state[1] += (push - angular_acceleration * cos * pole_share) * duration
+    state[2] += angular_speed * duration
+    state[3] += angular_acceleration * duration
     return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360
 
 
@@ -290,7 +293,8 @@ def _acrobot(state, action):
     """Advance ``state`` (two angles, two angular speeds) in place by one step and return terminated (`Acrobot.step`).
     The step is one of the Runge-Kutta method of order 4: ``speed1_k3`` and ``acc1_k3`` are speed and acceleration of
     joint 1 at its third evaluation."""
-    torque, h = action - 1.0, 0.2
+    torque = action - 1.0
+    h = 0.2  # duration of a step in seconds
     half = h / 2
     angle1, angle2, speed1, speed2 = state[0], state[1], state[2], state[3]
     acc1_k1, acc2_k1 = _acrobot_accelerations(angle1, angle2, speed1, speed2, torque)
@@ -331,8 +335,9 @@ def _single_step(kind, state, action, continuous_action):
     (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `CONTINUOUS` or `PENDULUM`."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
-        state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
-        return -1.0, ends
+        goal, fastest, left_end, right_end = 0.5, 0.07, -1.2, 0.6
+        state[0], state[1], terminated = _driven(state[0], speed, goal, fastest, left_end, right_end)
+        return -1.0, terminated
     if kind == CONTINUOUS:  # in float32, as in Gymnasium
         f32 = np.float32
         position, force = f32(state[0]), continuous_action[0]
@@ -343,9 +348,9 @@ def _single_step(kind, state, action, continuous_action):
         position = min(max(f32(position + speed), -f32(1.2)), f32(0.6))
         if position == -f32(1.2) and speed < 0:
             speed = f32(0)
-        ends = position >= f32(0.45) and speed >= 0
+        terminated = position >= f32(0.45) and speed >= 0
         state[0], state[1] = position, speed
-        return (100.0 if ends else 0.0) - np.float64(force) * np.float64(force) * 0.1, ends
+        return (100.0 if terminated else 0.0) - np.float64(force) * np.float64(force) * 0.1, terminated
     angle, speed = state[0], state[1]  # of the pendulum
     torque = min(max(continuous_action[0], np.float32(-2)), np.float32(2))
     angle_from_top = (angle + math.pi) % TAU - math.pi
@@ -361,22 +366,22 @@ def _repeated(world, state, action, continuous_action):
     """Advance ``state`` in place by one step of ``world.repeat`` repetitions. Return the summed reward and terminated
     (`RepeatedDynamics.step`). With a ``repetition_limit``, the last number of the state counts the repetitions, and the
     step ends at the limit."""
-    total, ends = _single_step(world.kind, state, action, continuous_action)
+    total, terminated = _single_step(world.kind, state, action, continuous_action)
     last = len(state) - 1
     for repetition in range(1, world.repeat):
-        if ends or (world.repetition_limit and state[last] + repetition >= world.repetition_limit):
+        if terminated or (world.repetition_limit and state[last] + repetition >= world.repetition_limit):
             break
-        reward, ends = _single_step(world.kind, state, action, continuous_action)
+        reward, terminated = _single_step(world.kind, state, action, continuous_action)
         total += reward
     if world.repetition_limit:
         state[last] += world.repeat
-    return np.float32(total), ends
+    return np.float32(total), terminated
 
 
 @exact_inlined
 def phi_value(world, m, state, obs, scratch):
-    """Return phi of member ``m`` for ``state`` and its observation ``obs [O]`` (`Phi`). Overwrites two rows of
-    ``scratch``, from `make_scratch`."""
+    """Return phi, the learned potential, of member ``m`` for ``state`` and its observation ``obs [O]`` (`Phi`).
+    Overwrites two rows of ``scratch``, from `make_scratch`."""
     if world.phi_is_zero:
         return np.float32(0)
     if is_map(world) or world.kind == CELLS:
@@ -402,32 +407,34 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
     ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it is returned
     unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
     f32 = np.float32
-    reward, ends, discount = f32(1), False, f32(1)
+    reward, terminated, discount = f32(1), False, f32(1)
+    is_discount_learned = world.kind == LEARNED and world.raw_done and not world.bandit
     if is_map(world) or world.kind == CELLS:
         entry = int(state[0]) * world.num_moves + action
-        state[0], reward, ends = world.next_cell[entry], world.cell_reward[entry], world.cell_terminated[entry]
+        state[0], reward, terminated = world.next_cell[entry], world.cell_reward[entry], world.cell_terminated[entry]
     elif world.kind == CARTPOLE:
-        ends = _cartpole(world.physics, state, action)
+        terminated = _cartpole(world.physics, state, action)
     elif world.kind == ACROBOT:
-        ends = _acrobot(state, action)
-        reward = f32(0) if ends else f32(-1)
+        terminated = _acrobot(state, action)
+        reward = f32(0) if terminated else f32(-1)
     elif world.kind == LEARNED and world.form:
-        reward, ends = target_reward(world, m, state, action, continuous_action, scratch), True
+        reward, terminated = target_reward(world, m, state, action, continuous_action, scratch), True
     elif world.kind == LEARNED:
         reward, raw_done = network_step(world, m, state, action, continuous_action, scratch)
-        ends = raw_done > ENDS_ABOVE
-        if world.raw_done and not world.bandit:
+        terminated = raw_done > ENDS_ABOVE
+        if is_discount_learned:
             discount = f32(1) - raw_done
     else:
-        reward, ends = _repeated(world, state, action, continuous_action)
-    if ends and not (world.kind == LEARNED and world.raw_done and not world.bandit):
+        reward, terminated = _repeated(world, state, action, continuous_action)
+    if terminated and not is_discount_learned:
         discount = f32(0)
     observe(world, state, obs)
     if not world.learned_reward:
-        return reward, ends, discount, previous_phi
+        return reward, terminated, discount, previous_phi
     next_phi = phi_value(world, m, state, obs, scratch)
-    bonus_phi = f32(0) if ends and world.zero_at_end else next_phi
-    bonus = world.discounts[m] * bonus_phi - previous_phi if world.is_potential else bonus_phi
+    end_phi = f32(0) if terminated and world.zero_at_end else next_phi
+    learned_reward = world.discounts[m] * end_phi - previous_phi if world.is_potential else end_phi
     if world.is_additive:
-        bonus = (reward if world.reward_weight == f32(1) else reward * world.reward_weight) + bonus
-    return bonus, ends, discount, next_phi
+        real_reward = reward if world.reward_weight == f32(1) else reward * world.reward_weight
+        learned_reward = real_reward + learned_reward
+    return learned_reward, terminated, discount, next_phi

@@ -26,7 +26,7 @@ from models.agents.ppo import compiled as ppo
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.contract import InnerAgent, Policy
-from models.machine import EXACT, INLINE, kernel
+from models.machine import EXACT, INLINE, exact_inlined, kernel
 from models.registry import agent_class, default_config
 from models.streams import Streams
 
@@ -62,7 +62,8 @@ def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[n
 
 def _implement_stubs(kind: Any) -> None:
     """Register the functions of one kind of agent, the module ``kind``, as implementations of the stubs above, for its
-    types. Numba requires equal names of arguments."""
+    types. For a call of a stub, Numba calls the ``find_`` functions with the types of the arguments; one of them
+    returns an implementation. Numba requires equal names of arguments."""
     inline: Any = EXACT | INLINE
 
     def is_kind(agent):  # type: ignore[no-untyped-def]
@@ -136,40 +137,72 @@ def _no_tests(steps: int) -> Tests:
     return Tests(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1))
 
 
+@exact_inlined
+def _play_episode(player, world, m, arrays, episode):
+    """Play a greedy episode of member ``m`` of ``player`` (`Player`) in ``world`` (`envs.World`), from the state in
+    ``arrays.state`` (`EpisodeArrays`). Return its return and length. On a map nothing is random, so an episode that
+    visits a cell twice repeats itself: the remaining rewards are looked up. ``episode`` is the episode's unique number
+    in ``arrays.last_episode``. Overwrites ``arrays``."""
+    state, obs, last_episode = arrays.state, arrays.scratch[2, : world.obs_size], arrays.last_episode
+    envs.observe(world, state, obs)
+    unused_phi = np.float32(0)  # the rewards of tests are not learned
+    total, length, is_running = np.float32(0), 0, True
+    while is_running:
+        cell = int(state[0])
+        if len(last_episode):
+            if last_episode[cell] == episode:
+                break
+            last_episode[cell] = episode
+        action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
+        reward, terminated, _, _ = envs.advance(
+            world, m, state, action, arrays.continuous_action, obs, arrays.scratch, unused_phi
+        )
+        total += reward
+        length += 1
+        is_running = not terminated and length < world.limit
+        if len(last_episode):
+            arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
+    if is_running:  # ``cell`` was visited twice
+        while length < world.limit:
+            total += arrays.cell_reward[cell]
+            length += 1
+            cell = arrays.next_cell[cell]
+    return total, length
+
+
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
     """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``
     (`envs.World`). Write row ``n`` of ``tests.returns`` and ``tests.lengths``. ``arrays`` (`EpisodeArrays`) are
     overwritten."""
-    obs = arrays.scratch[2, : world.obs_size]
     _, num_tests, num_episodes = tests.returns.shape
-    state, last_episode = arrays.state, arrays.last_episode
     for m in range(first, last):
         for e in range(num_episodes):
-            for i in range(len(state)):
-                state[i] = tests.first_states[m, n, e, i]
-            envs.observe(world, state, obs)
-            reward, total = np.float32(0), np.float32(0)
-            steps, is_running, episode = 0, True, (m * num_tests + n) * num_episodes + e
-            while is_running:
-                cell = int(state[0])
-                if len(last_episode):
-                    if last_episode[cell] == episode:
-                        break
-                    last_episode[cell] = episode
-                action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
-                # The last argument is phi, which only learned rewards use: tests have none, so any number serves.
-                reward, ends, _, _ = envs.advance(
-                    world, m, state, action, arrays.continuous_action, obs, arrays.scratch, reward
-                )
-                total, steps = total + reward, steps + 1
-                is_running = not ends and steps < world.limit
-                if len(last_episode):
-                    arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
-            if is_running:  # a cell was visited twice: the episode repeats itself, because nothing is random on a map
-                while steps < world.limit:
-                    total, cell, steps = total + arrays.cell_reward[cell], arrays.next_cell[cell], steps + 1
-            tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
+            for i in range(len(arrays.state)):
+                arrays.state[i] = tests.first_states[m, n, e, i]
+            episode = (m * num_tests + n) * num_episodes + e
+            tests.returns[m, n, e], tests.lengths[m, n, e] = _play_episode(player, world, m, arrays, episode)
+
+
+@exact_inlined
+def _restart_ended(world, block, phi, scratch, m, t):
+    """In the environments in which step ``t`` of member ``m`` ended an episode, begin the next one. Write return and
+    length of the ended episode to ``block``, and phi of the new one's first observation to ``phi [E]``, if learned
+    rewards use it. Return whether an episode ended."""
+    any_ended = False
+    for e in range(block.state.shape[1]):
+        if not block.done[m, t, e]:
+            continue
+        any_ended = True
+        block.ended_returns[m, t, e], block.ended_lengths[m, t, e] = block.returns[m, e], block.lengths[m, e]
+        block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
+        block.start_step[m, e] = t
+        for i in range(block.state.shape[2]):
+            block.state[m, e, i] = block.first_states[m, t, e, i]
+        envs.observe(world, block.state[m, e], block.obs[m, e])
+        if world.learned_reward and world.is_potential:
+            phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
+    return any_ended
 
 
 @kernel
@@ -180,12 +213,11 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
     of the kind of agent. Overwrites the arrays of ``block``, and as scratch memory ``phi [E]``, ``scratch`` and
     ``arrays``."""
     num_envs, num_steps = block.state.shape[1], block.first_states.shape[1]
-    uses_phi = world.learned_reward and world.is_potential
     next_obs = scratch[2, : world.obs_size]
     for m in range(first, last):
         if not block.running[m] or block.steps_done[m] >= num_steps:
             continue
-        if uses_phi:
+        if world.learned_reward and world.is_potential:
             for e in range(num_envs):
                 phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
         paused = False
@@ -194,11 +226,11 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
             for e in range(num_envs):
                 obs, state = block.obs[m, e], block.state[m, e]
                 action = choose(agent, work, m, t, e, obs, state)
-                reward, ends, discount, phi[e] = envs.advance(
+                reward, terminated, discount, phi[e] = envs.advance(
                     world, m, state, action, work.continuous_action, next_obs, scratch, phi[e]
                 )
                 block.age[m, e] += 1
-                done = ends or block.age[m, e] >= world.limit
+                done = terminated or block.age[m, e] >= world.limit
                 remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done)
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
@@ -209,18 +241,8 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
             for e in range(num_envs):  # after all actions, because epsilon may depend on the number of episodes
                 agent.episodes[m] += block.done[m, t, e]
             improve(agent, work, m, t)
-            for e in range(num_envs):
-                if not block.done[m, t, e]:
-                    continue
-                block.ended_returns[m, t, e], block.ended_lengths[m, t, e] = block.returns[m, e], block.lengths[m, e]
-                block.returns[m, e], block.lengths[m, e], block.age[m, e] = np.float32(0), 0, 0
-                block.start_step[m, e] = t
-                for i in range(block.state.shape[2]):
-                    block.state[m, e, i] = block.first_states[m, t, e, i]
-                envs.observe(world, block.state[m, e], block.obs[m, e])
-                if uses_phi:
-                    phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
-                paused = block.pause
+            any_ended = _restart_ended(world, block, phi, scratch, m, t)
+            paused = any_ended and block.pause
             if tests.test_index[t] >= 0:
                 _play_test(player, test_world, tests, tests.test_index[t], arrays, m, m + 1)
             block.steps_done[m] = t + 1
@@ -231,8 +253,9 @@ def can_compile(loop: StepLoop) -> bool:
     kind = KINDS.get(type(loop.agent))  # type: ignore[call-overload]
     if kind is None or any(getattr(loop.agent, name, None) is not None for name in ("curiosity", "action_noise")):
         return False
-    supports_agent = getattr(kind, "can_compile", None)  # None: all settings
-    return (supports_agent is None or supports_agent(loop.agent)) and envs.can_compile(loop.environment)
+    if hasattr(kind, "can_compile") and not kind.can_compile(loop.agent):  # without it, all settings are supported
+        return False
+    return envs.can_compile(loop.environment)
 
 
 class TrainingTests:
@@ -250,9 +273,10 @@ class TrainingTests:
     def due_tests(self, start_step: int, steps: int) -> Tests:
         """Return the tests due in the next ``steps`` steps, after ``start_step`` steps of training, and count them as
         done."""
-        step_counts = np.arange(start_step + 1, start_step + steps + 1)
         self.tests_done = (start_step + steps) // self.test_every
-        test_index = np.where(step_counts % self.test_every, -1, step_counts // self.test_every - 1)
+        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # after each step
+        is_due = step_counts % self.test_every == 0
+        test_index = np.where(is_due, step_counts // self.test_every - 1, -1)
         return Tests(self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
 
 
@@ -286,14 +310,12 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: Tests) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
-    player_scratch, continuous_action = (
-        np.empty((4, player.widest), np.float32),
-        np.empty(player.action_size, np.float32),
-    )
-    cells = world.obs_size if world.kind == envs.CELLS else 0
-    map_memory = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
     state, scratch = np.empty(tests.first_states.shape[3]), envs.make_scratch(world)
-    return EpisodeArrays(state, scratch, player_scratch, continuous_action, *map_memory)
+    player_scratch = np.empty((4, player.widest), np.float32)
+    continuous_action = np.empty(player.action_size, np.float32)
+    cells = world.obs_size if world.kind == envs.CELLS else 0
+    last_episode, next_cell, cell_reward = np.full(cells, -1), np.empty(cells, np.int64), np.empty(cells, np.float32)
+    return EpisodeArrays(state, scratch, player_scratch, continuous_action, last_episode, next_cell, cell_reward)
 
 
 class Shared(NamedTuple):
@@ -336,21 +358,11 @@ class Advance:
     ) -> Iterator[Ended]:
         """Make the steps of a block with ``random_numbers [M, T, ...]``, T = ``steps``, in place of T calls of
         `StepLoop.step`. Arguments and results are as in `__call__`."""
-        agent, environment, obs = loop.agent, loop.environment, loop.obs
-        real = envs.real_environment(environment)
-        assert isinstance(agent, InnerAgent) and isinstance(real, TensorEnvironment) and obs is not None
-        assert agent.envs == real.envs and agent.members == real.members  # compiled code checks no bounds
-        shape = (agent.members, steps, agent.envs)
+        agent = loop.agent
+        assert isinstance(agent, InnerAgent)
         seeds, starts = loop.starts_ahead(steps)
-        state, first_states = (_contiguous_copy(tensor.double()) for tensor in (real.state, starts))
-        obs, age, returns, lengths = map(_contiguous_copy, (obs, real.age, loop.returns, loop.lengths))
-        start_step = torch.full(age.shape, -1)
-        steps_done, done = torch.zeros(agent.members, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
-        ended_returns, ended_lengths = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
-        block_tensors = (state, obs, age, returns, lengths, first_states, start_step, steps_done, running)
-        outcomes = (done, ended_returns, ended_lengths)
-        episodes, results = ([tensor.numpy() for tensor in tensors] for tensors in (block_tensors, outcomes))
-        block = Block._make((*episodes, pause, *results))
+        tensors = _block_tensors(loop, starts, running)
+        block = Block(pause=pause, **{name: tensor.numpy() for name, tensor in tensors.items()})
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.due_tests(loop.steps, steps)
         shared = self._shared_by(loop, members, tests)
@@ -365,19 +377,14 @@ class Advance:
             for_members(run_steps, agent.members, shared.memories, background_task)
             if not pause:
                 break
-            ends = done.nonzero(as_tuple=True)  # indices of members, steps and environments
-            if len(ends[0]):
-                finished = Ended(ends[0], ended_returns[ends], ended_lengths[ends], loop.steps + ends[1] + 1)
-                done.zero_()
-                yield finished
-            if not (running & (steps_done < steps)).any():
+            at = tensors["done"].nonzero(as_tuple=True)  # indices of members, steps and environments
+            if len(at[0]):
+                ended_returns, ended_lengths = tensors["ended_returns"][at], tensors["ended_lengths"][at]
+                tensors["done"].zero_()
+                yield Ended(at[0], ended_returns, ended_lengths, loop.steps + at[1] + 1)
+            if not (running & (tensors["steps_done"] < steps)).any():
                 break
-        if isinstance(world, envs.Map):
-            obs = real.dynamics.observe(state.to(real.state.dtype))
-        envs.set_episodes(environment, state, age, obs)
-        loop.obs, loop.returns, loop.lengths = obs, returns, lengths
-        new_seeds = seeds.gather(1, start_step.clamp(min=0).unsqueeze(1)).squeeze(1)
-        loop.seeds = torch.where(start_step >= 0, new_seeds, loop.seeds)
+        _store_episodes(loop, tensors, seeds, has_obs=not isinstance(world, envs.Map))
         loop.steps += steps
         count_steps: Any = agent.count_steps
         count_steps(steps)
@@ -401,6 +408,36 @@ class Advance:
         return self._shared
 
 
+def _block_tensors(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
+    """Return the fields of `Block` except ``pause`` as tensors, before the first step. ``starts [M, T, E, K]`` are its
+    ``first_states``. Only ``running [M]`` is not copied."""
+    agent, real, obs = loop.agent, envs.real_environment(loop.environment), loop.obs
+    assert isinstance(real, TensorEnvironment) and obs is not None
+    assert agent.envs == real.envs and agent.members == real.members  # compiled code checks no bounds
+    current = {"obs": obs, "age": real.age, "returns": loop.returns, "lengths": loop.lengths}
+    current |= {"state": real.state.double(), "first_states": starts.double()}
+    tensors = {name: _contiguous_copy(tensor) for name, tensor in current.items()} | {"running": running}
+    tensors["start_step"] = torch.full(real.age.shape, -1)
+    tensors["steps_done"] = torch.zeros(agent.members, dtype=torch.int64)
+    for name, dtype in (("done", torch.bool), ("ended_returns", torch.float32), ("ended_lengths", torch.int64)):
+        tensors[name] = torch.zeros(starts.shape[:3], dtype=dtype)
+    return tensors
+
+
+def _store_episodes(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, has_obs: bool) -> None:
+    """Store the current episodes after a block in loop and environment, from `_block_tensors`. ``seeds [M, T, E]`` are
+    the seeds of episodes that begin after each step. Without ``has_obs``, compiled code wrote no observations."""
+    real = envs.real_environment(loop.environment)
+    assert isinstance(real, TensorEnvironment)
+    state, obs, start_step = tensors["state"], tensors["obs"], tensors["start_step"]
+    if not has_obs:
+        obs = real.dynamics.observe(state.to(real.state.dtype))
+    envs.set_episodes(loop.environment, state, tensors["age"], obs)
+    loop.obs, loop.returns, loop.lengths = obs, tensors["returns"], tensors["lengths"]
+    new_seeds = seeds.gather(1, start_step.clamp(min=0).unsqueeze(1)).squeeze(1)  # [M, E]; any seed if not restarted
+    loop.seeds = torch.where(start_step >= 0, new_seeds, loop.seeds)
+
+
 def _contiguous_copy(tensor: Tensor) -> Tensor:
     """Return a contiguous copy: Numba would compile the functions again for any other layout."""
     return tensor.clone(memory_format=torch.contiguous_format)
@@ -418,12 +455,12 @@ def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int =
     assert isinstance(environment, TensorEnvironment)
     player, world = compiled_policy
     # One test, after the only step.
-    training_tests = TrainingTests(environment, world, seeds.unsqueeze(1), test_every=1)
+    training_tests, only_test = TrainingTests(environment, world, seeds.unsqueeze(1), test_every=1), 0
     tests = training_tests.due_tests(start_step=0, steps=1)
     memories = [_make_episode_arrays(player, world, tests) for _ in range(threads)]
 
     def run_episodes(arrays: EpisodeArrays, first: int, last: int) -> None:
-        _play_test(player, world, tests, 0, arrays, first, last)
+        _play_test(player, world, tests, only_test, arrays, first, last)
 
     for_members(run_episodes, len(seeds), memories)
     return Episodes(training_tests.returns[:, 0], training_tests.lengths[:, 0])
@@ -441,5 +478,5 @@ def warm() -> None:
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
-        list(Advance()(loop, 1, torch.ones(1, dtype=torch.bool), False))
+        list(Advance()(loop, 1, running=torch.ones(1, dtype=torch.bool), pause=False))
         play(agent.with_weights(agent.flat_parameters), environment, torch.zeros(1, 1, dtype=torch.int64))
