@@ -129,7 +129,10 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         self._episodes: Episodes | None = None
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | np.ndarray | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | np.ndarray | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
         and so on; a list or array has one seed per environment. With None, alone or in a list, an environment starts its next

@@ -51,7 +51,7 @@ class Agent(OffPolicyAgent):
         self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
         lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, lrs)
-        vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)
+        vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)  # shape and dtype of a column
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = build_curiosity(config, spaces, seeds)
@@ -67,7 +67,7 @@ class Agent(OffPolicyAgent):
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0
-        # From the latest update, for `metrics`: values and TD targets [M, B], gradient [M, D].
+        # From the latest update, for `metrics`: chosen_q and td_target [M, B], gradient [M, D].
         self._latest: dict[str, Tensor] = {}
         self._action_indices = torch.arange(self.num_actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
@@ -80,19 +80,20 @@ class Agent(OffPolicyAgent):
         self._target: Any = self.network.layers(self.target_parameters)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Return the greedy policy; ``sample`` has no effect."""
+        """Return the greedy policy. No argument of `Agent.begin` has an effect."""
         return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step. Return epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``."""
+        """Count the step and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
         return torch.where(explore, self.random_numbers["action"], self._policy.act(obs))
 
     def epsilon(self) -> Tensor:
-        """Return the current probability of a random action, ``[M]``."""
-        return self._epsilon.current(self.episodes, (self.steps - 1) * self.envs, self.budget)
+        """Return the probability of a random action in the current step, ``[M]``."""
+        previous_steps = self.steps - 1  # `act` has already counted the current one
+        return self._epsilon.current(self.episodes, previous_steps * self.envs, self.budget)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
@@ -107,7 +108,7 @@ class Agent(OffPolicyAgent):
         is_learning = self.learning()
         if not is_learning.any():
             return torch.full((self.members,), torch.nan)
-        active = None if is_learning.all() else is_learning
+        active = None if is_learning.all() else is_learning  # None: all members
         for uniform in self.random_numbers["replay"].unbind(1):
             loss = self.update(uniform, active)
         return loss if active is None else loss.masked_fill(~is_learning, torch.nan)
@@ -122,18 +123,18 @@ class Agent(OffPolicyAgent):
         reward = batch["reward"]
         if self.curiosity is not None:
             reward = reward + self.curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"], learning)
-        obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)
+        obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)  # [M, O, B]
         best_action = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
         next_q = self.network.forward(self._target, next_obs)[-1].gather(1, best_action).squeeze(1)
         td_target = torch.addcmul(reward, batch["discount"], next_q, value=self.config.discount)
         activations = self.network.forward(self._online, obs)
-        action_mask = (batch["action"].unsqueeze(1) == self._action_indices).float()
+        action_mask = (batch["action"].unsqueeze(1) == self._action_indices).float()  # [M, A, B], one-hot
         chosen_q = (activations[-1] * action_mask).sum(1)
         error = chosen_q - td_target
-        weighted_error = error * (1 / uniform.shape[1])
+        weighted_error = error * (1 / uniform.shape[1])  # the loss is the mean over the minibatch
         q_gradient = action_mask * (2 * weighted_error).unsqueeze(1)
         gradient, _ = self.network.backward(self._online, obs, activations, q_gradient)
-        self._latest |= {"values": chosen_q, "td_target": td_target, "gradient": gradient}
+        self._latest |= {"chosen_q": chosen_q, "td_target": td_target, "gradient": gradient}
         self.optimizer.update(gradient, learning)
         if learning is None:
             self.target_parameters.lerp_(self.flat_parameters, self.config.tau)
@@ -153,14 +154,14 @@ class Agent(OffPolicyAgent):
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
         batch_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
         if self._latest:
-            values, td_target = self._latest["values"], self._latest["td_target"]
-            statistics = values.mean(1), explained_variance(values, td_target), norms([self._latest["gradient"]])
+            chosen_q, td_target = self._latest["chosen_q"], self._latest["td_target"]
+            statistics = chosen_q.mean(1), explained_variance(chosen_q, td_target), norms([self._latest["gradient"]])
             batch_metrics = dict(zip(names, statistics, strict=True))
             self._latest.clear()
         return {"train/epsilon": self.epsilon()} | self.mask_non_learners(batch_metrics)
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return action values, ``obs [M, B, O] -> [M, B, A]``."""
+        """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""
         return self.network.forward(self._online, obs.transpose(1, 2))[-1].transpose(1, 2)
 
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":

@@ -62,8 +62,8 @@ class Members(NamedTuple):
     num_actions: int
     discount: np.float32
     tau: np.float32
-    init_episodes: int
-    fill: int
+    init_episodes: int  # finished episodes before the first update
+    fill: int  # rows in the replay buffer before the first update
 
 
 class Work(NamedTuple):
@@ -92,7 +92,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
     into ``loss [M]``. Reserves rows in the replay buffer."""
     network, config, buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
-    (table,) = buffer.reserve(steps * envs)
+    (table,) = buffer.reserve(steps * envs)  # a single table, because all columns are float32
     # Groups of values, in the order of the fields of `Members`.
     over_batch = isinstance(network, DuelingQNetwork) and network.over_batch
     architecture = isinstance(network, DuelingQNetwork), over_batch, *_nets(network)
@@ -102,12 +102,13 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     numbers = [random_numbers[name].numpy() for name in NUMBERS]
     epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
     floats = np.float32(config.discount), np.float32(config.tau)
-    settings = agent.obs_size, agent.num_actions, *floats, config.init_episodes, max(1, config.fill)
+    fill = max(1, config.fill)  # a minibatch needs at least one row
+    settings = agent.obs_size, agent.num_actions, *floats, config.init_episodes, fill
     return Members._make((*architecture, q_learner, *arrays, *counts, *numbers, *epsilons, *settings))
 
 
 def _nets(network: MLP | DuelingQNetwork) -> tuple[Net, Net, Net]:
-    """Return trunk, value and advantage; the last two are placeholders if not dueling."""
+    """Return the fields ``trunk, value, advantage`` of `Members`; the last two are placeholders if not dueling."""
     if isinstance(network, DuelingQNetwork):
         value_begin, advantage_begin = network.features.size, network.features.size + network.value.size
         value, advantage = make_net(network.value, value_begin), make_net(network.advantage, advantage_begin)
@@ -131,10 +132,11 @@ class Player(NamedTuple):
 def make_player(policy: Greedy) -> Player:
     """Return the policy for compiled code. Its weights share the policy's memory."""
     dueling = isinstance(policy.network, DuelingQNetwork)
-    nets = _nets(policy.network)
-    output_net = nets[2] if dueling else nets[0]
-    widest = max(net.widest for net in nets)
-    return Player(dueling, *nets, policy.flat_parameters.detach().numpy(), int(output_net.sizes[-1]), widest, 0)
+    trunk, value, advantage = _nets(policy.network)
+    num_actions = int((advantage if dueling else trunk).sizes[-1])
+    widest = max(trunk.widest, value.widest, advantage.widest)
+    flat_parameters = policy.flat_parameters.detach().numpy()
+    return Player(dueling, trunk, value, advantage, flat_parameters, num_actions, widest, action_size=0)
 
 
 def make_work(agent: Members) -> Work:
@@ -142,11 +144,12 @@ def make_work(agent: Members) -> Work:
     batch_size = agent.replay_uniform.shape[3]
     widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
     scratch, no_action = np.empty((4, widest), np.float32), np.empty(0, np.float32)
+    # Three for each network: acts, preacts, act_grads.
     layers = [make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage) for _ in range(3)]
     num_columns = layers[0].shape[2]
     num_rows = agent.num_actions, agent.num_actions, 1, 2 * agent.obs_size + 4
     q, online_q, td_target, sample = (np.zeros((count, num_columns), np.float32) for count in num_rows)
-    sample[-1, :batch_size] = 1 / batch_size
+    sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
     grad = np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32)
     return Work._make((scratch, no_action, *layers, q, online_q, td_target, sample, grad))
 
@@ -154,24 +157,26 @@ def make_work(agent: Members) -> Work:
 @exact_inlined
 def _greedy_action(networks, params, obs, scratch):
     """Return the action with the largest value for ``obs [O]``, the first of several (`Greedy.act`). ``networks`` is
-    `Members` or `Player`, with a member's parameters ``params [D]``. Overwrites ``scratch [4, widest]``."""
+    `Members` or `Player`, with a member's parameters ``params [D]``. Overwrites ``scratch [4, widest]``: rows 2 and 3
+    with the value network, rows 0 and 1 with the other two."""
     for i in range(len(obs)):
         scratch[0, i] = obs[i]
-    q_row = single(networks.trunk, params, scratch, 0)
+    row = single(networks.trunk, params, scratch, 0)  # the row with the outputs: action values or, if dueling, features
     if networks.dueling:
         for i in range(networks.value.sizes[0]):
-            scratch[2, i] = scratch[q_row, i]
-        value = scratch[single(networks.value, params, scratch, 2), 0]
-        q_row = single(networks.advantage, params, scratch, q_row)
+            scratch[2, i] = scratch[row, i]
+        value_row = single(networks.value, params, scratch, 2)
+        value = scratch[value_row, 0]
+        row = single(networks.advantage, params, scratch, row)
         mean = np.float32(0)
         for action in range(networks.num_actions):
-            mean += scratch[q_row, action]
+            mean += scratch[row, action]
         mean = mean / np.float32(networks.num_actions)
         for action in range(networks.num_actions):
-            scratch[q_row, action] = value + scratch[q_row, action] - mean
+            scratch[row, action] = value + scratch[row, action] - mean
     best = 0
     for action in range(1, networks.num_actions):
-        best = action if better(scratch[q_row, action], scratch[q_row, best]) else best
+        best = action if better(scratch[row, action], scratch[row, best]) else best
     return best
 
 
@@ -186,8 +191,8 @@ def choose(agent, work, m, t, e, obs, state):
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`Agent.observe`). Its row is ``obs,
     next_obs, action, reward, discount``."""
-    row = (agent.position + t * agent.explore.shape[2] + e) % agent.capacity
-    obs_size = agent.obs_size
+    envs, obs_size = agent.explore.shape[2], agent.obs_size
+    row = (agent.position + t * envs + e) % agent.capacity
     for i in range(obs_size):
         agent.table[row, m, i] = obs[i]
         agent.table[row, m, obs_size + i] = next_obs[i]
@@ -198,18 +203,19 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _q_values(agent, work, params):
-    """Run `network.forward` with a member's parameters ``params [D]``, from the observations in ``work.trunk_acts[0]``.
-    Write action values to ``work.q [A, columns]``, and the networks' activations to ``work``."""
+    """Run `DuelingQNetwork.forward`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
+    observations in ``work.trunk_acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
+    activations to ``work``."""
     forward(agent.trunk, params, work.trunk_acts, work.trunk_preacts)
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
-    features = work.trunk_acts[depth]
+    trunk_outputs = work.trunk_acts[depth]  # action values or, if dueling, features
     if not agent.dueling:
-        copy(features, 0, work.q, 0, agent.num_actions)
+        copy(trunk_outputs, 0, work.q, 0, agent.num_actions)
         return
     for i in range(agent.value.sizes[0]):
         for column in range(batch_size):
-            work.value_acts[0, i, column] = features[i, column]
-            work.advantage_acts[0, i, column] = features[i, column]
+            work.value_acts[0, i, column] = trunk_outputs[i, column]
+            work.advantage_acts[0, i, column] = trunk_outputs[i, column]
     forward(agent.value, params, work.value_acts, work.value_preacts)
     forward(agent.advantage, params, work.advantage_acts, work.advantage_preacts)
     # Value and advantage have two layers: their outputs are ``value_acts[2]``.
@@ -222,6 +228,7 @@ def _q_values(agent, work, params):
         mean_sum += mean
         for action in range(agent.num_actions):
             value, advantage = work.value_acts[2, 0, column], work.advantage_acts[2, action, column]
+            # The mean over the batch is not known yet; the next loop subtracts it.
             work.q[action, column] = value + advantage - (np.float32(0) if agent.mean_over_batch else mean)
     if agent.mean_over_batch:
         for column in range(batch_size):
@@ -231,37 +238,80 @@ def _q_values(agent, work, params):
 
 @compiled
 def _q_backward(agent, work, params):
-    """Run `network.backward` with a member's parameters ``params [D]``, from d loss / d q in ``work.q [A, columns]``
-    and the activations of `_q_values` in ``work``. Write the gradient of the parameters to ``work.grad [D]``."""
+    """Run `DuelingQNetwork.backward`, or `MLP.backward` if not dueling, with a member's parameters ``params [D]``, from
+    d loss / d q in ``work.q [A, columns]`` and the activations of `_q_values` in ``work``. Write the gradient of the
+    parameters to ``work.grad [D]``."""
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
     acts, preacts, act_grads = work.trunk_acts, work.trunk_preacts, work.trunk_act_grads
     if not agent.dueling:
         copy(work.q, 0, act_grads[depth], 0, agent.num_actions)
-        backward(agent.trunk, params, acts, preacts, act_grads, work.grad, True, False)
+        backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
         return
     value_grads, advantage_grads = work.value_act_grads, work.advantage_act_grads
     # Value and advantage have two layers: the gradient of their outputs is ``value_grads[2]``.
-    gradient_sum, num_actions = np.float32(0), np.float32(agent.num_actions)
+    mean_gradient_sum, num_actions = np.float32(0), np.float32(agent.num_actions)
     for column in range(batch_size):
         column_sum = np.float32(0)
         for action in range(agent.num_actions):
             column_sum += work.q[action, column]
         value_grads[2, 0, column] = column_sum
-        gradient_sum += column_sum / num_actions
+        mean_gradient_sum += column_sum / num_actions
     for column in range(batch_size):
-        mean_gradient = (
-            gradient_sum / np.float32(batch_size) if agent.mean_over_batch else value_grads[2, 0, column] / num_actions
-        )
+        if agent.mean_over_batch:
+            mean_gradient = mean_gradient_sum / np.float32(batch_size)
+        else:
+            mean_gradient = value_grads[2, 0, column] / num_actions
         for action in range(agent.num_actions):
             advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
+    # True, True: compute the gradients of the parameters and of the inputs, which are the features.
     backward(agent.value, params, work.value_acts, work.value_preacts, value_grads, work.grad, True, True)
-    backward(
-        agent.advantage, params, work.advantage_acts, work.advantage_preacts, advantage_grads, work.grad, True, True
-    )
+    advantage_acts, advantage_preacts = work.advantage_acts, work.advantage_preacts
+    backward(agent.advantage, params, advantage_acts, advantage_preacts, advantage_grads, work.grad, True, True)
     for i in range(agent.value.sizes[0]):
         for column in range(batch_size):
             act_grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
-    backward(agent.trunk, params, acts, preacts, act_grads, work.grad, True, False)
+    backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
+
+
+@compiled
+def _write_td_targets(agent, work, m):
+    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target`` for member ``m`` (`Agent.update`).
+    Overwrites ``work.q`` and ``work.online_q``."""
+    params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
+    obs_size = agent.obs_size
+    reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
+    copy(work.sample, obs_size, work.trunk_acts[0], 0, obs_size)  # next_obs
+    _q_values(agent, work, params)
+    copy(work.q, 0, work.online_q, 0, agent.num_actions)
+    _q_values(agent, work, target_params)
+    for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
+        max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)  # of the best action so far
+        for action in range(1, agent.num_actions):
+            online_q = load(work.online_q, action, column)
+            next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
+            max_q = where_better(online_q, max_q, online_q, max_q)
+        reward, discount = load(work.sample, reward_row, column), load(work.sample, discount_row, column)
+        store(work.td_target, 0, column, reward + agent.discount * discount * next_q)
+
+
+@compiled
+def _replace_q_by_gradient(agent, work):
+    """Return the mean squared TD error of the action values ``work.q`` of the minibatch in ``work.sample``, and replace
+    them by d loss / d q (`Agent.update`)."""
+    action_row, weight_row = 2 * agent.obs_size, 2 * agent.obs_size + 3
+    loss = splat(ZERO)
+    for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
+        taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)
+        # Actions are stored as float32, so they are compared with the number between two actions.
+        for action in range(1, agent.num_actions):
+            taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
+        error = taken_q - load(work.td_target, 0, column)
+        weighted_error = error * load(work.sample, weight_row, column)
+        loss += weighted_error * error
+        for action in range(agent.num_actions):  # the gradient is 0 for all actions except the taken one
+            gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
+            store(work.q, action, column, where_less(taken_action, np.float32(action - 0.5), ZERO, gradient))
+    return total(loss)
 
 
 def improve(agent, work, m, t):
@@ -271,45 +321,20 @@ def improve(agent, work, m, t):
     replay_size = min(agent.replay_size + (t + 1) * agent.explore.shape[2], agent.capacity)
     if agent.episodes[m] < agent.init_episodes or replay_size < agent.fill:
         return
-    obs_size = agent.obs_size
-    params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
-    action_row = 2 * obs_size  # rows of ``work.sample``: obs, next_obs, action, reward, discount, weight
-    reward_row, discount_row, weight_row = action_row + 1, action_row + 2, action_row + 3
+    params = agent.q_learner.flat_parameters[m]
     for update in range(updates):
         uniforms = agent.replay_uniform[m, t, update]
         for column in range(batch_size):
             row = row_of(uniforms[column], uniforms[column - 1], replay_size)  # index -1 is the last number
-            for i in range(weight_row):
+            for i in range(agent.table.shape[2]):
                 work.sample[i, column] = agent.table[row, m, i]
-        copy(work.sample, obs_size, work.trunk_acts[0], 0, obs_size)
+        _write_td_targets(agent, work, m)
+        copy(work.sample, 0, work.trunk_acts[0], 0, agent.obs_size)
         _q_values(agent, work, params)
-        copy(work.q, 0, work.online_q, 0, agent.num_actions)
-        _q_values(agent, work, target_params)
-        for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
-            max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
-            for action in range(1, agent.num_actions):
-                online_q = load(work.online_q, action, column)
-                next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
-                max_q = where_better(online_q, max_q, online_q, max_q)
-            reward, discount = load(work.sample, reward_row, column), load(work.sample, discount_row, column)
-            store(work.td_target, 0, column, reward + agent.discount * discount * next_q)
-        copy(work.sample, 0, work.trunk_acts[0], 0, obs_size)
-        _q_values(agent, work, params)
-        loss = splat(ZERO)
-        for column in range(0, work.q.shape[1], LANES):
-            taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)  # actions as float32
-            for action in range(1, agent.num_actions):
-                taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
-            error = taken_q - load(work.td_target, 0, column)
-            weighted_error = error * load(work.sample, weight_row, column)
-            loss += weighted_error * error
-            for action in range(agent.num_actions):  # the gradient is 0 for all other actions
-                gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
-                store(work.q, action, column, where_less(taken_action, np.float32(action - 0.5), ZERO, gradient))
+        agent.loss[m] = _replace_q_by_gradient(agent, work)
         _q_backward(agent, work, params)
         adam(agent.q_learner, m, work.grad)
         follow(agent.q_learner, m, agent.tau)
-        agent.loss[m] = total(loss)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):

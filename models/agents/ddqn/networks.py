@@ -39,14 +39,14 @@ class DuelingQNetwork:
         return [part.layers(weights) for part, weights in zip(self.parts, part_weights, strict=True)]
 
     def forward(self, layers: list[list[Layer]], x: Tensor) -> list[Any]:
-        """Run the network on ``x [M, O, B]``. Return the activations of the feature, value and advantage networks, then
-        the action values ``[M, A, B]``."""
+        """Run the network on ``x [M, O, B]``. Return a list of four items: the results of `MLP.forward` of the feature,
+        value and advantage networks, then the action values ``[M, A, B]``."""
         feature_layers, value_layers, advantage_layers = layers
         feature_activations = self.features.forward(feature_layers, x)
         features = feature_activations[-1]
         value_activations = self.value.forward(value_layers, features)
         advantage_activations = self.advantage.forward(advantage_layers, features)
-        value, advantage = value_activations[-1], advantage_activations[-1]
+        value, advantage = value_activations[-1], advantage_activations[-1]  # [M, 1, B] and [M, A, B]
         mean = advantage.mean(1, keepdim=True)
         if self.over_batch:
             mean = mean.mean(2, keepdim=True)
@@ -56,20 +56,23 @@ class DuelingQNetwork:
         self, layers: list[list[Layer]], x: Tensor, activations: list[Any], gradient: Tensor
     ) -> tuple[Tensor, None]:
         """Backpropagate ``gradient [M, A, B]``, d loss / d action values. Return d loss / d parameters ``[M, size]``,
-        and None in place of d loss / d x of `MLP.backward`. ``activations`` is the result of `forward`."""
+        and None: d loss / d x, the second result of `MLP.backward`, is not computed. ``activations`` is the result of
+        `forward` for ``x``."""
         feature_layers, value_layers, advantage_layers = layers
-        feature_activations, value_activations, advantage_activations, _ = activations
+        feature_activations, value_activations, advantage_activations, _action_values = activations
         features, num_actions = feature_activations[-1], gradient.shape[1]
-        value_out = gradient.sum(1, keepdim=True)  # d loss / d value
-        value_gradient, value_in = self.value.backward(
-            value_layers, features, value_activations, value_out, need_input_gradient=True
-        )
-        mean_gradient = value_out / num_actions
+        # Q = V + A - mean(A), so d loss / d V is the sum over the actions, and the mean's part is subtracted from each.
+        value_output_gradient = gradient.sum(1, keepdim=True)
+        mean_gradient = value_output_gradient / num_actions
         if self.over_batch:
             mean_gradient = mean_gradient.mean(2, keepdim=True)
-        advantage_gradient, advantage_in = self.advantage.backward(
+        value_gradient, features_gradient_by_value = self.value.backward(
+            value_layers, features, value_activations, value_output_gradient, need_input_gradient=True
+        )
+        advantage_gradient, features_gradient_by_advantage = self.advantage.backward(
             advantage_layers, features, advantage_activations, gradient - mean_gradient, need_input_gradient=True
         )
-        assert value_in is not None and advantage_in is not None  # d loss / d features, by each path
-        feature_gradient, _ = self.features.backward(feature_layers, x, feature_activations, value_in + advantage_in)
-        return torch.cat([feature_gradient, value_gradient, advantage_gradient], 1), None
+        assert features_gradient_by_value is not None and features_gradient_by_advantage is not None
+        features_gradient = features_gradient_by_value + features_gradient_by_advantage
+        trunk_gradient, _ = self.features.backward(feature_layers, x, feature_activations, features_gradient)
+        return torch.cat([trunk_gradient, value_gradient, advantage_gradient], 1), None

@@ -53,11 +53,12 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update. With a baseline, return its mean over the experiences (``baseline``) and
-        the mean advantage (``advantage_mean``). With a value network, also return ``explained_variance``."""
+        """Store the episodes of one update as ``batch``, with returns and advantages. Return ``{name: [M]}``, empty
+        without a baseline: its mean over the experiences (``baseline``), the mean advantage (``advantage_mean``) and,
+        with a value network, ``explained_variance``. ``validate`` has no effect."""
         config = self.config
         self.batch = batch = pack(trajectory)
-        values = None
+        values = None  # [M, N] if there is a value network
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
         batch.returns = table(self._returns(trajectory, values), trajectory.valid, batch.obs.shape[1])
@@ -82,17 +83,18 @@ class Agent(EpisodeAgent):
         ``values [M, N]`` are the values of the packed steps, None without a value network."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
-        final_value = torch.zeros_like(trajectory.returns)  # V after each episode, 0 after termination
+        final_value = torch.zeros_like(trajectory.returns)  # [M, E], V after each episode, 0 after termination
         if config.bootstrap_truncation:
             final_value = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
         if values is None or config.gae_lambda is None:
             return discounted_returns(reward, valid, config.discount, final_value)
         is_last = trajectory.terminated | trajectory.truncated
-        next_value = torch.where(is_last, final_value, unpack(values, valid).roll(-1, 0))
+        following_value = unpack(values, valid).roll(-1, 0)  # of the next step; `roll` moves the first one to the end
+        next_value = torch.where(is_last, final_value, following_value)
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
-        """Take one gradient step on the batch and forget it, then ``value_steps`` more on the value network.
+        """Take one gradient step on the batch and ``value_steps`` more on the value network. Forget the batch.
 
         Return ``{name: [M]}``: ``policy_loss``, ``entropy_loss`` (if beta > 0), ``value_loss`` (with values), their sum
         ``total_loss``, the policy's ``entropy`` in nats, ``entropy_share`` of the largest entropy, and ``grad_norm``.
@@ -108,7 +110,7 @@ class Agent(EpisodeAgent):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
                 value_loss(values, chunk.returns, self.config.delta, chunk.mean_weight).sum().backward()
-            self._step(self.optimizers[1])
+            self._step(self.optimizers[1])  # of the critic
         # Added one by one: the rounding of a sum along an axis depends on its length, and other members may have more
         # chunks.
         names = chunk_losses[0]
@@ -120,29 +122,32 @@ class Agent(EpisodeAgent):
         """Anneal the learning rates linearly to 0 over the run: by epochs or, if the run ends after a number of steps
         (``budget``), by each member's steps. The smaller rate of the two applies."""
         initial_lrs = (self.config.lr, self.config.value_lr or self.config.lr)
-        done_fraction = 0.0
+        remaining_by_epochs = 1.0  # share of the run
         if self.config.epochs:
-            done_fraction = self.optimizers[0].param_groups[0]["step_count"] / self.config.epochs
+            done_epochs = self.optimizers[0].param_groups[0]["step_count"]
+            remaining_by_epochs = 1 - done_epochs / self.config.epochs
         for optimizer, initial_lr in zip(self.optimizers, initial_lrs, strict=False):  # maybe no second optimizer
-            optimizer.param_groups[0]["lr"] = (1 - done_fraction) * initial_lr
+            optimizer.param_groups[0]["lr"] = remaining_by_epochs * initial_lr
             if self.budget is not None:
-                # The optimizer multiplies its rate by a factor for each member.
-                remaining_fraction = (1 - self.member_steps.double() / self.budget).clamp(0, 1 - done_fraction)
-                optimizer.lr_factor = (remaining_fraction / (1 - done_fraction)).float()
+                remaining_by_steps = (1 - self.member_steps.double() / self.budget).clamp(0, remaining_by_epochs)
+                # The optimizer multiplies its rate by this factor of each member.
+                optimizer.lr_factor = (remaining_by_steps / remaining_by_epochs).float()
 
     def training_state(self) -> dict[str, Any]:
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         if self.config.anneal_lr and "taken" in state:  # older runs did not count steps
-            self.member_steps, self.budget = check_like(self.member_steps, state["taken"], "taken"), state["budget"]
+            self.member_steps = check_like(self.member_steps, state["taken"], "taken")
+            self.budget = state["budget"]
 
     def _accumulate_gradient(self, chunk: Batch) -> dict[str, Tensor]:
-        """Add a chunk's gradient to the gradients of the parameters. Return the chunk's contribution to the mean losses
-        of `learn`, ``{name: [M]}``."""
+        """Add a chunk's gradient to the ``grad`` of the parameters. Return the chunk's contribution to the mean losses
+        of `learn`, ``{name: [M]}``. ``chunk.mean_weight`` is 1 / a member's number of experiences in all chunks, so the
+        contributions of all chunks add up to the means."""
         config = self.config
         logits, values = self.network(chunk.obs)
-        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)
+        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)  # as a share of the largest
         losses = {"policy_loss": policy_gradient(logits, chunk.action, chunk.advantages, chunk.mean_weight)}
         if config.beta > 0:
             losses["entropy_loss"] = config.beta * negative_entropy
@@ -154,9 +159,10 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """Take the optimizer's step and reset the gradients. Return their norm ``[M]`` before clipping."""
-        (group,), max_norm = optimizer.param_groups, self.config.max_grad_norm
-        params = group["params"]
+        """Clip the gradients, take the optimizer's step, and reset the gradients. Return their norm ``[M]`` before
+        clipping."""
+        (group,) = optimizer.param_groups
+        params, max_norm = group["params"], self.config.max_grad_norm
         norm = norms(gradients(params)) if max_norm is None else clip_gradients(params, max_norm)
         optimizer.step()
         optimizer.zero_grad()
@@ -198,17 +204,18 @@ class ActorCritic(nn.Module):
     ``[M, B]``.
 
     There are two networks, or one with ``shared_trunk``; its last output is then the value. Images first pass through
-    convolutions, which the policy's loss trains. No gradient of a separate value network flows into them.
+    convolutions (``trunk``), which the policy's loss trains. No gradient of a separate value network flows into them.
     """
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
-        self.num_actions, self.shares_trunk = spaces.actions.n, config.shared_trunk
+        self.num_actions = spaces.actions.n
+        self.policy_outputs_value = config.shared_trunk  # the setting means hidden layers, not ``trunk``
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
-        outputs = self.num_actions + (1 if self.shares_trunk else 0)
+        outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)
-        has_critic = config.baseline == "value" and not self.shares_trunk
+        has_critic = config.baseline == "value" and not self.policy_outputs_value
         sizes = (num_features, *config.value_hidden_sizes, 1)
         self.critic = MlpNetwork(sizes, config.activation, streams) if has_critic else None
 
@@ -224,13 +231,14 @@ class ActorCritic(nn.Module):
         """Return logits ``[M, B, A]`` and state values ``[M, B]`` (None without a value network)."""
         features = self.trunk(obs)
         outputs = self.policy(features)
-        if self.shares_trunk:
+        if self.policy_outputs_value:
             return outputs[..., :-1], outputs[..., -1]
-        return outputs, None if self.critic is None else self._values(features)
+        values = None if self.critic is None else self._values(features)
+        return outputs, values
 
     def _values(self, features: Tensor) -> Tensor:
         """Return state values, ``features [M, B, F] -> [M, B]``."""
-        if self.shares_trunk:
+        if self.policy_outputs_value:
             return self.policy(features)[..., -1]
         assert self.critic is not None
-        return self.critic(features.detach()).squeeze(-1)
+        return self.critic(features.detach()).squeeze(-1)  # detached: the critic's loss does not train the trunk

@@ -32,31 +32,31 @@ class Batch:
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
-        """Yield parts of `CHUNK` experiences per member."""
+        """Yield parts of `CHUNK` experiences per member. Their ``counts`` and ``mean_weight`` are the whole batch's."""
         fields = (self.obs, self.action, self.returns, self.advantages, self.mean_weight)
-        for obs, action, returns, advantages, mean_weight in zip(
-            *(field.split(CHUNK, dim=1) for field in fields), strict=True
-        ):
+        split_fields = [field.split(CHUNK, dim=1) for field in fields]
+        for obs, action, returns, advantages, mean_weight in zip(*split_fields, strict=True):
             yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """Apply ``function`` to each member's ``values [n]`` without padding. If it returns ``[n]``, the result is
-        ``[M, N]`` padded with zeros; if it returns ``[]``, the result is ``[M]``."""
+        """Apply ``function`` to each row of ``values [M, N]`` without its padding, ``[n]``. If it returns ``[n]``, the
+        result is ``[M, N]``, padded with zeros; if it returns ``[]``, the result is ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
-        return torch.stack(results) if results[0].dim() == 0 else stack_padded(results, values.shape[1])
+        returns_number = results[0].dim() == 0
+        return torch.stack(results) if returns_number else stack_padded(results, values.shape[1])
 
 
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
     """Return ``values [T, M, E, ...]`` at steps ``valid [T, M, E]`` as ``[M, rows, ...]``: episode after episode, then
     zeros."""
-    # Transposed to [E, T, ...], so that the mask selects one episode after another.
+    # Transposed from [T, E, ...] to [E, T, ...], so that the mask selects one episode after another.
     member_values = [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
     return stack_padded(member_values, rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
     """Return the valid steps of a trajectory as a batch. Its returns and advantages are 0; the caller fills them in."""
-    counts = trajectory.valid.sum((0, 2)).tolist()
+    counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
     num_chunks = -(-max(counts) // CHUNK)  # rounded up
     rows = num_chunks * CHUNK
     obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
@@ -69,5 +69,6 @@ def unpack(values: Tensor, valid: Tensor) -> Tensor:
     out = values.new_zeros(valid.shape)
     for m, row in enumerate(values):
         member_valid = valid[:, m].T  # [E, T], so that the mask selects one episode after another
-        out[:, m].T[member_valid] = row[: int(member_valid.sum())]
+        member_out = out[:, m].T  # a view of ``out``
+        member_out[member_valid] = row[: int(member_valid.sum())]
     return out

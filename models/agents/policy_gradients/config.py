@@ -133,20 +133,12 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
     },
     "aac_tuned": {
         "AAC": {
-            "batch_episodes": 4,
-            "hidden_sizes": (256, 128),
-            "value_hidden_sizes": (64, 64),
-            "discount": 0.995,
-            "lr": 2e-3,
-            "value_lr": 1e-3,
-            "beta": 0.01,
-            "gae_lambda": 0.97,
-            "normalize_advantage": True,
-            "reward_scale": 0.05,
-            "value_steps": 20,
+            "batch_episodes": 4, "hidden_sizes": (256, 128), "value_hidden_sizes": (64, 64), "discount": 0.995,
+            "lr": 2e-3, "value_lr": 1e-3, "beta": 0.01, "gae_lambda": 0.97, "normalize_advantage": True,
+            "reward_scale": 0.05, "value_steps": 20,
         }
     },
-}
+}  # fmt: skip
 
 
 def changeable(config: Config) -> tuple[str, ...]:

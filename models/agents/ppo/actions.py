@@ -41,7 +41,8 @@ class Categorical:
         return torch.empty(0)
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions ``[M, E]`` from ``logits [M, A, E]`` and Gumbel ``noise [M, E, A]``. ``log_std`` is unused."""
+        """Sample actions ``[M, E]`` from ``logits [M, A, E]`` and Gumbel ``noise [M, E, A]``: the argmax of their sum
+        is a sample of the softmax. ``log_std`` is unused."""
         return (logits.transpose(1, 2) + noise).argmax(2)
 
     def best(self, logits: Tensor) -> Tensor:
@@ -54,10 +55,12 @@ class Categorical:
 
     def evaluate(self, logits: Tensor, log_std: Tensor, action: Tensor) -> Evaluation:
         """Return log-probabilities of ``action [M, 1, B]`` (as floats) and entropies, for ``logits [M, A, B]``."""
-        log_probs, action_index = logits.log_softmax(1), action.long()
+        log_probs = logits.log_softmax(1)
         probs = exp(log_probs)
         entropy = -(probs * log_probs).sum(1)
-        return Evaluation(log_probs.gather(1, action_index).squeeze(1), entropy, (probs, log_probs, action_index))
+        action_index = action.long()
+        log_prob = log_probs.gather(1, action_index).squeeze(1)
+        return Evaluation(log_prob, entropy, (probs, log_probs, action_index))
 
     def gradient(
         self, evaluation: Evaluation, log_prob_gradient: Tensor, entropy_gradient: float
@@ -65,7 +68,7 @@ class Categorical:
         """Return d loss / d logits ``[M, A, B]`` and d loss / d log_std ``[M, 0]``. ``log_prob_gradient [M, B]`` is
         d loss / d log-probability, ``entropy_gradient`` is d loss / d entropy, equal for all rows."""
         probs, log_probs, action_index = evaluation.intermediates
-        gradient = log_prob_gradient.unsqueeze(1)
+        gradient = log_prob_gradient.unsqueeze(1)  # [M, 1, B]
         # d log p(action) / d logits = one_hot(action) - p, and dH / d logits = -p (log p + H).
         if entropy_gradient:
             probs_factor = gradient + entropy_gradient * (log_probs + evaluation.entropy.unsqueeze(1))
@@ -105,7 +108,8 @@ class Gaussian:
         return action.nan_to_num(0.0).clamp(self.low, self.high)
 
     def evaluate(self, mean: Tensor, log_std: Tensor, action: Tensor) -> Evaluation:
-        """Return log-probabilities of ``action [M, A, B]``, and the entropy. ``mean`` has the shape of ``action``."""
+        """Return log-probabilities of ``action [M, A, B]``, and entropies ``[M, 1]``. ``mean`` has the shape of
+        ``action``."""
         std = exp(log_std).unsqueeze(2)
         log_prob = -gaussian_nll(action, mean, std).sum(1)
         # The entropy of a normal number equals its negative log-likelihood at one standard deviation from the mean.
@@ -117,8 +121,9 @@ class Gaussian:
     ) -> tuple[Tensor, Tensor]:
         """Return d loss / d mean ``[M, A, B]`` and d loss / d log_std ``[M, A]``; the rest is as in `Categorical`."""
         std, z = evaluation.intermediates  # z is the action in standard deviations from the mean
-        gradient = log_prob_gradient.unsqueeze(1)
-        batch_size = log_prob_gradient.shape[1]  # dH / d log_std = 1 in each row
+        gradient = log_prob_gradient.unsqueeze(1)  # [M, 1, B]
+        batch_size = log_prob_gradient.shape[1]
+        # d log-probability / d log_std = z^2 - 1, and dH / d log_std = 1, in each row.
         log_std_gradient = (gradient * (z.square() - 1)).sum(2) + entropy_gradient * batch_size
         return gradient * z / std, log_std_gradient
 
@@ -132,7 +137,7 @@ def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
 
 
 def actions_of(config: Config, spaces: Spaces) -> Actions:
-    """Return the distribution of actions in ``spaces``."""
+    """Return the kind of distribution for actions in ``spaces``."""
     if isinstance(spaces.actions, Discrete):
         return Categorical(spaces.actions)
     return Gaussian(spaces.actions, config.action_std)

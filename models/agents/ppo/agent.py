@@ -38,17 +38,11 @@ _PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and s
 # Statistics of a minibatch, in the order of `Agent.minibatch_statistics`.
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
-_STATE: tuple[str, ...] = (
-    "optimizer",
-    "rollout",
-    "noise",
-    "shuffling",
-    "curiosity",
-    "obs_moments",
-    "return_moments",
-    "discounted_sum",
-)
-_STATE += ("logged", "loss", "episodes")
+# Attributes with state of the members that is also saved.
+_STATE = (
+    "optimizer", "rollout", "noise", "shuffling", "curiosity", "obs_moments", "return_moments", "discounted_sum",
+    "logged", "loss", "episodes",
+)  # fmt: skip
 
 
 class Agent(InnerAgent):
@@ -74,9 +68,8 @@ class Agent(InnerAgent):
         initial_weights = self.network.initial(Streams.from_name(seeds, "weights"))
         self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
         lrs = [member_config.lr for member_config in self.member_configs]
-        # With ``target_kl``, members can end their passes at different minibatches.
-        separate_steps = config.target_kl is not None
-        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, separate_steps=separate_steps)
+        differ = config.target_kl is not None  # whether members can end their passes at different minibatches
+        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, separate_steps=differ)
         self.rollout_steps = config.rollout_steps
         self.rollout_size = self.rollout_steps * self.envs  # steps of a member in a rollout, over all environments
         self.rollout = ReplayBuffer(rollout_columns(spaces), self.rollout_size, members)
@@ -92,8 +85,8 @@ class Agent(InnerAgent):
         self._norms: list[Tensor] = []  # [M] per minibatch of the current pass
         self._skipped_updates = torch.zeros(members, dtype=torch.int64)  # since the last call of `updates`
         self.loss = torch.full((members,), torch.nan)
-        self.episodes = torch.zeros(members, dtype=torch.int64)
-        self.steps = 0
+        self.episodes = torch.zeros(members, dtype=torch.int64)  # number of finished episodes
+        self.steps = 0  # in each environment
         # Zero gradient of the parameters that are not trained.
         self._untrained_gradient = torch.zeros(members, self.flat_parameters.shape[1] - self.network.num_trained)
         self._raw_action = torch.empty(0)  # actions of the current step, before clipping
@@ -107,7 +100,8 @@ class Agent(InnerAgent):
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
-        """Return the greedy policy, or with ``test_noise`` one that samples actions; ``sample`` has no effect."""
+        """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``. The other
+        arguments of `Agent.begin` have no effect."""
         return Play(self.network, self.flat_parameters, streams) if self.config.test_noise else self._policy
 
     def with_weights(self, flat_parameters: Tensor) -> Play:
@@ -116,7 +110,8 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step. Update the moments of observations. Return sampled actions, clipped to the bounds."""
+        """Begin a step: count it and update the moments of observations. Return sampled actions, ``[M, E]`` or ``[M, E,
+        A]``, clipped to the bounds, for ``obs [M, E, O]``."""
         self.steps += 1
         if self.obs_moments is not None:
             self.obs_moments.add(obs)
@@ -128,7 +123,7 @@ class Agent(InnerAgent):
         return actions.clip(self._raw_action)
 
     def _normalized_columns(self, obs: Tensor) -> Tensor:
-        """Normalise observations if the config says so: ``[M, E, O] -> [M, O, E]``."""
+        """Transpose observations for the networks, ``[M, E, O] -> [M, O, E]``. Normalise them if the config says so."""
         return self.parts.normalised(obs).transpose(1, 2)
 
     def observe(
@@ -165,14 +160,15 @@ class Agent(InnerAgent):
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64: all minibatches except
-        the ones that ``target_kl`` skipped. Reset the count of skipped updates."""
+        the ones that ``target_kl`` skipped. Reset the count of skipped updates. Only the shape of ``learned [M]`` is
+        used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
 
     def _batch_size(self) -> int:
         """Return the number of steps in a minibatch: ``batch_size``, at most the whole rollout."""
-        return min(self.rollout_size, self.member_configs[0].batch_size)
+        return min(self.rollout_size, self.member_configs[0].batch_size)  # equal for all members
 
     @torch.no_grad()
     def learn(self) -> Tensor:
@@ -191,47 +187,51 @@ class Agent(InnerAgent):
 
     def _make_passes(self, batch: Tensor) -> None:
         """Make all passes over ``batch`` (see `_rollout_batch`). Write means of the last pass to ``logged``."""
+        last_epoch = self.config.ppo_epochs - 1
         for epoch in range(self.config.ppo_epochs):
             self._norms.clear()
             loss_terms = [self.update_minibatch(minibatch) for minibatch in self._minibatches(batch)]
-            if epoch == self.config.ppo_epochs - 1:
-                statistics = torch.stack([self.minibatch_statistics(*terms) for terms in loss_terms], 2).mean(2)
-                self.logged |= dict(zip(STATISTICS, statistics.unbind(1), strict=True))
-        if self._norms:
+            if epoch == last_epoch:
+                statistics = torch.stack([self.minibatch_statistics(*terms) for terms in loss_terms], 2)  # [M, 5, K]
+                self.logged |= dict(zip(STATISTICS, statistics.mean(2).unbind(1), strict=True))
+        if self._norms:  # empty without ``max_grad_norm``
             self.logged["grad_norm"] = torch.stack(self._norms, 1).mean(1)
 
     def _make_passes_until_kl_limit(self, batch: Tensor) -> None:
         """Make the passes over ``batch``. A member's updates end before the first minibatch with a KL divergence above
-        1.5 ``target_kl``; the later ones are counted in ``_skipped_updates``. Write means of each member's last pass to
-        ``logged``. Permutations are sampled for all passes, so that a member's random numbers do not depend on the
-        others."""
+        1.5 ``target_kl``; this one and the later ones are counted in ``_skipped_updates``. Write means of each member's
+        last pass to ``logged``. Permutations are sampled for all passes, so that a member's random numbers do not
+        depend on the others."""
         active = torch.ones(self.members, dtype=torch.bool)  # `update_minibatch` removes members in place
         for _ in range(self.config.ppo_epochs):
-            active_in_pass, statistics, evaluated = active.clone(), [], []
+            statistics, evaluated = [], []  # for each minibatch: [M, 5], and for which members, [M] bool
             self._norms.clear()
             for minibatch in self._minibatches(batch):
-                self._skipped_updates += ~active
+                active_before = active.clone()
                 if active.any():
-                    active_before = active.clone()
                     evaluated.append(active_before)
                     statistics.append(self.minibatch_statistics(*self.update_minibatch(minibatch, active)))
-                    self._skipped_updates += active_before & ~active
-            if not statistics:
-                continue
-            logged = dict(zip(STATISTICS, torch.stack(statistics).unbind(2), strict=True))
-            if self._norms:
-                logged["grad_norm"] = torch.stack(self._norms)
-            is_evaluated = torch.stack(evaluated)  # [K, M], for K minibatches
-            for name, values in logged.items():  # [K, M]
-                # A running sum adds one by one, so that its rounding does not depend on the other members' minibatches.
-                total = values.T.masked_fill(~is_evaluated.T, 0.0).cumsum(1)[:, -1]
-                self.logged[name] = torch.where(active_in_pass, total / is_evaluated.sum(0), self.logged[name])
+                self._skipped_updates += ~active
+            if statistics:
+                self._log_means(torch.stack(statistics), torch.stack(evaluated))
+
+    def _log_means(self, statistics: Tensor, evaluated: Tensor) -> None:
+        """Write each member's means over the K minibatches of a pass to ``logged``: of ``statistics [K, M, 5]`` and
+        ``_norms``, if ``evaluated [K, M]`` bool. Keep the values of members without such a minibatch."""
+        by_name = dict(zip(STATISTICS, statistics.unbind(2), strict=True))  # [K, M] each
+        if self._norms:  # empty without ``max_grad_norm``
+            by_name["grad_norm"] = torch.stack(self._norms)
+        counts = evaluated.sum(0)
+        for name, values in by_name.items():
+            # A running sum adds one by one, so that its rounding does not depend on the other members' minibatches.
+            total = values.T.masked_fill(~evaluated.T, 0.0).cumsum(1)[:, -1]
+            self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
     @property
     def lr_factor(self) -> float:
         """Factor on the learning rates in the updates of the latest rollout; 1 before the first."""
-        rollout_index = max(0, self.steps // self.rollout_steps - 1)
-        return self.lr_factor_at(rollout_index * self.rollout_steps)
+        num_rollouts = self.steps // self.rollout_steps  # including the latest, which is complete
+        return self.lr_factor_at(max(0, num_rollouts - 1) * self.rollout_steps)
 
     def lr_factor_at(self, steps: int) -> float:
         """Return the factor on the learning rates for the rollout that begins after ``steps`` steps per environment."""
@@ -241,32 +241,34 @@ class Agent(InnerAgent):
         """Return the rollout as one table ``[M, W, N]``, N = ``rollout_size``. The W rows are observation, action,
         log-probability, advantage, value target and value, according to the weights before the updates. Also log the
         explained variance."""
-        config, columns = self.config, self.rollout.rows()
+        config, columns = self.config, self.rollout.rows()  # [N, M, ...] each
+        # Networks take [M, ., N].
         obs, next_obs, action = (columns[name].permute(1, 2, 0).contiguous() for name in ("obs", "next_obs", "action"))
+        value, next_value = self._value(obs), self._value(next_obs)  # [M, N]
+        # `gae` takes [T, E, M], N = T E.
         step_shape = (self.rollout_steps, self.envs)
         reward, discount, done = (columns[name].unflatten(0, step_shape) for name in ("reward", "discount", "done"))
         if self.curiosity is not None:
             reward = reward + self._novelty(obs, action, next_obs).T.view_as(reward)
-        value = self._value(obs)
-        step_value, next_step_value = (v.T.unflatten(0, step_shape) for v in (value, self._value(next_obs)))
+        step_value, next_step_value = value.T.unflatten(0, step_shape), next_value.T.unflatten(0, step_shape)
         discounts = config.discount * discount
-        step_advantage = gae(reward, step_value, next_step_value, discounts, done > 0, config.gae_lambda)  # [T, E, M]
+        step_advantage = gae(reward, step_value, next_step_value, discounts, done > 0, config.gae_lambda)
         advantage = step_advantage.flatten(0, 1).T.contiguous()  # [M, N]
         value_target = advantage + value
         outputs = self.network.actor.forward(self.parts.actor, obs)[-1]
         log_prob = self.network.actions.evaluate(outputs, self.parts.log_std, action).log_prob
-        unexplained_variance = (value_target - value).var(1, correction=0) / value_target.var(1, correction=0)
-        self.logged["explained_variance"] = 1 - unexplained_variance
+        unexplained_share = (value_target - value).var(1, correction=0) / value_target.var(1, correction=0)
+        self.logged["explained_variance"] = 1 - unexplained_share
         return torch.cat([obs, action, torch.stack((log_prob, advantage, value_target, value), 1)], 1)
 
     def _novelty(self, *columns: Tensor) -> Tensor:
         """Return intrinsic rewards ``[M, N]``. ``columns`` are a rollout's observations, actions and next observations,
-        ``[M, ., N]`` each. They are processed in minibatches, without shuffling, and also train the curiosity."""
+        ``[M, ., N]`` each. Minibatches of them, not shuffled, also train the networks behind the rewards."""
         assert self.curiosity is not None
         bonuses = []
         minibatches = [column.transpose(1, 2).split(self._batch_size(), 1) for column in columns]
-        for obs, action_row, next_obs in zip(*minibatches, strict=True):
-            action = action_row[..., 0] if isinstance(self.spaces.actions, Discrete) else action_row
+        for obs, action_vector, next_obs in zip(*minibatches, strict=True):  # [M, B, .] each
+            action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
             bonuses.append(self.curiosity.rewards(obs, action, next_obs))
         return torch.cat(bonuses, 1)
 
@@ -279,7 +281,7 @@ class Agent(InnerAgent):
         if self._batch_size() == self.rollout_size:
             yield batch
             return
-        order = self.shuffling.permutations(self.rollout_size).unsqueeze(1).expand_as(batch)
+        order = self.shuffling.permutations(self.rollout_size).unsqueeze(1).expand_as(batch)  # [M, N] -> [M, W, N]
         yield from batch.gather(2, order).split(self._batch_size(), 2)
 
     def update_minibatch(self, minibatch: Tensor, active: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -291,8 +293,8 @@ class Agent(InnerAgent):
         """
         config, network, parts = self.config, self.network, self.parts
         batch_size = minibatch.shape[2]
-        obs, action, numbers = minibatch.split([network.actor.sizes[0], network.actions.width, 4], 1)
-        old_log_prob, advantage, value_target, old_value = numbers.unbind(1)
+        obs, action, last_rows = minibatch.split([network.actor.sizes[0], network.actions.width, 4], 1)
+        old_log_prob, advantage, value_target, old_value = last_rows.unbind(1)
         mean_weight = 1 / batch_size
         if config.normalize_advantage and batch_size > 1:
             centred = advantage - advantage.mean(1, keepdim=True)
@@ -340,7 +342,7 @@ class Agent(InnerAgent):
         """Return values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
         value = self._value(self._normalized_columns(obs))
         if self.return_moments is not None:
-            value = value / self.return_moments.scale().unsqueeze(1)
+            value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
 
     def count_steps(self, steps: int) -> None:

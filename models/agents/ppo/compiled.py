@@ -95,30 +95,25 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
     into ``loss [M]``. Samples permutations for the rollouts that these steps complete."""
     network, config, actions = agent.network, agent.config, agent.network.actions
-    (table,) = agent.rollout.reserve(steps * agent.envs)
+    (table,) = agent.rollout.reserve(steps * agent.envs)  # a single table, because all columns are float32
     first_rollout = agent.steps // agent.rollout_steps
     num_rollouts = (agent.steps + steps) // agent.rollout_steps - first_rollout
-    batch_size, passes = agent._batch_size(), config.ppo_epochs
-    shape = (agent.members, num_rollouts, passes, agent.rollout_size if batch_size < agent.rollout_size else 0)
-    orders = np.empty(shape, np.int64)
-    if shape[3]:
-        for rollout in range(num_rollouts):
-            for epoch in range(passes):
-                orders[:, rollout, epoch] = agent.shuffling.permutations(agent.rollout_size).numpy()
     rollouts = range(first_rollout, first_rollout + num_rollouts)
     lr_factors = [agent.lr_factor_at(rollout * agent.rollout_steps) for rollout in rollouts]
     agent.loss = loss
     # Groups of values, in the order of the fields of `Members`.
-    nets = make_net(network.actor), make_net(network.critic, network.actor.size)
+    nets = make_net(network.actor), make_net(network.critic, begin=network.actor.size)
     scales_at, adam = network.actor.size + network.critic.size, agent.optimizer
     moments = agent.flat_parameters.detach().numpy(), adam.mean.numpy(), adam.square.numpy()
     rates = adam.count, np.array(adam.lr, np.float64), float(adam.eps)
     arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
     counts, noise = (agent.steps, agent.rollout_steps), random_numbers["action"].numpy()
-    schedule = orders, np.array(lr_factors, np.float64), passes, batch_size
+    orders = _sample_orders(agent, num_rollouts)
+    schedule = orders, np.array(lr_factors, np.float64), config.ppo_epochs, agent._batch_size()
     low, high = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     action_size = actions.num_outputs if isinstance(actions, Gaussian) else 0
     sizes = agent.spaces.obs_shape[0], actions.num_outputs, action_size, low.numpy(), high.numpy()
+    # The sentinel -1: no limit.
     clip_value, max_norm = (-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm))
     discounts = config.discount, config.discount * config.gae_lambda
     floats = (*discounts, config.clip_range, clip_value, config.vf_coef, config.ent_coef, max_norm)
@@ -126,12 +121,25 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     return Members._make((*nets, scales_at, *moments, *rates, *arrays, *counts, noise, *schedule, *sizes, *settings))
 
 
+def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
+    """Sample the field ``orders`` of `Members`: permutations of the rows of ``num_rollouts`` rollouts."""
+    is_shuffled = agent._batch_size() < agent.rollout_size
+    num_rows, passes = agent.rollout_size if is_shuffled else 0, agent.config.ppo_epochs
+    orders = np.empty((agent.members, num_rollouts, passes, num_rows), np.int64)
+    if is_shuffled:
+        for rollout in range(num_rollouts):
+            for epoch in range(passes):
+                orders[:, rollout, epoch] = agent.shuffling.permutations(num_rows).numpy()
+    return orders
+
+
 def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
-    layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic) for _ in range(3)]
     scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
     raw_action = np.empty((agent.noise.shape[2], agent.action_size), np.float32)
-    rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]
+    # Three for each network: acts, preacts, act_grads.
+    layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic) for _ in range(3)]
+    rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # value to returns
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
     return Work._make((scratch, action, raw_action, *layers, *rollout_arrays, minibatch, advantage, grad))
@@ -172,8 +180,8 @@ def _actor_outputs(net, params, obs, scratch):
 
 @compiled
 def _clipped_action(bounds, x, i):
-    """Return the number ``x``, clipped to the bounds of coordinate ``i`` of an action (`Gaussian.clip`). NaN counts as
-    0. ``bounds`` is `Members` or `Player`."""
+    """Return the number ``x``, clipped to the bounds of coordinate ``i`` of an action (`Gaussian.clip`). NaN, the only
+    value that differs from itself, counts as 0. ``bounds`` is `Members` or `Player`."""
     return min(max(x if x == x else np.float32(0), bounds.low[i]), bounds.high[i])
 
 
@@ -199,8 +207,8 @@ def choose(agent, work, m, t, e, obs, state):
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`). Its row is ``obs,
     next_obs``, the action (a continuous one is in ``work.raw_action[e]``), ``reward, discount, done``."""
-    row = ((agent.steps + t) % agent.rollout_steps) * agent.noise.shape[2] + e
-    obs_size, action_at = agent.obs_size, 2 * agent.obs_size
+    envs, obs_size, action_at = agent.noise.shape[2], agent.obs_size, 2 * agent.obs_size
+    row = ((agent.steps + t) % agent.rollout_steps) * envs + e
     for i in range(obs_size):
         agent.table[row, m, i] = obs[i]
         agent.table[row, m, obs_size + i] = next_obs[i]
@@ -253,12 +261,11 @@ def _log_prob(agent, work, params, row, m, column):
 
 @compiled
 def _evaluate_rollout(agent, work, m):
-    """Compute log-probabilities, values, advantages and returns of all rows of the rollout of member ``m``, according
-    to its weights before the updates (`Agent._rollout_batch`, `gae`). Write them to the arrays ``[N]`` of ``work``; its
-    other memory is overwritten."""
-    params, num_rows, envs = agent.flat_parameters[m], len(work.value), agent.noise.shape[2]
-    value_layer = len(agent.critic.sizes) - 1
-    for first in range(0, num_rows, agent.batch_size):
+    """Compute log-probabilities, values and values of the next observations of all rows of the rollout of member ``m``,
+    according to its weights before the updates (`Agent._rollout_batch`). Write them to the arrays ``[N]`` of ``work``;
+    its memory for minibatches is overwritten."""
+    params, num_rows, value_layer = agent.flat_parameters[m], len(work.value), len(agent.critic.sizes) - 1
+    for first in range(0, num_rows, agent.batch_size):  # in pieces of ``count`` rows, for which there is memory
         count = min(agent.batch_size, num_rows - first)
         for column in range(count):
             work.minibatch[column] = first + column
@@ -274,22 +281,30 @@ def _evaluate_rollout(agent, work, m):
         forward(agent.critic, params, work.critic_acts, work.critic_preacts)
         for column in range(count):
             work.next_value[first + column] = work.critic_acts[value_layer, 0, column]
+
+
+@compiled
+def _write_advantages(agent, work, m):
+    """Compute advantages and returns of all rows of the rollout of member ``m`` from the values in ``work`` (`gae`).
+    Write them to ``work.advantage`` and ``work.returns``."""
+    num_rows, envs = len(work.value), agent.noise.shape[2]
     reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
-    for row in range(num_rows - 1, -1, -1):  # generalised advantage estimation; the next step is ``envs`` rows later
-        discount = agent.table[row, m, reward_at + 1]
-        td_target = agent.table[row, m, reward_at] + agent.discount * discount * work.next_value[row]
+    for row in range(num_rows - 1, -1, -1):  # backwards; the next step of an environment is ``envs`` rows later
+        reward, discount = agent.table[row, m, reward_at], agent.table[row, m, reward_at + 1]
+        done = agent.table[row, m, reward_at + 2]
+        td_target = reward + agent.discount * discount * work.next_value[row]
         advantage = td_target - work.value[row]
-        if row + envs < num_rows and agent.table[row, m, reward_at + 2] == 0:
+        if row + envs < num_rows and done == 0:
             advantage += agent.discount_lambda * discount * work.advantage[row + envs]
         work.advantage[row] = advantage
         work.returns[row] = advantage + work.value[row]
 
 
 @compiled
-def _minibatch_advantages(agent, work, count):
+def _write_minibatch_advantages(agent, work, count):
     """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``, normalised as in
     `Agent.update_minibatch` if the settings say so."""
-    mean, square = np.float32(0), np.float32(0)
+    mean, square_sum = np.float32(0), np.float32(0)
     for column in range(count):
         work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
         mean += work.minibatch_advantage[column]
@@ -298,52 +313,61 @@ def _minibatch_advantages(agent, work, count):
     mean /= np.float32(count)
     for column in range(count):
         work.minibatch_advantage[column] -= mean
-        square += work.minibatch_advantage[column] * work.minibatch_advantage[column]
-    deviation = np.sqrt(square / np.float32(count - 1)) + np.float32(1e-8)
+        square_sum += work.minibatch_advantage[column] * work.minibatch_advantage[column]
+    deviation = np.sqrt(square_sum / np.float32(count - 1)) + np.float32(1e-8)
     for column in range(count):
         work.minibatch_advantage[column] /= deviation
 
 
 @compiled
+def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_prob_grad, entropy_grad):
+    """Backpropagate d loss / d log-probability of ``taken_action`` and d loss / d entropy: write d loss / d logits to
+    ``column`` of ``gradient`` (`Categorical.gradient`). This column of ``log_probs`` contains the log-probabilities.
+    Return the entropy."""
+    entropy = np.float32(0)
+    for action in range(agent.num_actions):
+        entropy -= np.exp(log_probs[action, column]) * log_probs[action, column]
+    for action in range(agent.num_actions):
+        log_p = log_probs[action, column]
+        gradient[action, column] = -np.exp(log_p) * (log_prob_grad + entropy_grad * (log_p + entropy))
+    gradient[taken_action, column] += log_prob_grad
+    return entropy
+
+
+@compiled
 def _policy_loss(agent, work, m, count, share):
     """Return the policy's clipped loss of member ``m`` minus weighted entropies, the mean over the first ``count``
-    columns of the minibatch; ``share`` is 1 / ``count`` (`clipped_surrogate`, `Categorical.gradient`,
-    `Gaussian.gradient`). Write its gradient with respect to the actor's outputs to the last layer of
-    ``work.actor_act_grads`` (0 in the other columns), and with respect to the logarithms of standard deviations to
-    ``work.grad``. Replaces logits in ``work.actor_acts`` by log-probabilities."""
+    columns of the minibatch; ``share`` is 1 / ``count`` (`clipped_surrogate`). Write its gradient with respect to the
+    actor's outputs to the last layer of ``work.actor_act_grads`` (0 in the other columns), and with respect to the
+    logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor_acts`` by log-probabilities."""
     params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
-    outputs, gradient, loss = work.actor_acts[last], work.actor_act_grads[last], np.float32(0)
-    entropy_grad, entropy = -agent.ent_coef * share, np.float32(0)  # entropy_grad: d loss / d entropy
-    for i in range(agent.action_size):
+    outputs, gradient, loss, entropy = work.actor_acts[last], work.actor_act_grads[last], np.float32(0), np.float32(0)
+    low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
+    entropy_grad = -agent.ent_coef * share  # d loss / d entropy
+    for i in range(agent.action_size):  # the entropy of continuous actions is equal in all columns
         work.grad[agent.scales_at + i] = entropy_grad * np.float32(count)
         entropy += np.float32(0.5) + _HALF_LOG_2PI + params[agent.scales_at + i]
     for column in range(count):
         row = work.minibatch[column]
         ratio = np.exp(_log_prob(agent, work, params, row, m, column) - work.log_prob[row])
         surrogate = ratio * work.minibatch_advantage[column]
-        low, high = _ONE - agent.clip, _ONE + agent.clip
         clipped_ratio = low if ratio < low else high if ratio > high else ratio
         clipped_surrogate = clipped_ratio * work.minibatch_advantage[column]
         is_unclipped = surrogate <= clipped_surrogate
         log_prob_grad = -surrogate * share if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
-        for i in range(agent.action_size):
+        for i in range(agent.action_size):  # `Gaussian.gradient`
             std = np.exp(params[agent.scales_at + i])
             normalized = (agent.table[row, m, action_at + i] - outputs[i, column]) / std
             gradient[i, column] = log_prob_grad * normalized / std
             work.grad[agent.scales_at + i] += log_prob_grad * (normalized * normalized - _ONE)
         if not agent.action_size:
-            entropy = np.float32(0)
-            for action in range(agent.num_actions):
-                entropy -= np.exp(outputs[action, column]) * outputs[action, column]
-            for action in range(agent.num_actions):
-                log_p = outputs[action, column]
-                gradient[action, column] = -np.exp(log_p) * (log_prob_grad + entropy_grad * (log_p + entropy))
-            gradient[int(agent.table[row, m, action_at]), column] += log_prob_grad
+            taken = int(agent.table[row, m, action_at])
+            entropy = _categorical_gradient(agent, outputs, gradient, column, taken, log_prob_grad, entropy_grad)
         loss -= agent.ent_coef * entropy
-    for action in range(agent.num_actions):
+    for output in range(agent.num_actions):
         for column in range(count, gradient.shape[1]):
-            gradient[action, column] = np.float32(0)
+            gradient[output, column] = np.float32(0)
     return loss * share
 
 
@@ -398,13 +422,14 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 def improve(agent, work, m, t):
     """Make all passes over the rollout of member ``m`` if step ``t`` completes it (`Agent.learn`). Update the member's
     weights and Adam's moments in ``agent``; ``agent.loss[m]`` is the mean loss of the last pass."""
-    if (agent.steps + t + 1) % agent.rollout_steps:
+    if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` is the number before the block
         return
     # Number of the rollout, counted from the first that ends in this block.
     rollout = (agent.steps + t + 1) // agent.rollout_steps - agent.steps // agent.rollout_steps - 1
     num_rows = len(work.value)
-    num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size
+    num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size  # rounded up
     _evaluate_rollout(agent, work, m)
+    _write_advantages(agent, work, m)
     params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.passes * num_minibatches
     actor_acts, actor_preacts = work.actor_acts, work.actor_preacts
     critic_acts, critic_preacts = work.critic_acts, work.critic_preacts
@@ -413,7 +438,7 @@ def improve(agent, work, m, t):
         for minibatch in range(num_minibatches):
             first = minibatch * agent.batch_size
             count = min(agent.batch_size, num_rows - first)
-            for column in range(count):
+            for column in range(count):  # rows in order if a minibatch is the whole rollout
                 row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
                 work.minibatch[column] = row
             share = _ONE / np.float32(count)
@@ -421,8 +446,9 @@ def improve(agent, work, m, t):
             _gather_obs(agent, critic_acts, m, work.minibatch, count, 0)
             forward(agent.actor, params, actor_acts, actor_preacts)
             forward(agent.critic, params, critic_acts, critic_preacts)
-            _minibatch_advantages(agent, work, count)
+            _write_minibatch_advantages(agent, work, count)
             loss += _policy_loss(agent, work, m, count, share) + _value_loss(agent, work, count, share)
+            # True, False: compute the gradients of the parameters, but not of the inputs.
             backward(agent.actor, params, actor_acts, actor_preacts, work.actor_act_grads, work.grad, True, False)
             backward(agent.critic, params, critic_acts, critic_preacts, work.critic_act_grads, work.grad, True, False)
             updates += 1

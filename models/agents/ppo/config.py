@@ -11,7 +11,7 @@ case of PPO", arXiv 2205.09123.
 from dataclasses import dataclass
 
 from models import intrinsic, varied
-from models.family import Family
+from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
 
@@ -85,12 +85,11 @@ class Config(Intrinsic):
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    idle = intrinsic.ineffective(config)
-    full_batch = config.batch_size >= config.num_envs * config.rollout_steps
-    if config.ppo_epochs == 1 and full_batch and not config.vary_hp:
-        reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
-        idle = idle | dict.fromkeys(("clip_range", "clip_range_vf", "target_kl"), reason)
-    return idle
+    # A single update per rollout; ``vary_hp`` may sample a smaller batch_size.
+    full_batch = config.batch_size >= config.num_envs * config.rollout_steps and not config.vary_hp
+    reason = "ppo_epochs is 1 and a batch holds all steps, so the policy is that of the rollout"
+    clips = ("clip_range", "clip_range_vf", "target_kl")
+    return intrinsic.ineffective(config) | reasons_by_setting((config.ppo_epochs == 1 and full_batch, clips, reason))
 
 
 _PRESETS: dict[str, dict[str, object]] = {

@@ -60,8 +60,8 @@ class ActorCritic:
         for network, gain in ((self.actor, POLICY_GAIN), (self.critic, VALUE_GAIN)):
             flat = network.initial(streams)
             if self.orthogonal:
-                output_weight, _ = network.layers(flat)[network.depth - 1]  # a view of ``flat``
-                output_weight.mul_(gain / RELU_GAIN)
+                output_weight, _ = network.layers(flat)[network.depth - 1]  # a view, so ``flat`` changes with it
+                output_weight.mul_(gain / RELU_GAIN)  # `Orthogonal` has the gain RELU_GAIN
             weights.append(flat)
         *_, num_means, num_scales = self.part_sizes
         means, scales, padding = torch.zeros(num_means), torch.ones(num_scales), torch.zeros(self.padding)
@@ -88,7 +88,7 @@ class Play(Policy):
     def act(self, obs: Tensor) -> Tensor:
         """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
         actions = self.network.actions
-        normalized = self.parts.normalised(obs).transpose(1, 2)
+        normalized = self.parts.normalised(obs).transpose(1, 2)  # [M, O, E]
         outputs = self.network.actor.forward(self.parts.actor, normalized)[-1]
         if self.streams is None:
             return actions.clip(actions.best(outputs))

@@ -31,9 +31,9 @@ class Agent(TwinCriticAgent):
         self.logged |= {"train/entropy": nan_values, "train/entropy_temperature": nan_values}
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
-    def _outputs(self, vector: int) -> int:
-        """Return the number of the actor's outputs: a mean and a ``log_std`` for each of ``vector`` numbers."""
-        return 2 * vector
+    def _outputs(self, action_size: int) -> int:
+        """Return the number of outputs of the actor's network: a mean and a ``log_std`` for each number of actions."""
+        return 2 * action_size
 
     def _initial(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then log alpha: ``[M, D]``."""
@@ -74,11 +74,11 @@ class Agent(TwinCriticAgent):
         min_q, pair_gradient = self.critics.min_q_gradient(torch.cat([obs, action_sample.action], 1))
         self.critics.latest |= {"actor_values": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
         action_gradient = pair_gradient[:, self.obs_size :].neg()
-        mean_alpha = (alpha / obs.shape[2]).unsqueeze(2)  # d loss / d log-probability of each row
-        gradient = output_gradient(action_sample, action_gradient, mean_alpha)
-        network_gradient = self.network.backward(self._actor, obs, activations, gradient)[0]
+        log_prob_gradient = (alpha / obs.shape[2]).unsqueeze(2)  # [M, 1, 1], equal for all rows of the minibatch
+        outputs_gradient = output_gradient(action_sample, action_gradient, log_prob_gradient)
+        network_gradient, _ = self.network.backward(self._actor, obs, activations, outputs_gradient)
         entropy = action_sample.log_prob.mean(1).neg()
-        log_alpha_gradient = (entropy - self.target_entropy) * float(self.config.learn_temperature)
+        log_alpha_gradient = (entropy - self.target_entropy) * float(self.config.learn_temperature)  # 0 if not learned
         self.optimizer.update(torch.cat([network_gradient, log_alpha_gradient.unsqueeze(1)], 1), learning)
         self.critics.update_targets(self.config.tau, learning)
         self.logged |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from models import intrinsic, varied
 from models.agents.td3.config import NOISE_TYPES, validate
-from models.family import Family
+from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
 
@@ -69,23 +69,16 @@ class Config(Intrinsic):
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    idle_settings = {} if config.learn_temperature else {"target_entropy": "learn_temperature is off"}
-    return intrinsic.ineffective(config) | idle_settings
+    return intrinsic.ineffective(config) | reasons_by_setting(
+        (not config.learn_temperature, ("target_entropy",), "learn_temperature is off")
+    )
 
 
 # A fixed temperature keeps exploration large until the first reward. A single hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck",
-    "learn_temperature": False,
-    "entropy_temperature": 0.3,
-    "hidden_sizes": (64,),
-    "lr": 3e-3,
-    "tau": 0.01,
-    "buffer_size": 200_000,
-    "fill": 1000,
-    "num_envs": 8,
-    "updates_per_step": 2,
-}
+    "noise_type": "ornstein-uhlenbeck", "learn_temperature": False, "entropy_temperature": 0.3, "hidden_sizes": (64,),
+    "lr": 3e-3, "tau": 0.01, "buffer_size": 200_000, "fill": 1000, "num_envs": 8, "updates_per_step": 2,
+}  # fmt: skip
 
 FAMILY = Family(
     config=Config,

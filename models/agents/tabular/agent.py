@@ -57,6 +57,7 @@ class NumpyNoiseBlocks(NoiseBlocks):
     """`NoiseBlocks` that returns NumPy arrays ``[M, ...]``."""
 
     def _split(self) -> dict[str, list[Array]]:
+        """Split the current block, ``{name: [M, T, ...]}``, by steps: ``{name: T times [M, ...]}``."""
         arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self.block.items()}
         return {name: list(array) for name, array in arrays.items()}
 
@@ -66,7 +67,7 @@ def best_actions(values: Array, tie_breakers: Array | None = None) -> Array:
     or, with ``tie_breakers [N, A]`` (uniform numbers), the one with the largest tie breaker."""
     if tie_breakers is None:
         return values.argmax(1)
-    return np.where(values == values.max(1, keepdims=True), tie_breakers, -1.0).argmax(1)
+    return np.where(values == values.max(1, keepdims=True), tie_breakers, -1.0).argmax(1)  # -1: not among the best
 
 
 def _explore_sampler(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
@@ -159,16 +160,18 @@ class Agent(InnerAgent):
         return torch.tensor([member_config.discount for member_config in self.member_configs])
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Return the greedy policy; ``sample`` has no effect."""
+        """Return the greedy policy. No argument of `Agent.begin` has an effect."""
         return self.with_weights(self.flat_parameters)
 
     def epsilon(self) -> Tensor:
-        """Return the current probability of a random action, ``[M]``."""
-        return self._epsilon.current(self.episodes, (self.steps - 1) * self.envs, self.budget)
+        """Return the probability of a random action in the current step, ``[M]``."""
+        previous_steps = self.steps - 1  # `act` has already counted the current one
+        return self._epsilon.current(self.episodes, previous_steps * self.envs, self.budget)
 
-    def _explore(self, action: Array, prefix: str = "", env: Any = slice(None)) -> None:
+    def _explore_in_place(self, action: Array, prefix: str = "", env: Any = slice(None)) -> None:
         """Replace greedy actions by random ones, in place, at steps that explore. ``action`` is ``[M, E]``, or ``[M]``
-        if ``env`` is the index of one environment. ``prefix`` of the random numbers' names is "" or "next "."""
+        if ``env`` is the index of one environment. ``prefix`` of the random numbers' names is "" for the action of this
+        step, "next " for the next action."""
         random_numbers = self._current.random_numbers
         explore = random_numbers[prefix + "explore"]  # bool or, if epsilon changes, uniform numbers
         if self._epsilon.constant is None:
@@ -176,14 +179,16 @@ class Agent(InnerAgent):
         np.copyto(action, random_numbers[prefix + "action"][:, env], where=explore[:, env])
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step. Return epsilon-greedy or planned actions ``[M, E]`` for ``obs [M, E, S]``."""
+        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``, each
+        ``planned`` by the latest update or, if it planned none, epsilon-greedy."""
         current = self._current
         current.count += 1
         current.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays
         current.obs, current.rows = obs, self._row_lookup(obs)
         ties = current.random_numbers["ties"].reshape(-1, self.num_actions) if self.config.random_ties else None
-        action = best_actions(self._table.take(current.rows, 0), ties).reshape(-1, self.envs)
-        self._explore(action)
+        greedy_action = best_actions(self._table.take(current.rows, 0), ties)  # [M * E]
+        action = greedy_action.reshape(-1, self.envs)
+        self._explore_in_place(action)
         if self.planned is not None:
             planned_action = self.planned.numpy()
             is_planned = planned_action < self.num_actions
@@ -195,7 +200,7 @@ class Agent(InnerAgent):
     ) -> None:
         """Store the step for `learn`, with novelty bonuses added to the rewards. Count visits and finished episodes."""
         current = self._current
-        rows = current.rows if current.obs is obs else self._row_lookup(obs)
+        rows = current.rows if current.obs is obs else self._row_lookup(obs)  # `act` has looked up its ``obs``
         entries = rows * self.num_actions  # flat indices of Q(s, a)
         entries += action.numpy().reshape(-1)
         rewards, discounts = reward.numpy().reshape(-1), discount.numpy().reshape(-1)
@@ -203,7 +208,7 @@ class Agent(InnerAgent):
         if self.config.truncation_ends:
             discounts = np.where(current.done.reshape(-1), np.float32(0), discounts)
         if self.visits is not None:
-            visits = self.visits.numpy().reshape(-1)
+            visits = self.visits.numpy().reshape(-1)  # a view, as ``episodes`` below
             np.add.at(visits, entries, 1)
             # The public code also adds 1e-9.
             rewards = rewards + (self.config.count_bonus / (np.sqrt(visits.take(entries)) + 1e-9)).astype(np.float32)
@@ -225,7 +230,7 @@ class Agent(InnerAgent):
         if self.envs == 1:
             return self._update(0, *transitions)
         for env in range(self.envs):
-            loss = self._update(env, *(column[env :: self.envs] for column in transitions))
+            loss = self._update(env, *(values[env :: self.envs] for values in transitions))  # [M * E] -> [M]
         return loss
 
     def _update(self, env: int, entries: Array, next_rows: Array, reward: Array, discount: Array) -> Tensor:
@@ -244,14 +249,16 @@ class Agent(InnerAgent):
         self._flat_table[entries] = td_error * self._lr + old_q
         return loss
 
-    def _next_action(self, env: int, values: Array) -> Array:
-        """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``values [M, A]``. If `act`
-        is to execute them, also store them in ``planned``, except at the end of an episode."""
+    def _next_action(self, env: int, next_values: Array) -> Array:
+        """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``next_values [M, A]``. If
+        `act` is to execute them (``backup`` is executed), also store them in ``planned``; at the end of an episode,
+        store that none is planned."""
         ties = self._current.random_numbers["next ties"][:, env] if self.config.random_ties else None
-        action = best_actions(values, ties)
-        self._explore(action, "next ", env)
+        action = best_actions(next_values, ties)
+        self._explore_in_place(action, "next ", env)
         if self.planned is not None:
-            self.planned.numpy()[:, env] = np.where(self._current.done[:, env], self.num_actions, action)
+            none_planned = self.num_actions
+            self.planned.numpy()[:, env] = np.where(self._current.done[:, env], none_planned, action)
         return action
 
     def count_steps(self, steps: int) -> None:
@@ -270,17 +277,19 @@ class Agent(InnerAgent):
         return {"train/learning_rate": rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return action values, ``obs [M, B, S] -> [M, B, A]``."""
-        return torch.from_numpy(self._table[self._row_lookup(obs)]).view(*obs.shape[:2], self.num_actions)
+        """Return the values of all actions, ``obs [M, B, S] -> [M, B, A]``."""
+        action_values = self._table[self._row_lookup(obs)]  # [M * B, A]
+        return torch.from_numpy(action_values).view(*obs.shape[:2], self.num_actions)
 
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
         return Greedy(flat_parameters, self.num_states)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
+        """Restore the state. Raises StateError if it does not fit or plans an action that does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
-            max_action = int(self.planned.max())  # ``num_actions`` means that no action is planned
-            require(max_action <= self.num_actions, "planned", f"has action {max_action}", f"up to {self.num_actions}")
+            max_action, none_planned = int(self.planned.max()), self.num_actions
+            require(max_action <= none_planned, "planned", f"has action {max_action}", f"up to {none_planned}")
 
 
 class Greedy(Policy):
@@ -292,9 +301,10 @@ class Greedy(Policy):
         self.rows = flat_parameters.numpy().reshape(self.members * num_states, -1)  # [M * S, A]
 
     def moves(self) -> Tensor:
-        """Return the best action in each of S cells, ``[M, S]`` int64."""
+        """Return the best action in each of S cells, ``[M, S]`` int64; the first of several equal ones."""
         return torch.from_numpy(best_actions(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first of several equal ones."""
-        return torch.from_numpy(best_actions(self.rows.take(self.row_lookup(obs), 0))).view(obs.shape[:2])
+        values = self.rows.take(self.row_lookup(obs), 0)  # [M * E, A]
+        return torch.from_numpy(best_actions(values)).view(obs.shape[:2])

@@ -18,9 +18,10 @@ from models.vectors import entry
 
 Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
-MAX, EXECUTED = 0, 2
+MAX, EXECUTED = BACKUPS["max"], BACKUPS["executed"]
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
-_SIDES = np.array([2, -1], np.float32)  # numbers above and below every epsilon
+# For bools: 2 is above every epsilon (False: do not explore), -1 is below (True).
+_ABOVE_AND_BELOW_EPSILON = np.array([2, -1], np.float32)
 
 
 class Members(NamedTuple):
@@ -45,9 +46,9 @@ class Members(NamedTuple):
     num_cells: int  # S
     num_actions: int  # A
     backup: int  # a value of BACKUPS
-    bonus: float
+    bonus: float  # weight of the count bonus
     truncation_ends: bool
-    init_episodes: int
+    init_episodes: int  # finished episodes before the first update
 
 
 class Work(NamedTuple):
@@ -67,15 +68,15 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
     into ``loss [M]``."""
     config, empty = agent.config, np.empty((0, 0), np.int64)
-    arrays: dict[str, Array] = {}
-    for form in ("", "next "):
-        explore = random_numbers.get(form + "explore", random_numbers["explore"])
-        # With a constant epsilon, these are bools. True becomes -1, which is below epsilon; False becomes 2.
-        arrays[form + "explore"] = (
-            _SIDES[explore.numpy().view(np.uint8)] if explore.dtype == torch.bool else explore.numpy()
-        )
-        arrays[form + "action"] = random_numbers.get(form + "action", random_numbers["action"]).numpy()
-        arrays[form + "ties"] = random_numbers.get(form + "ties", torch.empty(0, 0, 0, 0)).numpy()
+    numbers: list[Array] = []  # explore, action, ties; then the same for the next action
+    for prefix in ("", "next "):
+        # Q-learning has no next action: placeholders of the same type.
+        explore = random_numbers.get(prefix + "explore", random_numbers["explore"]).numpy()
+        if explore.dtype == np.bool_:  # epsilon is constant
+            explore = _ABOVE_AND_BELOW_EPSILON[explore.view(np.uint8)]
+        action = random_numbers.get(prefix + "action", random_numbers["action"])
+        ties = random_numbers.get(prefix + "ties", torch.empty(0, 0, 0, 0))
+        numbers += [explore, action.numpy(), ties.numpy()]
     # Groups of values, in the order of the fields of `Members`.
     visits, planned = (empty if array is None else array.numpy() for array in (agent.visits, agent.planned))
     values = agent.flat_parameters.numpy(), visits, planned, agent._lr, agent._discounts
@@ -83,15 +84,17 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
     sizes, bonus = (agent.num_states, agent.num_actions), config.count_bonus or 0.0
     settings = BACKUPS[config.backup], bonus, config.truncation_ends, config.init_episodes
-    return Members._make((*values, *outcomes, *arrays.values(), *epsilons, *sizes, *settings))
+    return Members._make((*values, *outcomes, *numbers, *epsilons, *sizes, *settings))
 
 
 def make_work(agent: Members) -> Work:
     """Allocate memory for one thread."""
     envs = agent.explore.shape[2]
-    int_arrays, floats = [np.zeros(envs, np.int64) for _ in range(3)], [np.zeros(envs, np.float32) for _ in range(2)]
-    cell_indices = np.arange(agent.num_cells, dtype=np.float32)
-    return Work._make((np.empty(0, np.float32), cell_indices, *int_arrays, *floats, np.zeros(envs, np.bool_)))
+    no_action, cell_indices = np.empty(0, np.float32), np.arange(agent.num_cells, dtype=np.float32)
+    cell, entries, next_cells = (np.zeros(envs, np.int64) for _ in range(3))
+    reward, discount = (np.zeros(envs, np.float32) for _ in range(2))
+    done = np.zeros(envs, np.bool_)
+    return Work(no_action, cell_indices, cell, entries, next_cells, reward, discount, done)
 
 
 class Player(NamedTuple):
@@ -105,7 +108,7 @@ class Player(NamedTuple):
 
 def make_player(policy: Greedy) -> Player:
     """Return the policy for compiled code. Its values share the policy's memory."""
-    return Player(policy.rows, policy.row_lookup.cell_indices, 1, 0)
+    return Player(policy.rows, policy.row_lookup.cell_indices, widest=1, action_size=0)
 
 
 @compiled
@@ -134,8 +137,9 @@ def _argmax(values, row, first_column, num_actions):
     for action in range(1, num_actions):
         value = entry(values, row, first_column + action)
         no_nan = no_nan & (value == value)
-        greater = value > best_value
-        best, best_value = action if greater else best, value if greater else best_value
+        is_greater = value > best_value
+        best = action if is_greater else best
+        best_value = value if is_greater else best_value
     if not no_nan:  # find the first NaN: only NaN differs from itself
         best = 0
         while entry(values, row, first_column + best) == entry(values, row, first_column + best):
@@ -169,8 +173,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step in environment ``e`` in row ``e`` of the arrays of ``work`` (`Agent.observe`). ``work.cell[e]`` is
-    the cell before the step. With ``truncation_ends``, the discount of a last step is 0."""
+    """Store the step in environment ``e`` as entry ``e`` of the arrays of ``work`` (`Agent.observe`). ``work.cell[e]``
+    is the cell before the step. With ``truncation_ends``, the discount of a last step is 0."""
     work.entries[e] = work.cell[e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
@@ -180,9 +184,9 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 def improve(agent, work, m, t):
     """Update one action value of member ``m`` for each environment after step ``t``, from the step in ``work``
-    (`Agent.learn`). Write ``agent.flat_parameters[m]``, with a count bonus ``agent.visits[m]``, with backup
-    ``executed`` the next actions ``agent.planned[m]``. Until the member may learn, no value changes. ``agent.loss[m]``
-    is the squared error in the last environment, or NaN if no value changed."""
+    (`Agent.learn`). Write ``agent.flat_parameters[m]``; with a count bonus, also ``agent.visits[m]``; with backup
+    ``executed``, also the next actions ``agent.planned[m]``. Until the member may learn, no value changes.
+    ``agent.loss[m]`` is the squared error in the last environment, or NaN if no value changed."""
     envs = len(work.entries)
     if len(agent.visits):
         for e in range(envs):
@@ -195,19 +199,17 @@ def improve(agent, work, m, t):
         if agent.backup == MAX:
             action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
         else:
-            explores = agent.next_explore[m, t, e] < epsilon(agent, m, t)
-            action = (
-                agent.next_random_action[m, t, e]
-                if explores
-                else _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
-            )
-            if agent.backup == EXECUTED:
+            if agent.next_explore[m, t, e] < epsilon(agent, m, t):
+                action = agent.next_random_action[m, t, e]
+            else:
+                action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
+            if agent.backup == EXECUTED:  # ``num_actions``: none is planned
                 agent.planned[m, e] = num_actions if work.done[e] else action
         old_value = values[m, work.entries[e]]
         discounted_q = work.discount[e] * agent.discounts[m] * values[m, cell * num_actions + action]
         error = discounted_q + work.reward[e] - old_value
-        agent.loss[m] = error * error
         if agent.episodes[m] >= agent.init_episodes:
+            agent.loss[m] = error * error
             values[m, work.entries[e]] = error * agent.lr[m] + old_value
         else:
             agent.loss[m] = np.nan

@@ -50,11 +50,11 @@ class Agent(TwinCriticAgent):
         return self.critics.target_values(torch.cat([next_obs, target_action], 1))
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target actor's actions with clipped noise, ``[M, A, B]``, from its network's ``outputs``."""
+        """Return the target actor's actions with clipped noise, from its network's ``outputs``, ``[M, A, B]`` both."""
         return outputs.tanh().add_(self._target_noise(random_numbers)).clamp_(-1, 1)
 
     def _target_noise(self, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return clipped noise on the target action, ``[M, A, B]``."""
+        """Return clipped noise on the target action, ``[M, A, B]``, from the normal numbers ``next``."""
         max_noise = self.config.policy_std_clip
         return (random_numbers["next"] * self.config.policy_std).clamp_(-max_noise, max_noise)
 
@@ -66,17 +66,18 @@ class Agent(TwinCriticAgent):
             is_due = is_due & learning
         if not is_due.any():
             return
-        active = None if is_due.all() else is_due
+        active = None if is_due.all() else is_due  # None: all members
         self.optimizer.update(self._actor_gradient(obs, random_numbers), active)
         polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, active)
         self.critics.update_targets(self.config.tau, active)
 
     def _actor_gradient(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the gradient ``[M, D]`` of the actor's loss, the negative mean of the first critic's values of the
-        actor's actions, on ``obs [M, O, B]``. ``random_numbers`` are for subclasses."""
+        """Return the gradient ``[M, D]`` of the actor's loss on ``obs [M, O, B]``: the negative mean of the first
+        critic's values of the actor's actions. ``random_numbers`` are for subclasses."""
         activations = self.network.forward(self._actor, obs)
         action = activations[-1].tanh()
         pair_gradient = self.critics.q1_gradient(torch.cat([obs, action], 1))
         action_gradient = pair_gradient[:, self.obs_size :].neg()
-        gradient = torch.ops.aten.tanh_backward(action_gradient, action)
-        return self.network.backward(self._actor, obs, activations, gradient)[0]
+        output_gradient = torch.ops.aten.tanh_backward(action_gradient, action)
+        gradient, _ = self.network.backward(self._actor, obs, activations, output_gradient)
+        return gradient

@@ -65,8 +65,8 @@ class Members(NamedTuple):
     policy_std_clip: np.float32
     policy_delay: int
     twin: bool  # whether the second critic is used
-    init_episodes: int
-    fill: int
+    init_episodes: int  # finished episodes before the first update
+    fill: int  # rows in the replay buffer before the first update
 
 
 class Work(NamedTuple):
@@ -95,9 +95,9 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
     into ``loss [M]``. Reserves rows in the replay buffer."""
     config, buffer, critics, critic = agent.config, agent.replay_buffer, agent.critics, agent.critics.network
-    (table,) = buffer.reserve(steps * agent.envs)
+    (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
     # Groups of values, in the order of the fields of `Members`.
-    nets = make_net(agent.network), make_net(critic), make_net(critic, critic.size)
+    nets = make_net(agent.network), make_net(critic), make_net(critic, begin=critic.size)
     learners = (
         make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
         make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
@@ -106,24 +106,26 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     counts = buffer.position, buffer.size, buffer.capacity
     numbers = [random_numbers[name].numpy() for name in NUMBERS]
     bounds = [value.numpy() for value in (agent.centre, agent.half_range, agent.low, agent.high)]
+    sizes = agent.obs_size, agent.action_size
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
-    sizes, float32s = (agent.obs_size, agent.action_size), map(np.float32, floats)
-    settings = config.policy_delay, critics.twins, config.init_episodes, max(1, config.fill)
+    float32s = map(np.float32, floats)
+    fill = max(1, config.fill)  # a minibatch needs at least one row
+    settings = config.policy_delay, critics.twins, config.init_episodes, fill
     return Members._make((*nets, *learners, *arrays, *counts, *numbers, *sizes, *bounds, *float32s, *settings))
 
 
 def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
     envs, batch_size, action_size = agent.action_noise.shape[2], agent.replay_uniform.shape[3], agent.action_size
+    scratch = np.empty((2, agent.actor.widest), np.float32)
+    continuous_action, scaled_action = np.empty(action_size, np.float32), np.empty((envs, action_size), np.float32)
+    # Three for each network: acts, preacts, act_grads.
     layers = [make_layers(net, batch_size) for net in (agent.actor, agent.critic1, agent.critic2) for _ in range(3)]
-    scratch, scaled_action = np.empty((2, agent.actor.widest), np.float32), np.empty((envs, action_size), np.float32)
     td_target, minibatch = np.empty(batch_size, np.float32), np.empty(batch_size, np.int64)
-    grads = (
-        np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32),
-        np.zeros(agent.critic_learner.flat_parameters.shape[1], np.float32),
-    )
+    actor_grad = np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32)
+    critic_grad = np.zeros(agent.critic_learner.flat_parameters.shape[1], np.float32)
     return Work._make(
-        (scratch, np.empty(action_size, np.float32), scaled_action, *layers, td_target, minibatch, *grads)
+        (scratch, continuous_action, scaled_action, *layers, td_target, minibatch, actor_grad, critic_grad)
     )
 
 
@@ -153,7 +155,7 @@ def make_player(policy: ActorPolicy) -> Player | None:
 
 @compiled
 def _nan_to_zero(x):
-    """Return the number x, or 0 if it is NaN."""
+    """Return the number x, or 0 if it is NaN, the only value that differs from itself."""
     return x if x == x else np.float32(0)
 
 
@@ -222,12 +224,12 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 @compiled
 def _write_td_targets(agent, work, m, t, update):
     """Write the TD targets of the rows ``work.minibatch [B]`` to ``work.td_target [B]``, for member ``m``
-    (`TwinCriticAgent.update`, `Agent.next_q`). ``update`` counts the updates after step ``t``. Then write observations
-    and actions of the minibatch to the inputs of both critics, ``work.critic1_acts[0]`` and ``work.critic2_acts[0]``.
-    Also overwrites ``work.actor_acts``."""
-    obs_size, next_obs_at, depth = agent.obs_size, agent.obs_size + agent.action_size, len(agent.critic1.sizes) - 1
+    (`TwinCriticAgent.update`, `Agent.next_q`). ``update`` is the index of the update after step ``t``. Also write their
+    observations and actions to the inputs of both critics, ``work.critic1_acts[0]`` and ``work.critic2_acts[0]``.
+    Overwrites the other activations in ``work``."""
+    obs_size, batch_size, depth = agent.obs_size, len(work.td_target), len(agent.critic1.sizes) - 1
+    next_obs_at = obs_size + agent.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at = next_obs_at + obs_size
-    batch_size = len(work.td_target)
     for column in range(batch_size):
         row = work.minibatch[column]
         for i in range(obs_size):
@@ -249,8 +251,8 @@ def _write_td_targets(agent, work, m, t, update):
     if agent.twin:
         forward(agent.critic2, target_params, work.critic2_acts, work.critic2_preacts)
     for column in range(batch_size):
-        row, value1 = work.minibatch[column], work.critic1_acts[depth, 0, column]
-        value2 = work.critic2_acts[depth, 0, column]
+        row = work.minibatch[column]
+        value1, value2 = work.critic1_acts[depth, 0, column], work.critic2_acts[depth, 0, column]
         next_q = value2 if agent.twin and (value2 < value1 or value2 != value2) else value1  # NaN counts as smallest
         reward, discount = agent.table[row, m, reward_at], agent.table[row, m, reward_at + 1]
         work.td_target[column] = reward + agent.discount * discount * next_q
@@ -269,16 +271,15 @@ def _critic_gradient(net, params, acts, preacts, act_grads, grad, td_target):
         error = acts[depth, 0, column] - td_target[column]
         total += error * error
         act_grads[depth, 0, column] = error * np.float32(2 / batch_size)
-    backward(net, params, acts, preacts, act_grads, grad, True, False)
+    backward(net, params, acts, preacts, act_grads, grad, need_grad=True, need_input_grad=False)
     return total / np.float32(batch_size)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m):
-    """Write the gradient of the actor's loss of member ``m``, minus the first critic's mean value of the actor's
-    actions, to ``work.actor_grad [D]`` (`Agent._actor_gradient`). The observations are in
-    ``work.critic1_acts[0]``, whose
-    actions are overwritten by the actor's."""
+    """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent._actor_gradient`). The
+    loss is the negative mean of the first critic's values of the actor's actions. The observations are in
+    ``work.critic1_acts[0]``, and the actor's actions overwrite the actions there."""
     obs_size, batch_size = agent.obs_size, len(work.td_target)
     actor_depth, critic_depth = len(agent.actor.sizes) - 1, len(agent.critic1.sizes) - 1
     actor_params, critic_params = agent.actor_learner.flat_parameters[m], agent.critic_learner.flat_parameters[m]
@@ -294,12 +295,15 @@ def _write_actor_gradient(agent, work, m):
     forward(agent.critic1, critic_params, critic_acts, critic_preacts)
     for column in range(batch_size):
         critic_act_grads[critic_depth, 0, column] = np.float32(1 / batch_size)
+    # False, True: compute the gradient of the inputs, but not of the parameters (``critic_grad`` stays).
     backward(agent.critic1, critic_params, critic_acts, critic_preacts, critic_act_grads, work.critic_grad, False, True)
     for i in range(agent.action_size):
         for column in range(batch_size):
             action = critic_acts[0, obs_size + i, column]
             act_grads[actor_depth, i, column] = -critic_act_grads[0, obs_size + i, column] * (_ONE - action * action)
-    backward(agent.actor, actor_params, acts, preacts, act_grads, work.actor_grad, True, False)
+    backward(
+        agent.actor, actor_params, acts, preacts, act_grads, work.actor_grad, True, False
+    )  # of the parameters only
 
 
 def improve(agent, work, m, t):
@@ -311,8 +315,8 @@ def improve(agent, work, m, t):
         return
     for update in range(agent.replay_uniform.shape[2]):
         uniforms = agent.replay_uniform[m, t, update]
-        for column in range(len(work.minibatch)):
-            work.minibatch[column] = row_of(uniforms[column], uniforms[column - 1], replay_size)  # -1: the last number
+        for column in range(len(work.minibatch)):  # index -1 is the last number
+            work.minibatch[column] = row_of(uniforms[column], uniforms[column - 1], replay_size)
         _write_td_targets(agent, work, m, t, update)
         params, grad, td_target = agent.critic_learner.flat_parameters[m], work.critic_grad, work.td_target
         acts, preacts, act_grads = work.critic1_acts, work.critic1_preacts, work.critic1_act_grads

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models import intrinsic, varied
-from models.family import Family
+from models.family import Family, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
 
@@ -83,25 +83,17 @@ def validate(config: Any) -> str | None:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
-    idle_settings = {} if config.action_std else {"noise_type": "action_std is 0"}
-    idle_settings |= {} if config.policy_std else {"policy_std_clip": "policy_std is 0"}
-    return intrinsic.ineffective(config) | idle_settings
+    return intrinsic.ineffective(config) | reasons_by_setting(
+        (config.action_std == 0, ("noise_type",), "action_std is 0"),
+        (config.policy_std == 0, ("policy_std_clip",), "policy_std is 0"),
+    )
 
 
 # Large noise finds the goal by chance, before any learning. A single hidden layer makes large batches cheap.
 _MOUNTAIN_CAR: dict[str, object] = {
-    "noise_type": "ornstein-uhlenbeck",
-    "action_std": 1.5,
-    "hidden_sizes": (64,),
-    "lr": 3e-3,
-    "tau": 0.01,
-    "policy_std": 0.05,
-    "policy_std_clip": 0.1,
-    "buffer_size": 200_000,
-    "init_episodes": 0,
-    "fill": 1000,
-    "num_envs": 4,
-}
+    "noise_type": "ornstein-uhlenbeck", "action_std": 1.5, "hidden_sizes": (64,), "lr": 3e-3, "tau": 0.01,
+    "policy_std": 0.05, "policy_std_clip": 0.1, "buffer_size": 200_000, "init_episodes": 0, "fill": 1000, "num_envs": 4,
+}  # fmt: skip
 
 FAMILY = Family(
     config=Config,

@@ -62,7 +62,7 @@ class Agent(td3.Agent):
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Return samples of the Gumbel-softmax and action vectors, ``[M, A, .]`` each, from ``logits`` and ``gumbel``
-        noise of the same shape. With ``gumbel_softmax_hard``, vectors are one-hot; otherwise the two are equal."""
+        noise of the same shape. With ``gumbel_softmax_hard``, vectors are one-hot; otherwise they are the samples."""
         probs = gumbel_softmax(logits, gumbel, temperature)
         vectors = one_hot_argmax(probs, 1) if self.config.gumbel_softmax_hard else probs
         return probs, vectors
@@ -72,15 +72,17 @@ class Agent(td3.Agent):
         return one_hot_argmax(self.random_numbers["random"], 2)
 
     def clip(self, vectors: Tensor) -> Tensor:
-        """Return the environment's actions ``[M, E]`` int64 for action ``vectors [M, E, A]``."""
+        """Return the environment's actions ``[M, E]`` int64, the argmax of each of the ``vectors [M, E, A]``."""
         return vectors.argmax(2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return the logits ``[M, E, A]``, or vectors sampled as in training if there are ``streams``."""
+        """Return vectors ``[M, E, A]`` for `clip`, from logits ``outputs [M, A, E]``: the logits themselves (greedy)
+        or, if there are ``streams``, vectors sampled as in training."""
         if streams is None:
             return outputs.transpose(1, 2)
         gumbel, temperature = streams.gumbel(*outputs.shape[1:]), self.temperature(self.flat_parameters)
-        vectors = self._sample_vectors(outputs, gumbel, temperature)[1].transpose(1, 2)
+        _, vectors = self._sample_vectors(outputs, gumbel, temperature)
+        vectors = vectors.transpose(1, 2)
         return torch.add(vectors, streams.normal(*vectors.shape[1:]), alpha=self.config.action_std)
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
@@ -91,7 +93,8 @@ class Agent(td3.Agent):
 
     def _actor_gradient(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the gradient ``[M, D]`` of the actor's loss with respect to its weights and the logarithm of the
-        temperature (0 unless it is learned). One-hot vectors have the gradient of the softmax (straight-through)."""
+        temperature (0 unless it is learned), on ``obs [M, O, B]``. One-hot vectors have the gradient of the softmax
+        (straight-through). Store the logits for `metrics`."""
         temperature = self.temperature(self.flat_parameters)
         activations = self.network.forward(self._actor, obs)
         logits, gumbel = activations[-1], random_numbers["gumbel"]
@@ -100,18 +103,18 @@ class Agent(td3.Agent):
         pair_gradient = self.critics.q1_gradient(torch.cat([obs, vectors], 1))
         action_gradient = pair_gradient[:, self.obs_size :].neg()
         logits_gradient = softmax_backward(probs, action_gradient) / temperature
-        network_gradient = self.network.backward(self._actor, obs, activations, logits_gradient)[0]
+        network_gradient, _ = self.network.backward(self._actor, obs, activations, logits_gradient)
         if self.config.gumbel_temperature == "learned":
-            # z = (l + g) / T, so dz / d log T = -z, and d loss / dz = T d loss / dl.
+            # z = (logits + gumbel) / T, so dz / d log T = -z, and d loss / dz = T d loss / d logits.
             temperature_gradient = -(logits_gradient * (logits + gumbel)).flatten(1).sum(1, keepdim=True)
         else:
             temperature_gradient = network_gradient.new_zeros(len(network_gradient), 1)
         return torch.cat([network_gradient, temperature_gradient], 1)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the metrics of TD3, and the entropy of actions without normal noise. It does not depend on the
-        temperature: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al. 2017, section
-        2)."""
+        """Return the metrics of TD3, and the entropy of actions without normal noise, ``{tag: [M]}``. The entropy does
+        not depend on the temperature: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al.
+        2017, section 2)."""
         logits = self.critics.latest.get("logits")
         if logits is None:  # no update since the last call
             mean_entropy = torch.full((self.members,), torch.nan)
@@ -136,4 +139,4 @@ def softmax_backward(probs: Tensor, gradient: Tensor) -> Tensor:
 def one_hot_argmax(values: Tensor, axis: int) -> Tensor:
     """Return 1 at the largest of ``values`` along ``axis`` (the first of several equal ones), 0 elsewhere."""
     argmax = values.argmax(axis, keepdim=True)
-    return torch.zeros_like(values).scatter_(axis, argmax, 1.0)
+    return torch.zeros_like(values).scatter_(axis, argmax, value=1.0)
