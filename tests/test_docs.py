@@ -64,8 +64,11 @@ ONE_PROCESS = pytest.mark.xdist_group("compiled")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
-# Reference pages; most of their commands are on other pages too, so the quick suite only parses them.
-TABLES = ("docs/originals.md", "docs/paper.md", "docs/results/", "experiments/", "understudy/")
+# The quick suite only parses the commands of these pages: reference pages, with commands of other pages, and long ones.
+SLOW_PAGES = (
+    "docs/model_generalisation.md", "docs/originals.md", "docs/paper.md", "docs/results/",
+    "docs/synthetic_environments.md", "docs/what_is_it_worth.md", "experiments/", "understudy/",
+)  # fmt: skip
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -247,7 +250,7 @@ def test_flags_are_known(page: Path) -> None:
 
 @ONE_PROCESS
 @pytest.mark.parametrize("page", [
-    pytest.param(page, marks=[pytest.mark.slow] * name.startswith(TABLES), id=name)
+    pytest.param(page, marks=[pytest.mark.slow] * name.startswith(SLOW_PAGES), id=name)
     for page in RUN for name in (page.relative_to(ROOT).as_posix(),)
 ])  # fmt: skip
 def test_commands_run(page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None) -> None:

@@ -183,7 +183,7 @@ class IntactRun:
         self.folder = folder
         self.settings, self.longer = RUNS[name]
         self.is_search = name in PROXIES
-        result = call(self._flags(), folder, cpu=60, wall=900)
+        result = call(self._flags(), folder, cpu=900, wall=1800)  # also compiles its functions, if no other test has
         assert result.accepted, result
         self.run = run_folder(folder / "exp_dir")
         self.files = [self.run / "checkpoints" / "last.ckpt", *self.run.glob("proxy.safetensors")]

@@ -135,8 +135,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
-        and so on; a list or array has one seed per environment. With None, alone or in a list, an environment starts its next
-        episode. ``options`` are ignored."""
+        and so on; a list or array has one seed per environment. With None, alone or in a list, an environment starts
+        its next episode. ``options`` are ignored."""
         seeds: list[int | None] = [None] * self.num_envs
         first_seed = None
         if isinstance(seed, np.ndarray):
