@@ -71,6 +71,12 @@ SLOW_PAGES = (
 )  # fmt: skip
 
 
+long_pages_are_slow = pytest.mark.parametrize("page", [
+    pytest.param(page, marks=[pytest.mark.slow] * name.startswith(SLOW_PAGES), id=name)
+    for page in RUN for name in (page.relative_to(ROOT).as_posix(),)
+])  # fmt: skip
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -249,10 +255,7 @@ def test_flags_are_known(page: Path) -> None:
 
 
 @ONE_PROCESS
-@pytest.mark.parametrize("page", [
-    pytest.param(page, marks=[pytest.mark.slow] * name.startswith(SLOW_PAGES), id=name)
-    for page in RUN for name in (page.relative_to(ROOT).as_posix(),)
-])  # fmt: skip
+@long_pages_are_slow
 def test_commands_run(page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None) -> None:
     """Runs that differ only in seeds or epochs, and searches of hyperparameters, are only parsed."""
     for command in commands(page):
@@ -281,7 +284,7 @@ def test_slow_commands_run(page: Path, workplace: Path) -> None:
 
 
 @ONE_PROCESS
-@every_page_with_commands
+@long_pages_are_slow
 def test_python_examples_run(page: Path, workplace: Path, small: None) -> None:
     """Blocks of a page share their names; test_how_to.py runs files. If a library is missing, only imports run."""
     names: dict[str, object] = {"__name__": "__example__"}
