@@ -159,9 +159,9 @@ class Stages:
         return self.trained_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def trained_on_pairs(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` for the pairs ``searched [M, K]`` (`searched_part`): the pairs' states are the
-        tables, and targets are trained on these pairs alone, from initial weights of each random stream. ``template
-        [D]`` has the scale of the states."""
+        """Return parameters ``[M, D]`` for the pairs of state and action ``searched [M, K]`` (`searched_part`). The
+        states become the table of first states. The target network is trained on the pairs, from initial weights of
+        each random stream. The center and spread of the states are copied from ``template [D]``."""
         networks = self.parameters
         pairs = searched.unflatten(1, (networks.rows, -1))  # [M, rows, S + A]
         states, target_actions = pairs.split([networks.state_size, networks.action_size], 2)

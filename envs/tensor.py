@@ -109,7 +109,7 @@ class TensorEnvironment:
         self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None, device: torch.device = CPU
     ) -> None:
         self.dynamics, self.members, self.envs, self.device = dynamics, members, envs, device
-        self.on_device = dynamics if device == CPU else dynamics.to(device)  # computes steps and observations
+        self.device_dynamics = dynamics if device == CPU else dynamics.to(device)  # computes steps and observations
         self.spaces = dynamics.spaces
         if time_limit is not None:
             self.spaces = replace(self.spaces, max_episode_steps=time_limit)
@@ -135,14 +135,14 @@ class TensorEnvironment:
         else:
             where = where.to(self.device)
             self.state, self.age = torch.where(where[..., None], state, self.state), self.age.masked_fill(where, 0)
-        return self.on_device.observe(self.state)
+        return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the episodes in ``active [M, E]`` bool by one step. None means all, which is cheapest. Raises
         EnvironmentFault before the first reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
-        state, reward, terminated, discount = self.on_device.step(self.state, actions)
+        state, reward, terminated, discount = self.device_dynamics.step(self.state, actions)
         if active is None:
             self.state, self.age = state, self.age + 1
         else:
@@ -152,7 +152,7 @@ class TensorEnvironment:
         truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit
         if active is not None:
             truncated = truncated & active
-        return Step(self.on_device.observe(self.state), reward, terminated, truncated, discount)
+        return Step(self.device_dynamics.observe(self.state), reward, terminated, truncated, discount)
 
     def select(self, members: Tensor) -> "TensorEnvironment":
         """Return a new environment with ``members [M']`` int64 only, which continues their current episodes. This one

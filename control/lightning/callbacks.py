@@ -237,7 +237,7 @@ class StopOnSignal(Callback):
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Request a stop after the epoch. Raises StopNow if it was requested already."""
         if self.stop_requested:
-            ending.orderly = False  # a third signal need not wait for the work that the second interrupts
+            ending.orderly = False  # so a third signal ends the process at once
             raise StopNow
         self.stop_requested = True
         say("\nstopping after this epoch; once more to stop at once")

@@ -170,7 +170,7 @@ def _step_groups(settings: Settings) -> StepGroups:
             make_environment, game, len(group_seeds), num_workers=workers, device=device, step_timeout=run.step_timeout
         )
         training = open_environment(config.num_envs, time_limit=training_limit)
-        dynamics = training.on_device if isinstance(training, TensorEnvironment) else None
+        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):
             supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
             line = f"gamename is {game!r}, whose states cannot be copied"

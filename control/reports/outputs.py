@@ -75,7 +75,8 @@ def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
         steps_after_epoch[int(epoch)] = int(steps)
         if not math.isnan(score):
             scores_of_epoch.setdefault(int(epoch), []).append(score)
-    # Steps before an epoch are the steps after the previous one: 0 for the first, and if its rows were lost.
+    # The time of an evaluation is the number of steps before its epoch. It is 0 for the first epoch, and if the rows of
+    # the previous epoch were lost.
     eval_times = [steps_after_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
     metrics = {"reward_rates": list(scores_of_epoch.values()), "eval_times": eval_times}
     return {"config": acting(settings), "metrics": metrics}

@@ -189,9 +189,9 @@ def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
-    """Draw a bandit's mean reward of each action over each number of the states of `behaviour`. Discrete actions have
-    lines, and each coordinate of continuous actions has an image. The nine panels with the strongest effect of the
-    number on the best action are shown."""
+    """Draw a bandit's mean reward of each action over each coordinate of the states of `behaviour`. Discrete actions
+    have lines, and each coordinate of continuous actions has an image. Show the nine panels in which the coordinate of
+    the state has the strongest effect on the best action."""
     states = torch.from_numpy(samples["synthetic"][:, :-1])  # the last column is the reward
     networks: Any = proxy.networks
     space = networks.actions
@@ -200,13 +200,13 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look:
     for coordinate in range(1 if is_discrete else space.size):
         actions, reward = action_rewards(proxy, states, coordinate)
         for column, name in enumerate(names_of(proxy.game, states.shape[1])):
-            edges, means = in_bins(reward, states[:, column])
+            edges, means = in_bins(reward, states[:, column])  # means [actions, bins]
             panels.append((coordinate, name, actions, edges, means))
-            # If the number matters, the rise from the first action to the last differs between bins.
+            # If the coordinate matters, the rise from the first action to the last differs between bins.
             rise = (means[-1] - means[0])[means.isfinite().all(0)]
             effects.append(float(rise.std()) if len(rise) > 1 else 0.0)
-    strongest = sorted(range(len(panels)), key=lambda number: -effects[number])[:_MAX_PANELS]
-    shown_panels = [panels[number] for number in sorted(strongest)]
+    strongest = sorted(range(len(panels)), key=lambda panel: -effects[panel])[:_MAX_PANELS]
+    shown_panels = [panels[panel] for panel in sorted(strongest)]
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on"
     if not is_discrete and space.size > 1:
