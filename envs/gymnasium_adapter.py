@@ -95,12 +95,12 @@ class GymnasiumEnvironment(Replayed):
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         names = self.game.info
         info_values = np.zeros((num_rows, len(names)), np.float32)
-        observations, steps = self._obs, self._steps
+        observations, step_functions = self._obs, self._steps
         space, obs_dtype, shape = self._space, self._obs_dtype, self._shape
         try:
             for row in rows:
-                self._row = row
-                obs, row_reward, row_terminated, row_truncated, info = steps[row](native_actions[row])
+                self._row = row  # for `_fault`
+                obs, row_reward, row_terminated, row_truncated, info = step_functions[row](native_actions[row])
                 if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
                     promises.check_observation(space, obs)
                 reward[row] = row_reward if type(row_reward) is float else promises.as_number(row_reward)
@@ -113,11 +113,11 @@ class GymnasiumEnvironment(Replayed):
                     info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
         except BaseException as error:
-            self._ages[row] += 1  # the fault names the step
+            self._ages[row] += 1  # count the failed step, because the error message has its number
             raise self._fault(error, "step") from error
         self._ages[slice(None) if active is None else rows] += 1  # a slice is faster
         self._check_finite("reward", reward)
-        self._check_finite("observation", self._obs)
+        self._check_finite("observation", observations)
         if names:
             self._check_finite("info", info_values)
         return Step(

@@ -106,16 +106,19 @@ def _load_reward(
     if not is_number or not 0 <= float(discount) <= 1:
         raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
     base_name = loaded.game.partition(",")[0]  # without parameters
-    game_id, obs_size = IDS.get(base_name, base_name), gym.spaces.flatdim(space)
-    line = f"learned reward {str(loaded.path)!r}: it is for"
+    game_id = IDS.get(base_name, base_name)
+    obs_size = gym.spaces.flatdim(space)
+    error_start = f"learned reward {str(loaded.path)!r}: it is for"
+    # The spaces fit if their descriptions are equal. A unit other than "numbers" never fits.
     unit = _describe_unit(space) if base_name in IDS else "numbers"
     expected = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_describe_actions(loaded.action_space)}"
     actual = f"observations of {obs_size} {unit} and {_describe_actions(action_space)}"
     if actual != expected:
-        raise ProxyError(f"{line} {expected}, those of {loaded.game}; here there are {actual}")
+        raise ProxyError(f"{error_start} {expected}, those of {loaded.game}; here there are {actual}")
     if spec is not None and _other_task(spec, game_id):
-        raise ProxyError(f"{line} {loaded.game}, which is {game_id}; this environment is {spec.id}")
-    zero_at_end, no_obs = loaded.config["rn_terminal"] == "zero", np.zeros((0, obs_size), np.float32)
+        raise ProxyError(f"{error_start} {loaded.game}, which is {game_id}; this environment is {spec.id}")
+    zero_at_end = loaded.config["rn_terminal"] == "zero"
+    no_obs = np.zeros((0, obs_size), np.float32)  # before the first reset
     return _LearnedReward(phi, float(discount), zero_at_end, no_obs)
 
 

@@ -93,10 +93,10 @@ def words_by_setting(
                 setting_words[positive] = [word(not is_negated)]
             except ValueError:
                 wrong.append(value_error(name, " ".join(words), valid_flags[positive].kind, {}))
-        elif len(wrong) < MAX_LINES:
+        elif len(wrong) < MAX_LINES:  # further errors are only counted
             wrong.append(unknown_error(name, valid_flags, implementation, prefix, game))
         else:
-            wrong.append(SettingError(f"{prefix}{name} is unknown"))  # counted but not shown
+            wrong.append(SettingError(f"{prefix}{name} is unknown"))
     return setting_words
 
 

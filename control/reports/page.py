@@ -231,7 +231,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         figures=_figures(subjects, run_dirs),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
-        learned=list(_learned(subjects)),
+        learned=list(_search_results(subjects)),
         seed_tables=[seed_table(subject.summary, caption=f"Seeds of {subject.label}") for subject in subjects],
         settings=_settings(subjects),
         versions=_versions(subjects),
@@ -332,9 +332,8 @@ def _svg(svg: str, number: int, alt: str) -> Markup:
     return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
 
 
-def _learned(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
-    """Yield label, table of the held-out evaluation (if there is one), and pictures with captions of each search. Other
-    runs may have a ``curve.png``, but no other of the pictures."""
+def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
+    """Yield label, table of the held-out evaluation (None without one), and pictures with captions of each search."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
@@ -345,8 +344,9 @@ def _learned(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, l
                 value = held_out.get(name)
                 if isinstance(value, int | float):
                     rows.append([text, f"{value:,}" if isinstance(value, int) else number_text(value)])
-            if held_out or any(path.name != "curve.png" for path, _ in pictures):
-                yield label, Table(rows, f"Held-out evaluation: {label}") if held_out else None, pictures
+            table = Table(rows, f"Held-out evaluation: {label}") if held_out else None
+            if held_out or any(path.name != "curve.png" for path, _ in pictures):  # other runs have no other picture
+                yield label, table, pictures
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:

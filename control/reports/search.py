@@ -218,16 +218,16 @@ def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Pa
 
 
 def importance_figure(
-    content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers: Path | None = None
+    content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers_file: Path | None = None
 ) -> None:
     """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
-    have intervals over resampled trials. ``content`` is the content of `TRIALS`, from the file ``numbers``."""
+    have intervals over resampled trials. ``content`` is the content of `TRIALS`, from ``numbers_file``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
-    trials = [trial for trial in content["trials"] if trial["best"]]
+    trials = [trial for trial in content["trials"] if trial["best"]]  # with scores
     shares = importances(space, trials)  # the largest first
     generator = np.random.default_rng(0)
     resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
-    bounds = {name: np.percentile([each[name] for each in resampled], [2.5, 97.5]) for name in shares}
+    bounds = {name: np.percentile([sample_shares[name] for sample_shares in resampled], [2.5, 97.5]) for name in shares}
     top = list(shares)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
     # Panel 0 spans two rows on the left. The first row continues with panels 1 and 3, the second with 2 and 4. An empty
@@ -235,7 +235,10 @@ def importance_figure(
     cells = [[0, *range(first, len(top) + 1, 2)] for first in (1, 2) if first <= len(top)]
     columns = max(map(len, cells))
     cells = [row + [-1] * (columns - len(row)) for row in cells]
-    with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, numbers, note=note) as (bars, *panels):
+    with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, numbers_file, note=note) as (
+        bars,
+        *panels,
+    ):
         for position, (name, share) in enumerate(shares.items()):
             bars.barh(position, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
             bars.plot(bounds[name], [position, position], color=INK, linewidth=1)

@@ -173,8 +173,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step in environment ``e`` as entry ``e`` of the arrays of ``work`` (`Agent.observe`). ``work.cell[e]``
-    is the cell before the step. With ``truncation_ends``, the discount of a last step is 0."""
+    """Store the step in environment ``e`` at index ``e`` of the arrays of ``work``, as `Agent.observe` does.
+    ``work.cell[e]`` is the cell before the step. ``discount`` is 0 after termination, and with ``truncation_ends``
+    after truncation too. All agents' `remember` have the same arguments."""
     work.entries[e] = work.cell[e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
