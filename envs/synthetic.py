@@ -113,7 +113,8 @@ class Stages:
         return bool(self.parameters.rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if there is a table, but neither a known range of observations nor a target policy."""
+        """Raise SettingError if a table needs the range of observations, which is not known. With a target policy, a
+        table needs none."""
         if self.unbounded and not self.parameters.has_target:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")

@@ -64,9 +64,9 @@ OBVIOUS = ("true or false", "text, not empty", "text", "number")  # allowed valu
 def help_text(
     valid_flags: Mapping[str, Flag], choices: Mapping[str, str], words: Sequence[str], command: str | None = None
 ) -> str:
-    """Return the help page. ``valid_flags`` are the settings of a run; ``choices`` are its implementation, game,
-    preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other than training, such as
-    ``plot``. Raises SettingError if no setting contains the words."""
+    """Return the help page. ``valid_flags`` are all flags by name, commands included. ``choices`` are the run's
+    implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
+    than training, such as ``plot``. Raises SettingError if no setting contains the words."""
     implementation = choices["implementation"]
     width = max(40, min(WIDEST, _columns()))
     families = families_of(implementation, valid_flags["agent"].default)

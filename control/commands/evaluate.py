@@ -144,7 +144,8 @@ def _unused_by_checkpoints(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
-    """Yield pairs for `check_effects`: the user's settings that conflict with ``--obedience``."""
+    """Yield name and end of the error line of settings that conflict, for `check_effects`: ``obedience`` itself in
+    another game than ``trained_on``, or a setting that has no effect with it."""
     if game != trained_on:
         yield "obedience", f" with gamename {game}: its commands are those of {trained_on}"
     elif settings.run.record or "return" in settings.command:

@@ -202,20 +202,25 @@ class Search:
         keep = ("number", "status", "raw", "last", "best", "course")
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
-        names, scores = list(self.space.dimensions), (METRIC, *self.evaluated)
+        names = list(self.space.dimensions)
+        score_names = (METRIC, *self.evaluated)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["trial", "status", "epoch", "env_steps", *scores, "best_epoch", *names, "checkpoint"])
+        writer.writerow(["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *names, "checkpoint"])
         for trial in self.ranked:
             last_values = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
-            best_values = [trial.best.get(name, math.nan) if trial.best else "" for name in (*scores, "epoch")]
+            best_values: list[Any]
+            if trial.best:
+                best_values = [trial.best.get(name, math.nan) for name in (*score_names, "epoch")]
+            else:  # not evaluated yet
+                best_values = [""] * (len(score_names) + 1)
             values = [_word(trial.values[name]) for name in names]
             writer.writerow([trial.number, trial.status, *last_values, *best_values, *values, trial.checkpoint or ""])
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
-            best = self.scored[0]
-            head = f"# trial {best.number} of {self.folder}: score {best.score:.1f} {_progress_text(best.best)}\n"
-            settings = trial_settings(self.settings, best.values)
+            winner = self.scored[0]
+            head = f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
+            settings = trial_settings(self.settings, winner.values)
             atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:

@@ -117,19 +117,21 @@ def _best_by_perturbations(
     candidates: Tensor, config: SearchConfig, stages: Stages, seed: int, kinds: int, train: Train
 ) -> Tensor:
     """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean fitness.
-    Each copy trains one agent. All agents have the same seed, except for its remainder modulo ``kinds``, which
-    alternates between the implementations (`fresh_seeds`)."""
-    draws, members = len(candidates), config.initial_members
-    streams = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(draws)])
-    means = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
-    perturbed = means.unsqueeze(1) + config.noise_std * streams.normal(members, means.shape[1])  # [C, members, K]
+    Each copy trains one agent. A seed modulo ``kinds``, the number of implementations, selects the agent's
+    implementation; the seeds of a candidate's agents differ only in that (`fresh_seeds`)."""
+    num_candidates, num_copies = len(candidates), config.initial_members
+    streams = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(num_candidates)])
+    centers = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
+    noise = streams.normal(num_copies, centers.shape[1])  # [C, copies, K]
+    perturbed = centers.unsqueeze(1) + config.noise_std * noise
     proxies = torch.cat(
         [stages.with_searched_part(copies, template) for copies, template in zip(perturbed, candidates, strict=True)]
     )
     base_seed = derive_seed(seed, "initial agent")
-    seeds = [base_seed - base_seed % kinds + i % kinds for i in range(members)] * draws
+    base_seed -= base_seed % kinds  # a multiple of `kinds`
+    seeds = [base_seed + i % kinds for i in range(num_copies)] * num_candidates
     outcome = train(proxies, seeds)
-    fitness = objective(outcome, config).view(draws, members).mean(1).nan_to_num(-torch.inf)
+    fitness = objective(outcome, config).view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
     return candidates[int(fitness.argmax())]
 
 

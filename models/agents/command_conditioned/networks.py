@@ -53,6 +53,7 @@ class HyperNetwork(Network):
     ):
         self.widths = (*hidden, outputs)
         layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
+        # The following layers generate the weight and bias of each later layer from the command.
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
             weight_scale = 0.1 * (num_commands / fan_in) ** 0.5
             layers.append(Dense(f"weight_fc.{i}", num_commands, fan_in * fan_out, scale=weight_scale))
