@@ -133,7 +133,9 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     (`overridden_names`) get the default values of implementation ``name``.
     """
     family_spec = family(name)
-    family_config = next(each for each in family_configs(config) if type(each) is family_spec.config)
+    family_config = next(
+        config_part for config_part in family_configs(config) if type(config_part) is family_spec.config
+    )
     num_agents_of_family = sum(family(other) is family_spec for other in agents)
     if num_agents_of_family == 1:
         return family_config
@@ -207,14 +209,14 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
         **family_spec.implementations[name],
         **family_spec.proxy_defaults({**choices, "agent": agent}, game),
     }
-    chosen = {**values, **choices}
-    if chosen.get("agents_take_turns") != "generations":
+    choices_and_defaults = {**values, **choices}
+    if choices_and_defaults.get("agents_take_turns") != "generations":
         # All implementations have equally many agents, so the number of agents must be a multiple of ``len(agents)``.
         if (values.get("agents_per_proxy") or 1) % len(agents):
             values["agents_per_proxy"] = len(agents)
         if (values.get("second_agents") or 0) % len(agents):
             values["second_agents"] = len(agents)
-        if len(classes) > 1 and chosen.get("strategy") != "nes":  # nes may compare with the mean instead
+        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":  # nes may compare with the mean instead
             values.setdefault("rank_apart", True)
     configs = [
         (first_agent, _family_config(first_agent, config_class, values)) for first_agent, config_class in classes

@@ -282,14 +282,14 @@ class NoiseBlocks(Blocks):
         used up. A further block is joined only if the total is then at most ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
-        taken = 0
-        while not parts or (taken < max_steps and taken + self.steps <= max_joined):
+        num_steps = 0
+        while not parts or (num_steps < max_steps and num_steps + self.steps <= max_joined):
             if self._used == self.steps:
                 self.next_block()
             start = self._used
-            self._used = min(self.steps, start + max_steps - taken)
+            self._used = min(self.steps, start + max_steps - num_steps)
             parts.append({name: values[:, start : self._used] for name, values in self.block.items()})
-            taken += self._used - start
+            num_steps += self._used - start
         if len(parts) == 1:
             return {name: part.contiguous() for name, part in parts[0].items()}
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}

@@ -149,8 +149,8 @@ def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
             yield from _flatten({f"command.{key}": item for key, item in value.items()})
         elif name == "command":
             if value not in (None, *NULL):
-                given = format_value(word(value))
-                raise SettingError(f"command is {given}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
+                value_text = format_value(word(value))
+                raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
         elif isinstance(value, dict):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list):

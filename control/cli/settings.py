@@ -270,7 +270,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
         configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
-        reasons_by_agent = [_ineffective(agent_family, each, settings.lacks, sample_all) for each in configs]
+        reasons_by_agent = [_ineffective(agent_family, config, settings.lacks, sample_all) for config in configs]
         for field, reason in reasons_by_agent[0].items():
             if all(field in agent_reasons for agent_reasons in reasons_by_agent):
                 reasons[name_of_field[field]] = reason

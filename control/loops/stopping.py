@@ -28,8 +28,8 @@ class RunningWindow(PerMember):
         first = torch.searchsorted(members, members)  # [N], index of the first new value of the same member
         order = torch.arange(len(members)) - first  # [N], 0, 1, ... among the member's new values
         columns = (self.counts[members] + order) % size
-        kept = order >= new_counts[members] - size  # older ones would be overwritten
-        self.values[members[kept], columns[kept]] = new_values[kept].double()
+        is_latest = order >= new_counts[members] - size  # older ones would be overwritten
+        self.values[members[is_latest], columns[is_latest]] = new_values[is_latest].double()
         self.counts += new_counts
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:

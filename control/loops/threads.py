@@ -66,11 +66,11 @@ def for_members(
 def _pieces(members: int, threads: int, max_members: int) -> list[range]:
     """Divide the members into contiguous pieces, in order. Pieces are largest at both ends, from which threads take
     them, and become smaller towards the middle, so that all threads end at about the same time."""
-    remaining, front, back = range(members), list[range](), list[range]()
+    remaining, first_parts, last_parts = range(members), list[range](), list[range]()
     divisor = 2 * threads if threads > 1 else 1
     while remaining:
         size = min(max_members, -(-len(remaining) // divisor))  # rounded up
-        front.append(remaining[:size])
-        back.insert(0, remaining[size:][-size:])  # empty if the front piece is the last one
+        first_parts.append(remaining[:size])
+        last_parts.insert(0, remaining[size:][-size:])  # empty if the piece at the front is the last one
         remaining = remaining[size:-size]
-    return [piece for piece in front + back if piece]
+    return [piece for piece in first_parts + last_parts if piece]

@@ -386,8 +386,8 @@ def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
     commands, returns, epochs = (np.concatenate([run.columns[name] for run in runs]) for name in names)
     colours: dict[str, Any] = {"c": epochs, "cmap": "viridis"} if coloured else {}
     dots = axis.scatter(commands, returns, s=7, linewidths=0, **colours)
-    both = np.concatenate([commands, returns])
-    ends = [np.nanmin(both), np.nanmax(both)]
+    values = np.concatenate([commands, returns])
+    ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     set_title(axis, TAGS[COMMAND].title, WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")

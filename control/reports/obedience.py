@@ -123,7 +123,7 @@ def table(numbers: dict[str, Any]) -> str:
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
         for name, region in results["regions"].items():
             estimates = [region[statistic] for statistic in NAMES]
-            cells = (with_interval(each["value"], each["interval"], digits=2) if each else "-" for each in estimates)
+            cells = (with_interval(item["value"], item["interval"], digits=2) if item else "-" for item in estimates)
             rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
         tables.append(str(Table(rows)))
     return "\n\n".join(tables)

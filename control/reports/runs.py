@@ -189,8 +189,8 @@ def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) 
     if not older_versions:
         return
     used, unused = next(iter(older_versions.items()))
-    others = len(older_versions) - 1
-    also = f", and the newest of {others} runs more" if others else ""
+    num_others = len(older_versions) - 1
+    also = f", and the newest of {num_others} runs more" if num_others else ""
     unused_names = ", ".join(folder.name for folder in unused)
     note(
         f"the newest version of a run counts: {used.name} of {used.parent.name} (not {unused_names}){also}; to take "

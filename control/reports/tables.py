@@ -149,6 +149,6 @@ def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -
 
 def seeds_text(counts: Sequence[int]) -> str:
     """Return numbers of seeds as text, such as "5 seeds" or "3-5 seeds"."""
-    fewest, most = min(counts), max(counts)
-    number = f"{fewest}-{most}" if fewest < most else f"{most}"
-    return f"{number} seeds" if most > 1 else f"{number} seed"
+    low, high = min(counts), max(counts)
+    number = f"{low}-{high}" if low < high else f"{high}"
+    return f"{number} seeds" if high > 1 else f"{number} seed"
