@@ -63,7 +63,7 @@ class GymnasiumEnvironment(Replayed):
         return torch.tensor(space.low).float(), torch.tensor(space.high).float()
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """See `envs.base.Environment.reset`. Instances are made when they are first reset."""
+        """See `envs.base.Environment.reset`. The first reset of an environment creates its instance."""
         self._note_reset(seeds, where)
         rows = self._rows(where)
         row_seeds = seeds.reshape(-1).tolist()
@@ -283,7 +283,7 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``, and one that makes observations grey frames or vectors if they are not yet."""
+    """Apply the wrappers of ``game``. Convert observations to grey frames (``observes_images``) or to vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if observes_images:

@@ -91,9 +91,9 @@ class Stages:
         real.close()
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``, one row per random stream. If the range of observations is known, a
-        table of initial states and the scale of a target's inputs are from observations spread over this range. Raises
-        SettingError as `check_start` does."""
+        """Return initial parameters ``[M, D]``, one row per random stream. If the range of observations is known,
+        observations spread over this range fill a table of initial states and scale the inputs of a target network.
+        Raises SettingError as `check_start` does."""
         networks = self.parameters
         flat = networks.initial(streams)
         if not (networks.rows or networks.has_target):

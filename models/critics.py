@@ -97,7 +97,7 @@ class TwinCritics(nn.Module, PerMember):
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
     def select(self, members: Tensor) -> None:
-        PerMember.select(self, members)  # includes ``optimizer.param``, the selected weights
+        super().select(members)  # includes ``optimizer.param``, the selected weights
         self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
         self.latest.clear()
         self._update_views()

@@ -102,7 +102,7 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return ``pairs`` of name and value as a mapping. Raises SettingError for a name that is given twice."""
+    """Return ``pairs`` of name and value as a mapping. Raises SettingError for a repeated name."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:

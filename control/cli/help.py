@@ -208,7 +208,7 @@ def _entry(term: str, text: str, width: int) -> str:
 
 
 def _metavar(flag: Flag) -> str:
-    """Return the word that stands for the value of a flag, such as ``N`` or ``N,...``."""
+    """Return the placeholder for a flag's value, such as ``N`` or ``N,...``."""
     if flag.meta.get("choices") and not flag.kind.is_list:
         return "NAME"
     single = METAVARS[flag.kind.item]

@@ -332,10 +332,17 @@ class InnerLoop:
         start_time = time.perf_counter()
         episodes = self.test(self.stages.parameters.target(proxies), seeds)
         episodes.returns[~proxies.isfinite().all(1)] = torch.nan
-        no_curve, no_training = torch.zeros(len(seeds), 0), torch.zeros(len(seeds), dtype=torch.int64)
-        test_steps, train_seconds, test_seconds = int(episodes.lengths.sum()), 0.0, time.perf_counter() - start_time
-        tests = episodes.returns, episodes.lengths
-        return Outcome(*tests, no_curve, no_training, no_training, test_steps, train_seconds, test_seconds)
+        no_training = torch.zeros(len(seeds), dtype=torch.int64)
+        return Outcome(
+            returns=episodes.returns,
+            lengths=episodes.lengths,
+            curve=torch.zeros(len(seeds), 0),
+            steps=no_training,
+            episodes=no_training,
+            test_steps=int(episodes.lengths.sum()),
+            train_seconds=0.0,
+            test_seconds=time.perf_counter() - start_time,
+        )
 
     def close(self) -> None:
         """Do nothing; `RayWorkers` have processes to stop."""

@@ -295,7 +295,7 @@ def _write_actor_gradient(agent, work, m):
     forward(agent.critic1, critic_params, critic_acts, critic_preacts)
     for column in range(batch_size):
         critic_act_grads[critic_depth, 0, column] = np.float32(1 / batch_size)
-    # False, True: compute the gradient of the inputs, but not of the parameters (``critic_grad`` stays).
+    # False, True: compute the gradient of the inputs, but not of the parameters, so ``critic_grad`` is not written.
     backward(agent.critic1, critic_params, critic_acts, critic_preacts, critic_act_grads, work.critic_grad, False, True)
     for i in range(agent.action_size):
         for column in range(batch_size):
