@@ -43,6 +43,7 @@ class Members(NamedTuple):
     steps: int  # before the block
     rollout_steps: int  # of a rollout
     noise: Array  # [M, T, E, A], Gumbel or normal
+    raw_action: Array  # [M, E, A], continuous actions of the current step before clipping
     orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
     lr_factors: Array  # [R], factors on the learning rate
     passes: int
@@ -67,7 +68,6 @@ class Work(NamedTuple):
 
     scratch: Array  # [2, widest], for `single`
     continuous_action: Array  # [A], after clipping
-    raw_action: Array  # [E, A], before clipping
     # Memory of `forward` and `backward` for each network, [L + 1, widest, columns]; columns are B, rounded up.
     actor_acts: Array
     actor_preacts: Array
@@ -113,12 +113,15 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     low, high = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     action_size = actions.num_outputs if isinstance(actions, Gaussian) else 0
     sizes = agent.spaces.obs_shape[0], actions.num_outputs, action_size, low.numpy(), high.numpy()
+    raw_action = np.empty((agent.members, agent.envs, action_size), np.float32)
     # The sentinel -1: no limit.
     clip_value, max_norm = (-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm))
     discounts = config.discount, config.discount * config.gae_lambda
     floats = (*discounts, config.clip_range, clip_value, config.vf_coef, config.ent_coef, max_norm)
     settings = *map(np.float32, floats), config.normalize_advantage
-    return Members._make((*nets, scales_at, *moments, *rates, *arrays, *counts, noise, *schedule, *sizes, *settings))
+    return Members._make(
+        (*nets, scales_at, *moments, *rates, *arrays, *counts, noise, raw_action, *schedule, *sizes, *settings)
+    )
 
 
 def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
@@ -136,13 +139,12 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
     scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
-    raw_action = np.empty((agent.noise.shape[2], agent.action_size), np.float32)
     # Three for each network: acts, preacts, act_grads.
     layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic) for _ in range(3)]
     rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # value to returns
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
-    return Work._make((scratch, action, raw_action, *layers, *rollout_arrays, minibatch, advantage, grad))
+    return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad))
 
 
 class Player(NamedTuple):
@@ -188,14 +190,14 @@ def _clipped_action(bounds, x, i):
 def choose(agent, work, m, t, e, obs, state):
     """Sample the action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]`` (`Agent.act`). Return a
     discrete action. Write a continuous action to ``work.continuous_action [A]``, and before clipping to
-    ``work.raw_action[e]``; then return 0."""
+    ``agent.raw_action[m, e]``; then return 0."""
     params = agent.flat_parameters[m]
     row = _actor_outputs(agent.actor, params, obs, work.scratch)
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
-            work.raw_action[e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
-            work.continuous_action[i] = _clipped_action(agent, work.raw_action[e, i], i)
+            agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
+            work.continuous_action[i] = _clipped_action(agent, agent.raw_action[m, e, i], i)
         return 0
     best = 0
     for action in range(agent.num_actions):
@@ -206,14 +208,14 @@ def choose(agent, work, m, t, e, obs, state):
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`). Its row is ``obs,
-    next_obs``, the action (a continuous one is in ``work.raw_action[e]``), ``reward, discount, done``."""
+    next_obs``, the action (a continuous one is in ``agent.raw_action[m, e]``), ``reward, discount, done``."""
     envs, obs_size, action_at = agent.noise.shape[2], agent.obs_size, 2 * agent.obs_size
     row = ((agent.steps + t) % agent.rollout_steps) * envs + e
     for i in range(obs_size):
         agent.table[row, m, i] = obs[i]
         agent.table[row, m, obs_size + i] = next_obs[i]
     for i in range(agent.action_size):
-        agent.table[row, m, action_at + i] = work.raw_action[e, i]
+        agent.table[row, m, action_at + i] = agent.raw_action[m, e, i]
     if not agent.action_size:
         agent.table[row, m, action_at] = np.float32(action)
     reward_at = action_at + max(agent.action_size, 1)

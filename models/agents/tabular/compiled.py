@@ -31,6 +31,7 @@ class Members(NamedTuple):
     flat_parameters: Array  # [M, S * A], action values
     visits: Array  # [M, S * A], number of visits, for the count bonus
     planned: Array  # [M, E], the next actions; A if none is chosen yet
+    cell: Array  # [M, E], cells before the current step
     lr: Array  # [M]
     discounts: Array  # [M]
     episodes: Array  # [M], finished
@@ -56,7 +57,6 @@ class Work(NamedTuple):
 
     continuous_action: Array  # empty: actions are discrete
     cell_indices: Array  # [S], 0, 1, 2, ...
-    cell: Array  # [E], cells before the step
     entries: Array  # [E], indices in [0, S * A) of the values to update
     next_cells: Array  # [E], cells after the step
     reward: Array  # [E]
@@ -79,7 +79,8 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         numbers += [explore, action.numpy(), ties.numpy()]
     # Groups of values, in the order of the fields of `Members`.
     visits, planned = (empty if array is None else array.numpy() for array in (agent.visits, agent.planned))
-    values = agent.flat_parameters.numpy(), visits, planned, agent._lr, agent._discounts
+    cell = np.zeros((agent.members, agent.envs), np.int64)
+    values = agent.flat_parameters.numpy(), visits, planned, cell, agent._lr, agent._discounts
     outcomes = agent.episodes.numpy(), loss.numpy()
     epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
     sizes, bonus = (agent.num_states, agent.num_actions), config.count_bonus or 0.0
@@ -91,10 +92,10 @@ def make_work(agent: Members) -> Work:
     """Allocate memory for one thread."""
     envs = agent.explore.shape[2]
     no_action, cell_indices = np.empty(0, np.float32), np.arange(agent.num_cells, dtype=np.float32)
-    cell, entries, next_cells = (np.zeros(envs, np.int64) for _ in range(3))
+    entries, next_cells = (np.zeros(envs, np.int64) for _ in range(2))
     reward, discount = (np.zeros(envs, np.float32) for _ in range(2))
     done = np.zeros(envs, np.bool_)
-    return Work(no_action, cell_indices, cell, entries, next_cells, reward, discount, done)
+    return Work(no_action, cell_indices, entries, next_cells, reward, discount, done)
 
 
 class Player(NamedTuple):
@@ -163,20 +164,20 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the epsilon-greedy action of member ``m`` at step ``t`` in environment ``e`` (`Agent.act`); with backup
-    ``executed``, the action planned by the latest update, if there is one. Write the cell to ``work.cell[e]``."""
-    work.cell[e] = _cell(state, obs, work.cell_indices)
+    ``executed``, the action planned by the latest update, if there is one. Write the cell to ``agent.cell[m, e]``."""
+    agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
     if agent.explore[m, t, e] < epsilon(agent, m, t):
         return agent.random_action[m, t, e]
-    return _greedy_action(agent.flat_parameters, agent.num_actions, agent.ties, m, t, e, work.cell[e])
+    return _greedy_action(agent.flat_parameters, agent.num_actions, agent.ties, m, t, e, agent.cell[m, e])
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Store the step in environment ``e`` at index ``e`` of the arrays of ``work``, as `Agent.observe` does.
-    ``work.cell[e]`` is the cell before the step. ``discount`` is 0 after termination, and with ``truncation_ends``
+    ``agent.cell[m, e]`` is the cell before the step. ``discount`` is 0 after termination, and with ``truncation_ends``
     after truncation too. All agents' `remember` have the same arguments."""
-    work.entries[e] = work.cell[e] * agent.num_actions + action
+    work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
     work.discount[e] = np.float32(0) if done and agent.truncation_ends else discount

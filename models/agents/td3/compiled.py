@@ -52,6 +52,7 @@ class Members(NamedTuple):
     action_noise: Array  # [M, T, E, A], normal noise on actions
     replay_uniform: Array  # [M, T, U, B], uniform numbers that choose the minibatches of U updates per step
     target_noise: Array  # [M, T, U, A, B], normal noise on target actions
+    scaled_action: Array  # [M, E, A], actions of the current step in [-1, 1], for the replay buffer
     obs_size: int
     action_size: int  # A
     centre: Array  # [A], middle of each action's range
@@ -74,7 +75,6 @@ class Work(NamedTuple):
 
     scratch: Array  # [2, widest], for `single`
     continuous_action: Array  # [A], the action in the environment's units
-    scaled_action: Array  # [E, A], the same in [-1, 1], for the replay buffer
     # Memory of `forward` and `backward` for each network, [L + 1, widest, columns].
     actor_acts: Array
     actor_preacts: Array
@@ -105,28 +105,29 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
     counts = buffer.position, buffer.size, buffer.capacity
     numbers = [random_numbers[name].numpy() for name in NUMBERS]
+    scaled_action = np.empty((agent.members, agent.envs, agent.action_size), np.float32)
     bounds = [value.numpy() for value in (agent.centre, agent.half_range, agent.low, agent.high)]
     sizes = agent.obs_size, agent.action_size
     floats = (config.discount, config.tau, config.action_std, config.policy_std, config.policy_std_clip)
     float32s = map(np.float32, floats)
     fill = max(1, config.fill)  # a minibatch needs at least one row
     settings = config.policy_delay, critics.twins, config.init_episodes, fill
-    return Members._make((*nets, *learners, *arrays, *counts, *numbers, *sizes, *bounds, *float32s, *settings))
+    return Members._make(
+        (*nets, *learners, *arrays, *counts, *numbers, scaled_action, *sizes, *bounds, *float32s, *settings)
+    )
 
 
 def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
-    envs, batch_size, action_size = agent.action_noise.shape[2], agent.replay_uniform.shape[3], agent.action_size
+    batch_size, action_size = agent.replay_uniform.shape[3], agent.action_size
     scratch = np.empty((2, agent.actor.widest), np.float32)
-    continuous_action, scaled_action = np.empty(action_size, np.float32), np.empty((envs, action_size), np.float32)
+    continuous_action = np.empty(action_size, np.float32)
     # Three for each network: acts, preacts, act_grads.
     layers = [make_layers(net, batch_size) for net in (agent.actor, agent.critic1, agent.critic2) for _ in range(3)]
     td_target, minibatch = np.empty(batch_size, np.float32), np.empty(batch_size, np.int64)
     actor_grad = np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32)
     critic_grad = np.zeros(agent.critic_learner.flat_parameters.shape[1], np.float32)
-    return Work._make(
-        (scratch, continuous_action, scaled_action, *layers, td_target, minibatch, actor_grad, critic_grad)
-    )
+    return Work._make((scratch, continuous_action, *layers, td_target, minibatch, actor_grad, critic_grad))
 
 
 class Player(NamedTuple):
@@ -191,7 +192,7 @@ def _is_learning(agent, m, replay_size):
 def choose(agent, work, m, t, e, obs, state):
     """Choose the exploring action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
     (`TwinCriticAgent.act`). It is random until the member learns. Write it to ``work.continuous_action [A]`` in the
-    environment's units, and to ``work.scaled_action[e]`` in [-1, 1]. Return 0, because there is no discrete action."""
+    environment's units, and to ``agent.scaled_action[m, e]`` in [-1, 1]. Return 0: there is no discrete action."""
     envs = agent.action_noise.shape[2]
     is_learning = _is_learning(agent, m, min(agent.replay_size + t * envs, agent.capacity))
     params = agent.actor_learner.flat_parameters[m]
@@ -202,21 +203,21 @@ def choose(agent, work, m, t, e, obs, state):
             scaled = _clamp(np.tanh(work.scratch[row, i]) + noise, _ONE)
         else:
             scaled = np.float32(2) * agent.random_uniform[m, t, e, i] - _ONE
-        work.scaled_action[e, i] = _nan_to_zero(scaled)
-        work.continuous_action[i] = _environment_action(agent, work.scaled_action[e, i], i)
+        agent.scaled_action[m, e, i] = _nan_to_zero(scaled)
+        work.continuous_action[i] = _environment_action(agent, agent.scaled_action[m, e, i], i)
     return 0
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`TwinCriticAgent.observe`). Its row
-    is ``obs``, the action in ``work.scaled_action[e]``, ``next_obs, reward, discount``."""
+    is ``obs``, the action in ``agent.scaled_action[m, e]``, ``next_obs, reward, discount``."""
     row = (agent.position + t * agent.action_noise.shape[2] + e) % agent.capacity
     obs_size, next_obs_at = agent.obs_size, agent.obs_size + agent.action_size
     for i in range(obs_size):
         agent.table[row, m, i] = obs[i]
         agent.table[row, m, next_obs_at + i] = next_obs[i]
     for i in range(agent.action_size):
-        agent.table[row, m, obs_size + i] = work.scaled_action[e, i]
+        agent.table[row, m, obs_size + i] = agent.scaled_action[m, e, i]
     agent.table[row, m, next_obs_at + obs_size] = reward
     agent.table[row, m, next_obs_at + obs_size + 1] = discount
 
