@@ -26,10 +26,10 @@ from models.compiled import NO_NET, Net, better, make_net, single
 from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
 from models.proxies.synthetic.compiled import FORMS, network_step, target_reward
-from models.spaces import Discrete
+from models.spaces import Discrete, Spaces
 
 Array = np.ndarray[Any, Any]
-CARTPOLE, ACROBOT, MOUNTAINCAR, CONTINUOUS, PENDULUM, CELLS, LEARNED = range(7)
+CARTPOLE, ACROBOT, MOUNTAINCAR, CONTINUOUS, PENDULUM, CELLS, LEARNED, EXTERNAL = range(8)
 KINDS = {
     CartPole: CARTPOLE,
     Acrobot: ACROBOT,
@@ -148,6 +148,15 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
         fields |= _reward_fields(rewarded)
     world_type = Map if kind == CELLS and cells_only else World
     return world_type(**fields)
+
+
+def make_external_world(spaces: Spaces, cells_only: bool = False) -> World:
+    """Return the `World` of an environment that Python steps. Compiled functions use only its number of observations.
+    ``cells_only`` is as for `make_world`, so that the same functions are compiled."""
+    num_actions = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+    physics = (0.0,) * 5
+    world_type = Map if cells_only else World
+    return world_type(EXTERNAL, spaces.obs_shape[0], 2**62, physics, num_actions, repeat=1, repetition_limit=0)
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:

@@ -11,6 +11,7 @@ ranges are finite: `RANGES` has the bounds that a field does not set.
 
 import dataclasses
 import difflib
+import importlib.util
 import math
 import operator
 import re
@@ -74,6 +75,8 @@ def raise_all(errors: Sequence[SettingError]) -> None:
         raise SettingErrors(errors)
 
 
+HAS_NUMBA = importlib.util.find_spec("numba") is not None  # which compiles to machine code
+
 FACTS: dict[str, Any] = {
     "by_flag": False,  # only flags and keywords may set it, because files come from elsewhere
     "changeable": False,  # a resumed run or search may have another value
@@ -132,6 +135,12 @@ def names_with(config: Any, fact: str, value: Any = True) -> set[str]:
 def width(default: Any, help: str, **metadata: Any) -> Any:
     """Return a `setting` for the number of units or channels of a layer."""
     return setting(default, help, minimum=1, maximum=65_536, **metadata)
+
+
+def machine_code(**facts: Any) -> Any:
+    """Return a `setting` for whether agents are trained in machine code."""
+    text = "train agents in machine code if there is any for these settings (needs Numba); off: in torch"
+    return setting(HAS_NUMBA, text, hparam=False, family_default=True, **facts)
 
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:

@@ -21,7 +21,8 @@ from envs.make import make_environment
 from fake_runs import Shown, refused
 from helpers import flags, trained
 from models.contract import Policy, RandomPolicy
-from models.proxies.search import HAS_NUMBA, SearchConfig
+from models.proxies.search import SearchConfig
+from models.settings import HAS_NUMBA
 from models.streams import Streams
 
 

@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
-from models.settings import setting
+from models.settings import machine_code, setting
 
 _setting = functools.partial(setting, hparam=False)
 _run = functools.partial(_setting, section="run", commands=("eval_agent", "use_tune"))
@@ -177,6 +177,7 @@ class RunConfig:
         family_default=True,
         replaced={"evolution": "test_episodes"},
     )
+    compiled: bool = machine_code(section="training", commands=("use_tune",), replaced={"episodes": ""})
     recording_epoch_interval: int = _saving(
         -1, "epochs between videos; 0 or less: none", usual=False, replaced={"evolution": "record"}
     )

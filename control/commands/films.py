@@ -125,7 +125,9 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
         return _actor_of_loop(loop, run.seed, f"{title}, {steps_of_first_seed:,} steps")
     # The untrained agent follows the commands of the trained one.
     commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
-    untrained_loop = build_loop(checkpoint_settings.replace(command=commands | checkpoint_settings.command))
+    untrained_loop = build_loop(
+        checkpoint_settings.replace(command=commands | checkpoint_settings.command), for_training=False
+    )
     stack.callback(untrained_loop.close)
     return _actor_of_loop(untrained_loop, run.seed, f"{trained.implementation}, untrained")
 

@@ -197,7 +197,7 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     if settings.proxy is not None:
         problem = "is a search: its result is a proxy that agents train on, not an agent"
         raise UserError(f"{str(checkpoint.path)!r} {problem}")
-    loop = build_loop(settings)
+    loop = build_loop(settings, for_training=False)
     take_weights(loop.agents, checkpoint)
     seeds = [seed + member for member in range(len(loop.seeds))]
     loop.evaluation_streams = Streams.from_name(seeds, "evaluating a checkpoint")

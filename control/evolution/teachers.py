@@ -131,7 +131,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     line = f"start_from is {source!r}"
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
         raise SettingError(f"{line}, an agent on {run.gamename}; allowed: one on {game}", "start_from")
-    with contextlib.closing(build_loop(checkpoint.settings)) as loop:
+    with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
     has_values = isinstance(agent, StepAgent) and hasattr(agent, "values")

@@ -14,7 +14,6 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from control.cli.colour import note
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
 from control.evolution.generations import add_visited_states, generation_agents, initial_mean, population_fitness
@@ -25,13 +24,13 @@ from control.evolution.teachers import check_teacher, is_teacher
 from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
-from control.loops.build import check_spaces, checked_in_spaces
+from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
 from control.reports.tags import BEST_FITNESS, FITNESS, MEAN_RETURN, SPEED
 from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import Stages, stages_of
 from models.proxies import files
 from models.proxies.files import first_parameters
-from models.proxies.search import HAS_NUMBA, SearchConfig
+from models.proxies.search import SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError
 from models.state import check_like
@@ -352,7 +351,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     _check_agent_counts(settings)
     _check_start(settings.proxy, stages, run.gamename)  # before files are written
 
-    settings = settings.replace(compiled=_decide_compiled(settings))
+    supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled
+    settings = settings.replace(compiled=decide_compiled(settings, run.agent, supported))
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
@@ -386,25 +386,3 @@ def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:
         first_parameters(start, search, stages.spaces, game)  # raises the error
-
-
-def _decide_compiled(settings: Settings) -> bool:
-    """Return whether the agents of a search train in machine code, and print a note if they could be faster, or if the
-    code must be compiled first. Raises SettingError if the user requires machine code and it is impossible."""
-    run = settings.run
-    required = settings.proxy.compiled and "compiled" in settings.explicit_names
-    if not HAS_NUMBA:
-        if settings.proxy.compiled:  # the user, or the run to resume, requires it
-            raise SettingError("compiled is true, but Numba is not installed (extra fast); allowed: false", "compiled")
-        note("searches are several times as fast with Numba: pip install -c constraints.txt -e '.[train,fast]'")
-        return False
-    supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled()
-    if required and not supported:
-        line = f"compiled is true, but {run.agent} with these settings has no machine code; allowed: false"
-        raise SettingError(line, "compiled")
-    if supported:
-        from models.machine import cache_folder
-
-        if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
-            note("machine code is compiled, which takes a minute or two and happens once")
-    return supported

@@ -1,7 +1,8 @@
 """Builds the loop of a run, with its agents and environments, from settings, and checks that they fit together."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -18,22 +19,23 @@ from envs.names import GAMES
 from envs.tensor import TensorEnvironment
 from models.contract import Agent
 from models.registry import agent_class, family, inner_agents
-from models.settings import SettingError
+from models.settings import HAS_NUMBA, SettingError
 from models.spaces import Discrete, Spaces
 from models.state import StateError, check_like
 from models.streams import Streams
 
 
-def build_loop(settings: Settings) -> Loop:
+def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command (the goals
-    of a command-conditioned agent) and machine do not fit together."""
+    of a command-conditioned agent) and machine do not fit together. Without ``for_training``, no machine code is
+    loaded."""
     run = settings.run
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
     settings = checked_in_spaces(settings, spaces)
     learns_from_episodes = family(run.implementation).learns_from == "episodes"
-    loop = _episode_loop(settings) if learns_from_episodes else _step_groups(settings)
+    loop = _episode_loop(settings) if learns_from_episodes else _step_groups(settings, for_training)
     command_names = loop.agents[0].commands_now()
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -151,10 +153,51 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
 
-def _step_groups(settings: Settings) -> StepGroups:
+def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
+    """Return whether agents train in machine code: unless ``compiled`` is off, if ``is_supported`` returns True for
+    their settings. Print a note if the code must be compiled first, or if Numba is missing. Raises SettingError if the
+    user, or the run to resume, requires machine code and it is impossible. ``agent`` is the agents' implementation."""
+    requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
+    if not HAS_NUMBA:
+        if requested:  # not by default
+            raise SettingError("compiled is true, but Numba is not installed; allowed: false", "compiled")
+        if not is_required:
+            note("training is many times as fast with Numba: pip install -c constraints.txt numba")
+        return False
+    if not requested:
+        return False
+    if not is_supported():
+        if is_required:
+            line = f"compiled is true, but {agent} with these settings has no machine code; allowed: false"
+            raise SettingError(line, "compiled")
+        return False
+    from models.machine import cache_folder
+
+    if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
+        note("machine code is compiled, which takes a minute or two and happens once")
+    return True
+
+
+def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
+    """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
+    they do. Raises SettingError if machine code is required and impossible."""
+    implementation, threads = settings.run.implementation, settings.run.num_threads
+    if importlib.util.find_spec(f"{family(implementation).package}.compiled") is None:
+        return decide_compiled(settings, implementation, lambda: False) if HAS_NUMBA else False
+
+    def is_supported() -> bool:
+        from control.loops.compiled import use_machine_code  # imports Numba
+
+        return all([use_machine_code(loop, threads) for loop in loops])
+
+    return decide_compiled(settings, implementation, is_supported)
+
+
+def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     """Build the loop of an agent that learns step by step, with open environments. Members form groups, each with
     networks of one shape; every group gets an equal part of ``num_workers``. Raises SettingError if the agent needs
-    the environment's dynamics and these are not available."""
+    the environment's dynamics and these are not available, or machine code that it does not have. Without
+    ``for_training``, no machine code is loaded."""
     run, config, schedule = settings.run, settings.agent, settings.schedule
     game, device = run.gamename, device_of(run)
     agent_type = agent_class(run.implementation)
@@ -181,4 +224,6 @@ def _step_groups(settings: Settings) -> StepGroups:
         evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
         groups.append(Group(torch.tensor(members), loop, evaluation))
     assert settings.epochs is not None  # an epoch has a number of steps
-    return StepGroups(groups, seeds, schedule, settings.epochs, game)
+    step_groups = StepGroups(groups, seeds, schedule, settings.epochs, game)
+    step_groups.compiled = for_training and _use_machine_code(settings, [group.loop for group in groups])
+    return step_groups

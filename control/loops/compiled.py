@@ -14,6 +14,7 @@ import torch
 from numba.extending import overload
 from torch import Tensor
 
+from control.cli.progress import Watch
 from control.loops.rollout import Episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.threads import for_members
@@ -28,12 +29,17 @@ from models.agents.td3 import compiled as td3
 from models.contract import InnerAgent, Policy
 from models.machine import EXACT, INLINE, kernel
 from models.registry import agent_class, default_config
+from models.spaces import Continuous
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
+WHOLE, ACT, LEARN = range(
+    3
+)  # phases: whole steps; only the actions of a step; only what follows the environment's step
 COMPACT_EVERY = 64  # number of steps after which finished members leave
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
+_MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
 KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.ActorPolicy: td3}
 
@@ -107,6 +113,14 @@ class Block(NamedTuple):
     done: Array  # [M, T, E] bool, whether a step ended an episode
     ended_returns: Array  # [M, T, E], returns of these episodes
     ended_lengths: Array  # [M, T, E], their lengths
+    losses: Array  # [M, T], of the latest update after each step
+    phase: int  # `WHOLE`, or the part of a step to make
+    # Of one step, only if Python steps the environment; otherwise empty.
+    actions: Array  # [M, E], discrete actions
+    continuous_actions: Array  # [M, E, A]
+    next_obs: Array  # [M, E, O]
+    rewards: Array  # [M, E]
+    discounts: Array  # [M, E]
 
 
 class TestArrays(NamedTuple):
@@ -180,8 +194,12 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
     ``block.pause``, to the first step that ends an episode (`StepLoop.step`). After a step with a test, play it as
     ``player`` in ``test_world`` (`_play_test`). ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player`
     of the kind of agent. Overwrites the arrays of ``block`` (`Block`), and as scratch memory ``phi [E]`` (the potential
-    of each environment's state, for learned rewards), ``scratch`` and ``arrays``."""
-    num_envs, num_steps = block.state.shape[1], block.first_states.shape[1]
+    of each environment's state, for learned rewards), ``scratch`` and ``arrays``.
+
+    If Python steps the environment, phase ``ACT`` writes the actions for ``block.obs`` to ``block``. Phase ``LEARN``
+    stores the step in ``block`` and makes the updates; then it does the same as ``ACT`` for the next step of the block,
+    if there is one, as if no episode had ended."""
+    num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
     next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     for m in range(first, last):
@@ -190,27 +208,49 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
         if uses_phi:
             for e in range(num_envs):
                 phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
-        paused = False
+        paused, phase = False, block.phase
         while block.steps_done[m] < num_steps and not paused:
             t = block.steps_done[m]
             for e in range(num_envs):
                 obs, state = block.obs[m, e], block.state[m, e]
-                action = choose(agent, work, m, t, e, obs, state)
-                reward, ends, discount, phi[e] = envs.advance(
-                    world, m, state, action, work.continuous_action, next_obs, scratch, phi[e]
-                )
-                block.age[m, e] += 1
-                done = ends or block.age[m, e] >= world.limit
+                if phase == LEARN:
+                    action, reward, discount = block.actions[m, e], block.rewards[m, e], block.discounts[m, e]
+                    done = block.done[m, t, e]
+                    for i in range(world.obs_size):
+                        next_obs[i] = block.next_obs[m, e, i]
+                else:
+                    action = choose(agent, work, m, t, e, obs, state)
+                    if phase == ACT:
+                        block.actions[m, e] = action
+                        for i in range(len(work.continuous_action)):
+                            block.continuous_actions[m, e, i] = work.continuous_action[i]
+                        continue
+                    reward, ends, discount, phi[e] = envs.advance(
+                        world, m, state, action, work.continuous_action, next_obs, scratch, phi[e]
+                    )
+                    block.age[m, e] += 1
+                    done = ends or block.age[m, e] >= world.limit
                 remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done)
+                if phase == LEARN:
+                    continue
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.done[m, t, e] = done
                 if not envs.is_map(world):
                     for i in range(world.obs_size):
                         obs[i] = next_obs[i]
+            if phase == ACT:
+                break
             for e in range(num_envs):  # after all actions, because epsilon may depend on the number of episodes
                 agent.episodes[m] += block.done[m, t, e]
             improve(agent, work, m, t)
+            block.losses[m, t] = agent.loss[m]
+            if phase == LEARN:
+                block.steps_done[m], phase = t + 1, ACT
+                for e in range(num_envs):
+                    for i in range(world.obs_size):
+                        block.obs[m, e, i] = block.next_obs[m, e, i]
+                continue
             for e in range(num_envs):
                 if not block.done[m, t, e]:
                     continue
@@ -228,15 +268,19 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
             block.steps_done[m] = t + 1
 
 
-def can_compile(loop: StepLoop) -> bool:
-    """Return whether the loop's agent and environment have compiled functions that support their settings."""
-    agent: Any = loop.agent
+def can_compile_agent(agent: Any) -> bool:
+    """Return whether an agent has compiled functions that support its settings."""
     kind = KINDS.get(type(agent))
     parts_in_torch = [getattr(agent, name, None) for name in ("curiosity", "action_noise")]
     if kind is None or any(part is not None for part in parts_in_torch):
         return False
     supports_agent = getattr(kind, "can_compile", None)  # None: all settings
-    return (supports_agent is None or supports_agent(agent)) and envs.can_compile(loop.environment)
+    return supports_agent is None or bool(supports_agent(agent))
+
+
+def can_compile(loop: StepLoop) -> bool:
+    """Return whether the loop's agent and environment have compiled functions that support their settings."""
+    return can_compile_agent(loop.agent) and envs.can_compile(loop.environment)
 
 
 class CompiledTests:
@@ -336,15 +380,50 @@ class Advance:
             yield from self._run_block(loop, random_numbers, steps, running, pause)
             count -= steps
 
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Make the steps of an epoch, and return its row, as `StepLoop.epoch` does. Neither depends on the bounds of
+        blocks."""
+        agent: Any = loop.agent
+        loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
+        episodes_before, steps_before = agent.episodes.clone(), agent.steps
+        num_parameters = agent.flat_parameters.shape[1]
+        max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // num_parameters)
+        all_members = torch.ones(agent.members, dtype=torch.bool)
+        if loop.obs is None:
+            loop.obs = loop._start(None)
+        blocks: list[dict[str, Tensor]] = []
+        steps_done = 0
+        while steps_done < steps:
+            if watch is not None:
+                watch(steps_done / steps)
+            random_numbers = agent.noise.take(steps - steps_done, max_joined=max_joined)
+            agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
+            block_steps = next(iter(random_numbers.values())).shape[1]
+            list(self._run_block(loop, random_numbers, block_steps, all_members, pause=False))
+            blocks.append({name: self._tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
+            steps_done += block_steps
+        done, returns, lengths, losses = (torch.cat([block[name] for block in blocks], 1) for name in blocks[0])
+        step_counts = steps_before + torch.arange(1, steps + 1)
+        episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)  # after each step, [M, T]
+        is_learning = (episodes >= agent.config.init_episodes) & (step_counts * agent.envs >= agent.first_update)
+        return loop._row(
+            losses=losses,
+            waited=(~is_learning).sum(1),
+            counts=done.flatten(1).sum(1).double(),
+            returns=returns.double().flatten(1).sum(1),  # 0 where no episode ended
+            lengths=lengths.double().flatten(1).sum(1),
+        )
+
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
     ) -> Iterator[Ended]:
         """Make the steps of a block with ``random_numbers`` (name -> ``[M, T, ...]``), T = ``steps``, in place of T
-        calls of `StepLoop.step`. ``running``, ``pause`` and the result are as in `__call__`."""
+        calls of `StepLoop.step`. ``running``, ``pause`` and the result are as in `__call__`. Stores the tensors of the
+        block (`_block_tensors`)."""
         agent: Any = loop.agent
         seeds, starts = loop.starts_ahead(steps)
-        tensors = _block_tensors(loop, starts, running)
-        block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause)
+        self._tensors = tensors = _block_tensors(loop, starts, running)
+        block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
         shared = self._shared_by(loop, members, tests)
@@ -377,7 +456,9 @@ class Advance:
             return shared
         kind, world = KINDS[type(agent)], _make_world(type(agent), environment)
         player = kind.make_player(agent.with_weights(agent.flat_parameters))
-        assert world is not None and player is not None
+        assert player is not None
+        if world is None:
+            world = envs.make_external_world(environment.spaces, cells_only=type(agent) is tabular.Agent)
         test_world = world if self.tests is None else self.tests.world
         memories = []
         for _ in range(self.threads):
@@ -407,6 +488,19 @@ def _block_tensors(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str,
         "done": torch.zeros(shape, dtype=torch.bool),
         "ended_returns": torch.zeros(shape),
         "ended_lengths": torch.zeros(shape, dtype=torch.int64),
+        "losses": torch.zeros(shape[:2]),
+        **_single_step_tensors(0, 0, 0, 0),
+    }
+
+
+def _single_step_tensors(members: int, envs: int, obs_size: int, action_size: int) -> dict[str, Tensor]:
+    """Return zeros for the fields of `Block` that belong to a step of an environment in Python."""
+    return {
+        "actions": torch.zeros(members, envs, dtype=torch.int64),
+        "continuous_actions": torch.zeros(members, envs, action_size),
+        "next_obs": torch.zeros(members, envs, obs_size),
+        "rewards": torch.zeros(members, envs),
+        "discounts": torch.zeros(members, envs),
     }
 
 
@@ -426,6 +520,115 @@ def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world:
     steps = seeds.shape[1]
     loop.steps += steps
     agent.count_steps(steps)
+
+
+class CompiledAgent:
+    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps.
+
+    `epoch` prepares the random numbers of blocks of steps, which end with the epoch.
+    """
+
+    def __init__(self, loop: StepLoop, threads: int = 1):
+        agent: Any = loop.agent
+        self.loop, self.agent, self._advance = loop, agent, Advance(threads)
+        self._steps_left = 0  # of the epoch, without the current block
+        self._block_steps = self._step = 0  # number of steps of the current block, and of those already made
+        self._continuous = isinstance(agent.spaces.actions, Continuous)
+        self._loss = torch.full((agent.members,), torch.nan)
+
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Make the steps of an epoch, and return its row (`StepLoop.epoch`)."""
+        self._steps_left = steps
+        self._loss = getattr(self.agent, "loss", self._loss)
+        return loop.epoch_by_steps(steps, watch)
+
+    def _begin_block(self) -> None:
+        """Take the random numbers of the next steps, and allocate the arrays of their `Block`."""
+        agent, kind = self.agent, KINDS[type(self.agent)]
+        random_numbers = agent.noise.take(self._steps_left)
+        self._block_steps, self._step = next(iter(random_numbers.values())).shape[1], 0
+        self._steps_left -= self._block_steps
+        self._random_numbers = random_numbers
+        self._members = kind.make_members(agent, random_numbers, self._block_steps, self._loss)
+        members, num_envs, obs_size = agent.members, agent.envs, agent.spaces.obs_shape[0]
+        action_size = agent.spaces.actions.size if self._continuous else 0
+        pairs, rows = (members, num_envs), (members, self._block_steps, num_envs)
+        self._tensors = {
+            "state": torch.zeros(*pairs, 0, dtype=torch.float64),
+            "obs": torch.zeros(*pairs, obs_size),
+            "age": torch.zeros(pairs, dtype=torch.int64),
+            "returns": torch.zeros(pairs),
+            "lengths": torch.zeros(pairs, dtype=torch.int64),
+            "first_states": torch.zeros(0, 0, 0, 0, dtype=torch.float64),
+            "start_step": torch.zeros(pairs, dtype=torch.int64),
+            "steps_done": torch.zeros(members, dtype=torch.int64),
+            "running": torch.ones(members, dtype=torch.bool),
+            "done": torch.zeros(rows, dtype=torch.bool),
+            "ended_returns": torch.zeros(0, 0, 0),
+            "ended_lengths": torch.zeros(0, 0, 0, dtype=torch.int64),
+            "losses": torch.zeros(members, self._block_steps),
+            **_single_step_tensors(members, num_envs, obs_size, action_size),
+        }
+        arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        self._blocks = {phase: Block(**arrays, pause=False, phase=phase) for phase in (ACT, LEARN)}
+        self._tests = _no_tests(self._block_steps)
+        self._shared = self._advance._shared_by(self.loop, self._members, self._tests)
+        self._is_ahead = False  # whether the actions of the next step are known
+
+    def _run(self, phase: int) -> None:
+        """Run a phase of the current step for all members."""
+        shared, block = self._shared, self._blocks[phase]
+
+        def run_members(memory: Any, first: int, last: int) -> None:
+            work, phi, scratch, arrays = memory
+            world, player, test_world = shared.world, shared.player, shared.test_world
+            _steps(
+                self._members, work, world, block, phi, scratch, player, test_world, self._tests, arrays, first, last
+            )
+
+        if len(shared.memories) == 1:  # one thread
+            run_members(shared.memories[0], 0, self.agent.members)
+        else:
+            for_members(run_members, self.agent.members, shared.memories)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Return exploring actions (`StepAgent.act`)."""
+        if self._step == self._block_steps:
+            self._begin_block()
+        if not self._is_ahead:
+            self._tensors["obs"].copy_(obs)
+            self._run(ACT)
+        return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Copy the step for `learn` (`StepAgent.observe`); ``obs`` and ``action`` are those of `act`."""
+        for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
+            self._tensors[name].copy_(values)
+        self._tensors["done"][:, self._step] = done
+        self._is_ahead = not done.any()  # otherwise an episode begins, with another observation
+
+    def learn(self) -> Tensor:
+        """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
+        self._run(LEARN)
+        self.agent.count_steps(1)
+        self._step += 1
+        if self._step == self._block_steps:
+            self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
+        return self._loss.clone()
+
+
+def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
+    """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
+    step. Return False and change nothing if the agent has no machine code for its settings."""
+    if not can_compile_agent(loop.agent):
+        return False
+    if envs.can_compile(loop.environment):
+        loop.machine_code = Advance(threads)
+    else:
+        loop.machine_code = loop.learner = CompiledAgent(loop, threads)
+    return True
 
 
 def _contiguous_copy(tensor: Tensor) -> Tensor:

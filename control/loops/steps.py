@@ -56,6 +56,8 @@ class StepLoop:
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
+        self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
+        self.machine_code: Any = None  # trains an epoch, if `control.loops.compiled.use_machine_code` has set it
         self.steps = 0
         self.obs: Tensor | None = None
         self.agent_obs: Tensor | None = None  # observations for the agent, if they differ from `obs`
@@ -70,18 +72,18 @@ class StepLoop:
 
     def step(self) -> Ended | None:
         """Make one step of every environment and the updates that are due. Return the episodes that ended, or None."""
-        agent, environment = self.agent, self.environment
+        agent, learner, environment = self.agent, self.learner, self.environment
         if self.obs is None:
             self.obs = self._start(None)
         obs = self.obs if self.agent_obs is None else self.agent_obs
         if agent.knows_dynamics and environment.state is not None:
             agent.visit(environment.state)
-        action = agent.act(obs)
+        action = learner.act(obs)
         step = environment.step(action)
         done = step.terminated | step.truncated
         discount = self._ones.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
-        agent.observe(obs, action, step.obs, step.reward, discount, done)
-        self.loss = agent.learn()
+        learner.observe(obs, action, step.obs, step.reward, discount, done)
+        self.loss = learner.learn()
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
@@ -101,6 +103,12 @@ class StepLoop:
         """Train for ``steps`` steps. Return a dictionary, ``[M]`` each: means ``loss``, ``return`` and ``length`` (NaN
         without data), the number of steps with updates ``updated``, the number of ``updates``, whether returns are
         ``finite``, and the agent's `metrics` and `status`, by tag."""
+        if self.machine_code is not None:
+            return self.machine_code.epoch(self, steps, watch)  # type: ignore[no-any-return]
+        return self.epoch_by_steps(steps, watch)
+
+    def epoch_by_steps(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Train for an epoch (`epoch`), step by step."""
         members, device = self.agent.members, self.agent.device
         losses = []
         waited = torch.zeros(members, dtype=torch.int64, device=device)  # steps before the member could learn
@@ -248,6 +256,7 @@ class StepGroups(Loop):
     """
 
     evaluation_modes = ("greedy",)
+    compiled = False  # whether agents train in machine code
     # The budget is saved, because exploration must not start again when a resumed run gets longer.
     state_names = (*Loop.state_names, "updates", "budget")
 

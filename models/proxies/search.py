@@ -6,13 +6,10 @@ the shared settings' defaults and ranges. Imports no torch. `models.proxies.synt
 """
 
 import functools
-import importlib.util
 from dataclasses import dataclass, replace
 
 from models.family import reasons_by_setting
-from models.settings import kinds, setting, width
-
-HAS_NUMBA = importlib.util.find_spec("numba") is not None  # installed with the extra `fast`
+from models.settings import kinds, machine_code, setting, width
 
 OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
     "final": ("the return of tests after training", ()),
@@ -136,11 +133,7 @@ class SearchConfig:
         later=True,
         fit=False,
     )
-    compiled: bool = _inner(
-        HAS_NUMBA,
-        "train and test agents in machine code if the agent has it (needs Numba, the extra `fast`); off: in torch",
-        hparam=False,
-    )
+    compiled: bool = machine_code(section="inner loop")
     agents_per_proxy: int = _inner(1, "fresh agents that train on each proxy", minimum=1, fit=False)
     agents_take_turns: str = _inner(
         "seeds",

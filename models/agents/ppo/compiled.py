@@ -18,6 +18,8 @@ from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
+# Positions in ``statistics``, in the order of the names in `Agent.logged`.
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, EXPLAINED_VARIANCE, GRAD_NORM = range(7)
 _ONE, _HALF_LOG_2PI = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
 
 
@@ -39,6 +41,7 @@ class Members(NamedTuple):
     eps: float
     episodes: Array  # [M], finished
     loss: Array  # [M]
+    statistics: Array  # [M, 7], of the latest rollout; see `POLICY_LOSS`
     table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action, reward, discount, done
     steps: int  # before the block
     rollout_steps: int  # of a rollout
@@ -83,6 +86,7 @@ class Work(NamedTuple):
     minibatch: Array  # [B], row numbers in the rollout
     minibatch_advantage: Array  # [B]
     grad: Array  # [D]
+    statistics: Array  # [7], sums over the minibatches of a pass
 
 
 def can_compile(agent: Agent) -> bool:
@@ -101,12 +105,16 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     rollouts = range(first_rollout, first_rollout + num_rollouts)
     lr_factors = [agent.lr_factor_at(rollout * agent.rollout_steps) for rollout in rollouts]
     agent.loss = loss
+    statistics = torch.full((agent.members, GRAD_NORM + 1), torch.nan)
+    for position, (name, values) in enumerate(agent.logged.items()):  # without ``grad_norm`` if there is no limit
+        statistics[:, position] = values
+        agent.logged[name] = statistics[:, position]  # shares memory, for the compiled code
     # Groups of values, in the order of the fields of `Members`.
     nets = make_net(network.actor), make_net(network.critic, begin=network.actor.size)
     scales_at, adam = network.actor.size + network.critic.size, agent.optimizer
     moments = agent.flat_parameters.detach().numpy(), adam.mean.numpy(), adam.square.numpy()
     rates = adam.count, np.array(adam.lr, np.float64), float(adam.eps)
-    arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
+    arrays = agent.episodes.numpy(), loss.numpy(), statistics.numpy(), table.numpy()
     counts, noise = (agent.steps, agent.rollout_steps), random_numbers["action"].numpy()
     orders = _sample_orders(agent, num_rollouts)
     schedule = orders, np.array(lr_factors, np.float64), config.ppo_epochs, agent._batch_size()
@@ -144,7 +152,8 @@ def make_work(agent: Members) -> Work:
     rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # value to returns
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
-    return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad))
+    statistics = np.zeros_like(agent.statistics[0])
+    return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad, statistics))
 
 
 class Player(NamedTuple):
@@ -303,6 +312,21 @@ def _write_advantages(agent, work, m):
 
 
 @compiled
+def _explained_variance(work):
+    """Return 1 - Var[value target - value] / Var[value target] over the rollout (`Agent._rollout_batch`)."""
+    num_rows, mean, mean_error = np.float32(len(work.value)), np.float32(0), np.float32(0)
+    for row in range(len(work.value)):
+        mean += work.returns[row]
+        mean_error += work.advantage[row]
+    mean, mean_error = mean / num_rows, mean_error / num_rows
+    variance, error_variance = np.float32(0), np.float32(0)
+    for row in range(len(work.value)):
+        variance += (work.returns[row] - mean) * (work.returns[row] - mean)
+        error_variance += (work.advantage[row] - mean_error) * (work.advantage[row] - mean_error)
+    return _ONE - error_variance / variance
+
+
+@compiled
 def _write_minibatch_advantages(agent, work, count):
     """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``, normalised as in
     `Agent.update_minibatch` if the settings say so."""
@@ -341,17 +365,22 @@ def _policy_loss(agent, work, m, count, share):
     """Return the policy's clipped loss of member ``m`` minus weighted entropies, the mean over the first ``count``
     columns of the minibatch; ``share`` is 1 / ``count`` (`clipped_surrogate`). Write its gradient with respect to the
     actor's outputs to the last layer of ``work.actor_act_grads`` (0 in the other columns), and with respect to the
-    logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor_acts`` by log-probabilities."""
+    logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor_acts`` by log-probabilities.
+    Adds the minibatch's means to ``work.statistics``."""
     params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
     outputs, gradient, loss, entropy = work.actor_acts[last], work.actor_act_grads[last], np.float32(0), np.float32(0)
     low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
+    entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
     entropy_grad = -agent.ent_coef * share  # d loss / d entropy
     for i in range(agent.action_size):  # the entropy of continuous actions is equal in all columns
         work.grad[agent.scales_at + i] = entropy_grad * np.float32(count)
         entropy += np.float32(0.5) + _HALF_LOG_2PI + params[agent.scales_at + i]
     for column in range(count):
         row = work.minibatch[column]
-        ratio = np.exp(_log_prob(agent, work, params, row, m, column) - work.log_prob[row])
+        log_ratio = _log_prob(agent, work, params, row, m, column) - work.log_prob[row]
+        ratio = np.exp(log_ratio)
+        kl_sum += ratio - _ONE - log_ratio  # `approximate_kl`
+        num_clipped += np.float32(abs(ratio - _ONE) > agent.clip)
         surrogate = ratio * work.minibatch_advantage[column]
         clipped_ratio = low if ratio < low else high if ratio > high else ratio
         clipped_surrogate = clipped_ratio * work.minibatch_advantage[column]
@@ -366,18 +395,22 @@ def _policy_loss(agent, work, m, count, share):
         if not agent.action_size:
             taken = int(agent.table[row, m, action_at])
             entropy = _categorical_gradient(agent, outputs, gradient, column, taken, log_prob_grad, entropy_grad)
-        loss -= agent.ent_coef * entropy
+        entropy_sum += entropy
     for output in range(agent.num_actions):
         for column in range(count, gradient.shape[1]):
             gradient[output, column] = np.float32(0)
-    return loss * share
+    work.statistics[POLICY_LOSS] += loss * share
+    work.statistics[ENTROPY] += entropy_sum * share
+    work.statistics[APPROX_KL] += kl_sum * share
+    work.statistics[CLIP_FRACTION] += num_clipped * share
+    return (loss - agent.ent_coef * entropy_sum) * share
 
 
 @compiled
 def _value_loss(agent, work, count, share):
     """Return the squared error of values times ``vf_coef``, the mean over the first ``count`` columns of the minibatch;
     ``share`` is 1 / ``count`` (`clipped_value_error`). Write its gradient with respect to the values to the last layer
-    of ``work.critic_act_grads``, 0 in the other columns."""
+    of ``work.critic_act_grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic_act_grads[last]
     for column in range(count):
@@ -394,6 +427,7 @@ def _value_loss(agent, work, count, share):
         gradient[0, column] = np.float32(2) * error * (agent.vf_coef * share) if is_unclipped else np.float32(0)
     for column in range(count, gradient.shape[1]):
         gradient[0, column] = np.float32(0)
+    work.statistics[VALUE_LOSS] += loss * share
     return loss * share * agent.vf_coef
 
 
@@ -407,7 +441,9 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
         square_sum = np.float32(0)
         for i in range(len(grad)):
             square_sum += grad[i] * grad[i]
-        scale = agent.max_norm / (np.sqrt(square_sum) + np.float32(1e-6))
+        norm = np.sqrt(square_sum)
+        work.statistics[GRAD_NORM] += norm
+        scale = agent.max_norm / (norm + np.float32(1e-6))
         scale = _ONE if scale > _ONE else scale
         for i in range(len(grad)):
             grad[i] *= scale
@@ -423,7 +459,8 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 def improve(agent, work, m, t):
     """Make all passes over the rollout of member ``m`` if step ``t`` completes it (`Agent.learn`). Update the member's
-    weights and Adam's moments in ``agent``; ``agent.loss[m]`` is the mean loss of the last pass."""
+    weights and Adam's moments in ``agent``; ``agent.loss[m]`` is the mean loss of the last pass, and
+    ``agent.statistics[m]`` its other means."""
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` is the number before the block
         return
     # Number of the rollout, counted from the first that ends in this block.
@@ -435,8 +472,10 @@ def improve(agent, work, m, t):
     params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.passes * num_minibatches
     actor_acts, actor_preacts = work.actor_acts, work.actor_preacts
     critic_acts, critic_preacts = work.critic_acts, work.critic_preacts
+    explained_variance = _explained_variance(work)
     for epoch in range(agent.passes):
         loss = np.float32(0)
+        work.statistics[:] = np.float32(0)
         for minibatch in range(num_minibatches):
             first = minibatch * agent.batch_size
             count = min(agent.batch_size, num_rows - first)
@@ -456,6 +495,9 @@ def improve(agent, work, m, t):
             updates += 1
             _clip_and_step(agent, work, m, updates, agent.lr_factors[rollout])
         agent.loss[m] = loss / np.float32(num_minibatches)
+    for i in range(len(work.statistics)):
+        agent.statistics[m, i] = work.statistics[i] / np.float32(num_minibatches)
+    agent.statistics[m, EXPLAINED_VARIANCE] = explained_variance
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
