@@ -155,10 +155,10 @@ def build(case: str, spaces: Spaces, seeds: list[int], config: Any = None) -> An
 
 
 def loop_of(case: str, game: str, first: int = 1, seeds: int = 1, config: Any = None, **run: Any) -> Any:
-    """The loop of a run after its warm-up, with epochs of 60 steps."""
+    """The loop of a run after its warm-up, with epochs of 60 steps, in torch unless ``compiled``."""
     settings = RunConfig(
         implementation=ALL[case][0], gamename=game, seed=first, num_seeds=seeds,
-        **({"steps_per_epoch": 60, "epochs": 3, "eval_episodes": 4} | run),
+        **({"steps_per_epoch": 60, "epochs": 3, "eval_episodes": 4, "compiled": False} | run),
     )  # fmt: skip
     loop = build_loop(Settings(settings, config or tiny(case, game)))
     loop.warm_up()

@@ -17,6 +17,7 @@ from helpers import (
     MODELS,
     STEP_CASES,
     STEPPED_CAR,
+    STEPPED_PENDULUM,
     VARIANTS,
     build,
     can_play,
@@ -32,6 +33,7 @@ from helpers import (
 )
 from models.contract import InnerAgent
 from models.registry import agent_class, family
+from models.settings import HAS_NUMBA
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
@@ -41,6 +43,7 @@ SPACES = {
     "continuous": Spaces((5,), Continuous((-1.0, 0.0), (1.0, 4.0))),
     "images": Spaces((2, 11, 9), Discrete(3), torch.uint8),
 }
+PENDULUMS = ("pendulum", STEPPED_PENDULUM)
 MAZES = ["procmaze,grid_size=3", "buttongrid,grid_size=4", "panflute,num_pipes=3"]
 FULL = [case for case in CASES if case not in ("VPG", "EPG", "BPG")]  # these are CPG without its parts
 
@@ -81,15 +84,32 @@ ALONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "game"), quick(ALONE))
-def test_member_alone_equals_member_in_company(case: str, game: str) -> None:
+# Agents in machine code, on tensor programs (whole blocks) and on environments that Python steps.
+COMPILED = [
+    ("PPO", "cartpole"), ("A2C", "pendulum"), ("PPO", "lunarlander"), ("DDQN", "cartpole"), ("DDQN", "lunarlander"),
+    ("DuelingDDQN", "probe-5"), ("TD3", "pendulum"), ("DDPG", STEPPED_PENDULUM), ("QLearning", CELLS), ("SARSA", CELLS),
+    ("QLearning", "Taxi-v4"),
+]  # fmt: skip
+
+
+def on_paths(pairs: list[tuple[str, str]]) -> list[Any]:
+    """Pairs of case and game with False, for torch, and `COMPILED` with True."""
+    in_torch = [pytest.param(*parameter.values, False, marks=parameter.marks) for parameter in quick(pairs)]
+    group = pytest.mark.xdist_group("compiled")  # one process compiles
+    skip = pytest.mark.skipif(not HAS_NUMBA, reason="needs Numba")
+    return in_torch + [pytest.param(*pair, True, marks=[group, skip]) for pair in COMPILED]
+
+
+@pytest.mark.parametrize(("case", "game", "compiled"), on_paths(ALONE))
+def test_member_alone_equals_member_in_company(case: str, game: str, compiled: bool) -> None:
     """Bit equality over three epochs and an evaluation. In the last epoch another member's weights and memory are NaN.
     With varied hyperparameters there are enough members for some to share a program."""
-    count, steps = 8 if "own" in case else 3, steps_of(case)
-    joint_loop = loop_of(case, game, 25, count, steps_per_epoch=steps)
+    count, steps = 8 if "own" in case else 3, 80 if game in (*PENDULUMS, "Taxi-v4") else steps_of(case)
+    joint_loop = loop_of(case, game, 25, count, steps_per_epoch=steps, compiled=compiled)
+    assert getattr(joint_loop, "compiled", False) == compiled
     groups = getattr(joint_loop, "groups", None)
     broken, m = max((group.members.tolist() for group in groups), key=len)[-2:] if groups else (1, 2)
-    alone = loop_of(case, game, 25 + m, 1, steps_per_epoch=steps)
+    alone = loop_of(case, game, 25 + m, 1, steps_per_epoch=steps, compiled=compiled)
     history = []
     for epoch in (1, 2, 3):
         if epoch == 3 and game != "pendulum":  # it refuses NaN actions
@@ -129,9 +149,9 @@ def parts(loop: Any) -> list[Any]:
     return [*loop.agents, *(optimizer for agent in loop.agents for optimizer in agent.optimizers), loop]
 
 
-@pytest.mark.parametrize(("case", "game"), quick(RESUMED))
-def test_resumed_equals_uninterrupted(case: str, game: str, tmp_path: Path) -> None:
-    source_loop, other = (loop_of(case, game, 1, 2, steps_per_epoch=22) for _ in range(2))
+@pytest.mark.parametrize(("case", "game", "compiled"), on_paths(RESUMED))
+def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_path: Path) -> None:
+    source_loop, other = (loop_of(case, game, 1, 2, steps_per_epoch=22, compiled=compiled) for _ in range(2))
     for _ in range(2 if case in CASES else 4):
         source_loop.epoch()
     torch.save([part.state_dict() for part in parts(source_loop)], tmp_path / "state")

@@ -492,6 +492,8 @@ def improve(agent, work, m, t):
             # True, False: compute the gradients of the parameters, but not of the inputs.
             backward(agent.actor, params, actor_acts, actor_preacts, work.actor_act_grads, work.grad, True, False)
             backward(agent.critic, params, critic_acts, critic_preacts, work.critic_act_grads, work.grad, True, False)
+            for i in range(agent.scales_at + agent.action_size, len(work.grad)):  # parameters that are not trained
+                work.grad[i] = np.float32(0)  # again, because a diverged member scaled it by NaN
             updates += 1
             _clip_and_step(agent, work, m, updates, agent.lr_factors[rollout])
         agent.loss[m] = loss / np.float32(num_minibatches)
