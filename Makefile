@@ -3,10 +3,9 @@
 #   PYTHON  interpreter for .venv:       make setup PYTHON=python3.12
 #   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=train,doom
 
-# The trainer alone needs less than its tests, and only searches are quicker with the extra fast.
-DEVELOP := train,dev,tune,mujoco,fast
+# The trainer alone needs less than its tests.
+DEVELOP := train,dev,tune,mujoco
 TRAINER := train
-SEARCHER := train,fast
 SITE := train,docs
 ARGS ?=
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
@@ -34,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a shell sets it, every start compiles the sources anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup trainer searcher train demo test slow soak fuzz portability lint format types bench docs linkcheck tensorboard clean again
+.PHONY: help setup trainer train demo test slow soak fuzz portability lint format types bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,8 +42,6 @@ help:  ## this list
 setup: $(call stamp,$(or $(EXTRAS),$(DEVELOP)))  ## create or refresh .venv for everything here; at once when it is up to date
 
 trainer: $(call stamp,$(or $(EXTRAS),$(TRAINER)))
-
-searcher: $(call stamp,$(or $(EXTRAS),$(SEARCHER)))
 
 $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { \
@@ -58,14 +55,14 @@ $(STAMP)%: pyproject.toml constraints.txt $(BROKEN)
 		echo "make setup: $(VENV) has no pip; remove the folder, and make setup creates it" >&2; exit 2; }
 	@echo "Installing understudy[$*] into $(VENV): some minutes, 2 GB on disk, and more with an NVIDIA card's libraries"
 	@$(INSTALL) -c constraints.txt -e '.[$*]'
-	@$(if $(findstring fast,$*),echo "Compiling inner loops: a minute" && $(RUN) -c 'from control.loops.compiled import warm; warm()')
+	@$(if $(findstring dev,$*),echo "Compiling machine code: two minutes" && $(RUN) -c 'from control.loops.compiled import warm; warm()')
 	@touch $@
 
 train: trainer  ## first landing: PPO on LunarLander, some three minutes, then a figure and a film
 	@$(RUN) trainer.py --implementation PPO --exp_name first-landing --seed 0 --steps_per_epoch 1024 --total_steps 1024000 \
 		--eval_every 25 --target_return 250 --record $(ARGS)
 
-demo: searcher  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
+demo: trainer  ## learn a synthetic CartPole, train an agent on it alone, test it on the real one: a minute
 	@$(RUN) trainer.py --implementation SE --gamename cartpole --proxy bandit --exp_name demo --seed 2 --generations 30 --keep_best 3 \
 		--retest_agents 16 --record $(ARGS)
 

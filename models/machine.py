@@ -30,6 +30,8 @@ _MAX_VERSIONS = 8  # versions of the code that the cache keeps
 # Counting references to arrays would take most of the time, so compiled functions neither count nor create arrays.
 EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 INLINE: dict[str, Any] = {"forceinline": True}
+# Without the wrappers that let Python and C call a function, compiling takes about a sixth less time.
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Sums may be reordered, to use vector instructions. NaN and infinities are preserved: they mark diverged members.
 FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 
@@ -108,24 +110,25 @@ def kernel(function: F) -> F:
 
 
 def exact(function: F) -> F:
-    """Compile a function at its first call, and cache it on disk. Operations are neither reordered nor fused."""
-    return _compile(function, EXACT)
+    """Compile a function that compiled code calls, at its first use, and cache it on disk. Operations are neither
+    reordered nor fused."""
+    return _compile(function, EXACT | INNER)
 
 
 def exact_inlined(function: F) -> F:
     """Compile like `exact` and inline into the caller. Passing a large named tuple (`World`, `Members`) takes longer
     than a short function."""
-    return _compile(function, EXACT | INLINE)
+    return _compile(function, EXACT | INNER | INLINE)
 
 
 def compiled(function: F) -> F:
     """Compile like `exact`, but allow reordered sums and fused multiply-add."""
-    return _compile(function, FAST)
+    return _compile(function, FAST | INNER)
 
 
 def inlined(function: F) -> F:
     """Compile like `compiled` and inline into the caller."""
-    return _compile(function, FAST | INLINE)
+    return _compile(function, FAST | INNER | INLINE)
 
 
 def _save_locked(save: Callable[..., None], signature: Any, code: Any) -> None:
@@ -157,7 +160,7 @@ def type_predicate(kind: type) -> Any:
 
     def predicate(x: Any) -> None: ...  # a name for compiled code, which calls the implementation below
 
-    options: Any = EXACT | INLINE
+    options: Any = EXACT | INNER | INLINE
 
     @overload(predicate, jit_options=options)
     def implementation(x):  # type: ignore[no-untyped-def]

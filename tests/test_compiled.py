@@ -21,10 +21,11 @@ from models.agents.td3.config import Config as TD3
 from models.intrinsic import Intrinsic
 from models.streams import Streams
 
-pytest.importorskip("numba", reason="needs the extra fast")
+pytest.importorskip("numba", reason="needs Numba")
 from control.loops import compiled  # noqa: E402
 from models.agents.tabular.compiled import _argmax  # noqa: E402
 from models.compiled import better  # noqa: E402
+from models.machine import kernel  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # one process compiles
 
@@ -318,8 +319,20 @@ def test_unsupported_settings_use_torch(argv: str) -> None:
 def test_argmax_equals_torch_with_nan(values: list[float]) -> None:
     best = 0
     for k, value in enumerate(values):
-        best = k if better(value, values[best]) else best
-    assert best == _argmax(np.array([values], np.float32), 0, 0, len(values)) == int(torch.tensor(values).argmax())
+        best = k if call_better(value, values[best]) else best
+    row = np.array([values], np.float32)
+    assert best == call_argmax(row, 0, 0, len(values)) == int(torch.tensor(values).argmax())
+
+
+@kernel
+def call_better(x: float, y: float) -> bool:
+    """Python can call only kernels."""
+    return better(x, y)
+
+
+@kernel
+def call_argmax(values, row, first_column, num_actions):  # type: ignore[no-untyped-def]
+    return _argmax(values, row, first_column, num_actions)
 
 
 def test_each_kind_compiles_once() -> None:

@@ -181,7 +181,7 @@ def test_alone_equals_company_on_learned_rewards(case: str, compaction_sizes: li
 def test_agents_are_freed_after_the_run(game: str, kind: str, agent: Any, compiled: bool) -> None:
     """By their last reference: a cycle would keep all agents of a generation in memory until the next collection."""
     if compiled:
-        pytest.importorskip("numba", reason="needs the extra fast")
+        pytest.importorskip("numba", reason="needs Numba")
     agent_refs: list[weakref.ref[Any]] = []
 
     class Noted(InnerLoop):

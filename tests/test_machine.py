@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT
 
-machine = pytest.importorskip("models.machine", reason="needs the extra fast")
+machine = pytest.importorskip("models.machine", reason="needs Numba")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_old_states_go_and_never_the_one_in_use(cache: Path) -> None:
 def test_processes_that_save_side_by_side_keep_both(tmp_path: Path) -> None:
     """Each compiles the same function for another type, and a third process calls both."""
     (tmp_path / "doubled.py").write_text(
-        "from models.machine import exact\n\n\n@exact\ndef double(x):\n    return x * 2\n"
+        "from models.machine import kernel\n\n\n@kernel\ndef double(x):\n    return x * 2\n"
     )
     variables = os.environ | {
         "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))

@@ -44,8 +44,8 @@ def test_named_targets_exist() -> None:
 
 
 def test_extras_of_targets_exist() -> None:
-    installed = re.findall(r"^(?:DEVELOP|TRAINER|SEARCHER|SITE) := (.+)$", MAKEFILE, re.MULTILINE)
-    assert len(installed) == 4
+    installed = re.findall(r"^(?:DEVELOP|TRAINER|SITE) := (.+)$", MAKEFILE, re.MULTILINE)
+    assert len(installed) == 3
     assert {extra for extras in installed for extra in extras.split(",")} <= set(PROJECT["optional-dependencies"])
 
 
@@ -61,9 +61,9 @@ def test_larger_environment_serves_smaller_target(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    assert installs("train") == ["train"] and installs("demo") == ["train,fast"]
+    assert installs("train") == installs("demo") == ["train"]
     stamp = tmp_path / ".venv" / ".ready-{}.{}-".format(*sys.version_info)
-    stamp.with_name(f"{stamp.name}train,dev,tune,mujoco,fast").touch()
+    stamp.with_name(f"{stamp.name}train,dev,tune,mujoco").touch()
     assert [*installs("train"), *installs("demo"), *installs("test")] == []
     assert installs("docs") == ["train,docs"]
     stamp.with_name(f"{stamp.name}train,docs").touch()

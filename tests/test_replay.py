@@ -65,6 +65,8 @@ def test_boundaries_of_sampling(size: int) -> None:
 @pytest.mark.parametrize("size", [2**24 + 1, 2**24 + 12_345, 10**8 + 7, 10**9])
 def test_sampling_of_more_than_2_24_rows(size: int) -> None:
     """The first of the 2**48 pairs of numbers of each row, and the pair before, in torch and in the compiled kernel."""
+    compiled_row_of = pytest.importorskip("models.compiled").row_of
+    row_of = pytest.importorskip("numba").njit(lambda *arguments: compiled_row_of(*arguments))  # for Python
     generator = torch.Generator().manual_seed(0)
     rows = torch.cat([torch.tensor([0, 1, size - 1]), torch.randint(size, (5000,), generator=generator)]).tolist()
     for offset in (0, -1):
@@ -74,7 +76,6 @@ def test_sampling_of_more_than_2_24_rows(size: int) -> None:
         uniform = torch.stack([second, first], 1)
         indices = rows_of_two(uniform, size)[:, 1].tolist()
         assert indices == [max(0, row + offset) for row in rows]
-        row_of = pytest.importorskip("models.compiled").row_of
         assert [row_of(np.float32(primary), np.float32(two), size) for two, primary in uniform.tolist()] == indices
 
 

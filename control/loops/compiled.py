@@ -27,7 +27,7 @@ from models.agents.ppo import compiled as ppo
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.contract import InnerAgent, Policy
-from models.machine import EXACT, INLINE, kernel
+from models.machine import EXACT, INLINE, INNER, kernel
 from models.registry import agent_class, default_config
 from models.spaces import Continuous
 from models.streams import Streams
@@ -70,7 +70,7 @@ def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[n
 def _implement_stubs(kind: Any) -> None:
     """Register the functions of one kind of agent, the module ``kind``, as implementations of the stubs above, for its
     types. Numba requires equal names of arguments."""
-    inline: Any = EXACT | INLINE
+    inline: Any = EXACT | INNER | INLINE
 
     def is_kind(agent):  # type: ignore[no-untyped-def]
         return agent.instance_class is kind.Members
@@ -89,7 +89,7 @@ def _implement_stubs(kind: Any) -> None:
 
     overload(choose, jit_options=inline)(find_choose)
     overload(remember, jit_options=inline)(find_remember)
-    overload(improve, jit_options=kind.IMPROVES)(find_improve)
+    overload(improve, jit_options=kind.IMPROVES | INNER)(find_improve)
     overload(decide, jit_options=inline)(find_decide)
 
 
