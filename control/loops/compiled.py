@@ -130,6 +130,9 @@ class TestArrays(NamedTuple):
     returns: Array  # [M, N, K]
     lengths: Array  # [M, N, K]
     test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
+    # Actions of the first member in a test, [K, L] and [K, L, A], with L steps at most; empty unless they are recorded.
+    actions: Array
+    continuous_actions: Array
 
 
 class EpisodeArrays(NamedTuple):
@@ -145,10 +148,13 @@ class EpisodeArrays(NamedTuple):
     cell_reward: Array
 
 
+_NO_ACTIONS = np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32)  # the last fields of `TestArrays`
+
+
 def _no_tests(steps: int) -> TestArrays:
     """Return a placeholder for a block of ``steps`` steps without tests."""
     returns, lengths = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.int64)
-    return TestArrays(np.empty((0, 0, 0, 0)), returns, lengths, test_index=np.full(steps, -1))
+    return TestArrays(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1), *_NO_ACTIONS)
 
 
 @kernel
@@ -175,6 +181,10 @@ def _play_test(player, world, tests, n, arrays, first, last):
                         break  # visited twice: the episode repeats itself, because nothing is random on a map
                     last_episode[cell] = episode
                 action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
+                if m == 0 and len(tests.actions):
+                    tests.actions[e, steps] = action
+                    for i in range(len(arrays.continuous_action)):
+                        tests.continuous_actions[e, steps, i] = arrays.continuous_action[i]
                 reward, ends, _, _ = envs.advance(
                     world, m, state, action, arrays.continuous_action, obs, arrays.scratch, unused_phi
                 )
@@ -301,7 +311,8 @@ class CompiledTests:
         is_due = step_counts % self.test_every == 0
         test_index = np.where(is_due, step_counts // self.test_every - 1, -1)  # the first test has index 0
         self.tests_done = (start_step + steps) // self.test_every
-        return TestArrays(self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy(), test_index)
+        arrays = self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy()
+        return TestArrays(*arrays, test_index, *_NO_ACTIONS)
 
 
 def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
@@ -628,6 +639,7 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
         loop.machine_code = Advance(threads)
     else:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
+    loop.play = partial(play, threads=threads)
     return True
 
 
@@ -639,23 +651,38 @@ def _contiguous_copy(tensor: Tensor) -> Tensor:
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
-def play(policy: Policy, environment: Environment, seeds: Tensor, threads: int = 1) -> Episodes | None:
+def play(
+    policy: Policy,
+    environment: Environment,
+    seeds: Tensor,
+    threads: int = 1,
+    action_log: list[Tensor] | None = None,
+) -> Episodes | None:
     """Play greedy episodes from ``seeds [M, K]`` like `rollout`, without a trajectory. Return None if a compiled
-    function is missing, or if an episode may never end."""
+    function is missing, if an episode may never end, or if actions on a map are to be logged."""
     compiled_policy = _player_and_world(policy, environment)
-    if compiled_policy is None:
+    if compiled_policy is None or (action_log is not None and compiled_policy[1].kind == envs.CELLS):
         return None
     assert isinstance(environment, TensorEnvironment)
     player, world = compiled_policy
     single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)  # after the only step
     test_arrays, test_index = single_test.take_due(start_step=0, steps=1), 0
+    if action_log is not None:
+        shape = (seeds.shape[1], world.limit)
+        actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
+        test_arrays = test_arrays._replace(actions=actions, continuous_actions=vectors)
     memories = [_make_episode_arrays(player, world, test_arrays) for _ in range(threads)]
 
     def run_episodes(arrays: EpisodeArrays, first: int, last: int) -> None:
         _play_test(player, world, test_arrays, test_index, arrays, first, last)
 
     for_members(run_episodes, len(seeds), memories)
-    return Episodes(single_test.returns[:, test_index], single_test.lengths[:, test_index])
+    episodes = Episodes(single_test.returns[:, test_index], single_test.lengths[:, test_index])
+    if action_log is not None:
+        logged = torch.from_numpy(vectors if player.action_size else actions)
+        was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
+        action_log.append(logged.transpose(0, 1)[was_running])
+    return episodes
 
 
 def warm() -> None:

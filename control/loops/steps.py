@@ -57,7 +57,9 @@ class StepLoop:
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
-        self.machine_code: Any = None  # trains an epoch, if `control.loops.compiled.use_machine_code` has set it
+        # `control.loops.compiled.use_machine_code` sets the next two: to train an epoch, and to play episodes.
+        self.machine_code: Any = None
+        self.play: Any = None
         self.steps = 0
         self.obs: Tensor | None = None
         self.agent_obs: Tensor | None = None  # observations for the agent, if they differ from `obs`
@@ -316,7 +318,11 @@ class StepGroups(Loop):
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             action_log = self.action_log if group is self.groups[0] else None  # it contains the first member
-            episodes = rollout(policy, group.evaluation, seeds[members], keep=False, action_log=action_log)
+            episodes = None
+            if group.loop.play is not None:
+                episodes = group.loop.play(policy, group.evaluation, seeds[members], action_log=action_log)
+            if episodes is None:
+                episodes = rollout(policy, group.evaluation, seeds[members], keep=False, action_log=action_log)
             rows.append({"returns": episodes.returns, "lengths": episodes.lengths})
         return Episodes(**self._gather(rows))
 
