@@ -26,6 +26,7 @@ from numba.extending import overload
 F = TypeVar("F", bound=Callable[..., Any])
 # Names of the files with compiled functions or their constants.
 _COMPILED_FILES = ("compiled.py", "machine.py", "replay.py", "synthetic.py", "tiles.py", "vectors.py")
+_TEMPORARY = "understudy-"  # first letters of a temporary cache folder
 _MAX_VERSIONS = 8  # versions of the code that the cache keeps
 # Counting references to arrays would take most of the time, so compiled functions neither count nor create arrays.
 EXACT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
@@ -49,7 +50,7 @@ def cache_folder() -> Path:
         with tempfile.TemporaryFile(dir=folder):  # raises OSError if the folder is not writable
             pass
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder
-        temporary_folder = tempfile.mkdtemp(prefix="understudy-")
+        temporary_folder = tempfile.mkdtemp(prefix=_TEMPORARY)
         atexit.register(shutil.rmtree, temporary_folder, ignore_errors=True)
         return Path(temporary_folder)
     with contextlib.suppress(OSError):  # another process may remove folders at the same time
@@ -59,6 +60,11 @@ def cache_folder() -> Path:
             if old_folder != folder:
                 shutil.rmtree(old_folder, ignore_errors=True)
     return folder
+
+
+def keeps_cache() -> bool:
+    """Return whether later processes find the compiled functions of this one."""
+    return not cache_folder().name.startswith(_TEMPORARY)
 
 
 def _source_digest() -> str:

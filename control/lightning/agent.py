@@ -62,6 +62,10 @@ class AgentModule(RunModule):
 
     val_dataloader = test_dataloader = RunModule.train_dataloader
 
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.loop.compile_ahead()  # before any clock of the training starts
+
     def on_train_start(self) -> None:
         super().on_train_start()
         if self.epoch == 0:

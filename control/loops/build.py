@@ -155,7 +155,7 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
 
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
     """Return whether agents train in machine code: unless ``compiled`` is off, if ``is_supported`` returns True for
-    their settings. Print a note if the code must be compiled first, or if Numba is missing. Raises SettingError if the
+    their settings and its cache can be kept. Print a note if Numba or the cache is missing. Raises SettingError if the
     user, or the run to resume, requires machine code and it is impossible. ``agent`` is the agents' implementation."""
     requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
     if not HAS_NUMBA:
@@ -171,10 +171,13 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
             line = f"compiled is true, but {agent} with these settings has no machine code; allowed: false"
             raise SettingError(line, "compiled")
         return False
-    from models.machine import cache_folder
+    from models.machine import keeps_cache
 
-    if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
-        note("machine code is compiled, which takes a minute or two and happens once")
+    if not (keeps_cache() or is_required):
+        note(
+            "the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time"
+        )
+        return False
     return True
 
 

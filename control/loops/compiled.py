@@ -5,6 +5,7 @@ member's numbers are equal to the bit for any number of members, and the cost pe
 is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
 """
 
+import copy
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import torch
 from numba.extending import overload
 from torch import Tensor
 
+from control.cli.colour import note
 from control.cli.progress import Watch
 from control.loops.rollout import Episodes
 from control.loops.steps import Ended, StepLoop
@@ -27,7 +29,7 @@ from models.agents.ppo import compiled as ppo
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
 from models.contract import InnerAgent, Policy
-from models.machine import EXACT, INLINE, INNER, kernel
+from models.machine import EXACT, INLINE, INNER, cache_folder, kernel
 from models.registry import agent_class, default_config
 from models.spaces import Continuous
 from models.streams import Streams
@@ -641,6 +643,31 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
     loop.play = partial(play, threads=threads)
     return True
+
+
+def compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
+    """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache, before training: so
+    that no epoch contains it. Print a note if this takes long. ``evaluation`` is the environment of evaluations."""
+    agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
+    twin = StepLoop(agent, loop.environment, Streams([0] * agent.members))
+    world = _make_world(type(agent), loop.environment)
+    marker = cache_folder() / f"{KINDS[type(agent)].__name__}.{type(world).__name__}.compiled"
+    if not marker.exists():
+        name = KINDS[type(agent)].__name__.split(".")[-2]
+        note(f"the machine code of {name} is compiled, which takes about half a minute and happens once")
+    if isinstance(loop.machine_code, Advance):
+        environment = copy.deepcopy(loop.environment)
+        Advance().epoch(StepLoop(agent, environment, twin.streams), steps=1)
+    else:
+        compiled_agent, spaces, pairs = CompiledAgent(twin), agent.spaces, (agent.members, agent.envs)
+        compiled_agent._steps_left = 1
+        obs, zeros = torch.zeros(*pairs, *spaces.obs_shape), torch.zeros(pairs)
+        action = compiled_agent.act(obs)
+        compiled_agent.observe(obs, action, obs, zeros, zeros, torch.zeros(pairs, dtype=torch.bool))
+        compiled_agent.learn()
+    seeds = torch.zeros(agent.members, 1, dtype=torch.int64)
+    play(agent.begin(1, twin.streams, sample=False, evaluate=True), evaluation, seeds)
+    marker.touch()
 
 
 def _contiguous_copy(tensor: Tensor) -> Tensor:

@@ -53,6 +53,9 @@ class Loop(ABC):
     def warm_up(self) -> None:
         """Do the work that precedes the first epoch of a run."""
 
+    def compile_ahead(self) -> None:  # noqa: B027  # most loops have nothing to compile
+        """Compile the functions that training needs, before it begins."""
+
     @abstractmethod
     def epoch(self) -> dict[str, Tensor]:
         """Train for one epoch and return its row. Raises UserError if no member has finite weights any more."""

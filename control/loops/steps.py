@@ -279,6 +279,13 @@ class StepGroups(Loop):
             line = f"the run has {self.budget:,} steps a seed, and the first update comes with step {first:,}"
             self._warn(f"nothing will be learned: {line}")
 
+    def compile_ahead(self) -> None:
+        if self.compiled:
+            from control.loops.compiled import compile_ahead  # imports Numba
+
+            for group in self.groups:
+                compile_ahead(group.loop, group.evaluation)
+
     def epoch(self) -> dict[str, Tensor]:
         """See `Loop.epoch`. The groups train one after another; their results are joined in the order of members."""
         start = time.perf_counter()
