@@ -135,12 +135,21 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
     return memory, memory[:count].view(shape)
 
 
+def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the elementwise ``function`` of ``x``, with all elements rounded alike: it is applied to whole blocks (see
+    `allocate_blocks`), in both passes of autograd."""
+    padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
+    return function(padded)[: x.numel()].view(x.shape)
+
+
 def exp(x: Tensor) -> Tensor:
-    """Return e^x, with all elements rounded alike (see `allocate_blocks`)."""
-    memory, out = allocate_blocks(tuple(x.shape), x)  # ``out`` is a view of ``memory`` without its padding
-    out.copy_(x)
-    memory.exp_()  # padding included, because `torch.exp` rounds the last elements differently
-    return out
+    """Return e^x, with all elements rounded alike."""
+    return in_blocks(torch.exp, x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + e^x), with all elements rounded alike."""
+    return in_blocks(F.softplus, x)
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:

@@ -71,6 +71,11 @@ def entropy(logits: Tensor) -> Tensor:
     return -entropy_loss(logits, beta=_max_entropy(logits))  # `entropy_loss` divides by it
 
 
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of ``softmax(logits)`` in nats, ``[M, B, A] -> [M, B]``."""
+    return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+
+
 def _max_entropy(logits: Tensor) -> float:
     """Return the largest entropy of A actions, ln A, or 1 for a single action, so that it can divide."""
     num_actions = logits.shape[-1]
@@ -104,39 +109,69 @@ def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tenso
     return delta * mean((values - returns.detach()).square(), mean_weight)
 
 
-def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss ``-min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A)`` of each experience, and its
-    derivative with respect to the logarithm of the ratio, ``[M, B]`` each. A is the advantage.
+def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
+    """Return the TD target ``r + discount * V(s')``, ``[M, B]`` each. ``discount`` is 0 after termination."""
+    _check_shape("next values", next_value, reward)
+    return reward + discount * next_value
+
+
+def td_loss(q: Tensor, target: Tensor) -> Tensor:
+    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``. No gradient flows into the
+    target."""
+    return (q - target.detach()).square().mean(-1)
+
+
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+    """Return SAC's loss of the temperature, ``-log alpha * mean(log pi(a|s) + target entropy)``: ``log_alpha [M]``,
+    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities.
+
+    It raises alpha if the entropy is below its target. Source: Haarnoja et al. 2018, arXiv 1812.05905, eq. 18, with log
+    alpha instead of alpha as in the authors' code.
+    """
+    return -log_alpha * (log_prob.detach() + target_entropy).mean(-1)
+
+
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Return PPO's loss ``-mean(min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A))``, ``[M, B] -> [M]``. A is the
+    advantage.
 
     Source: Schulman et al. 2017, eq. 7.
     """
     _check_shape("advantages", advantage, ratio)
-    unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-    # d ratio / d log(ratio) = ratio, so the derivative of -ratio * A equals itself. The clipped term's derivative is 0.
-    derivative = torch.where(unclipped <= clipped, -unclipped, 0.0)
-    return -torch.minimum(unclipped, clipped), derivative
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean(1)
 
 
-def clipped_value_error(
-    values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None
-) -> tuple[Tensor, Tensor]:
-    """Return the squared error of values, and its derivative with respect to them, ``[M, B]`` each.
+def clipped_value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
+    """Return the mean squared error of values, ``[M, B] -> [M]``.
 
     If ``clip`` is set, the error is the maximum of two squared errors: of the value, and of the value clipped to within
     ``clip`` of ``old_values``. So a value that has left this range towards its return moves no further.
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
-    _check_shape("goals", returns, values)
-    error = values - returns
-    if clip is None:
-        return error.square(), 2 * error
-    change = values - old_values
-    clipped_error = old_values + change.clamp(-clip, clip) - returns
-    square, clipped_square = error.square(), clipped_error.square()
-    is_unclipped = (change.abs() <= clip) | (square >= clipped_square)
-    derivative = torch.where(is_unclipped, 2 * error, 0.0)
-    return torch.where(is_unclipped, square, clipped_square), derivative
+    _check_shape("returns", returns, values)
+    squared_error = (values - returns).square()
+    if clip is not None:
+        clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+        squared_error = torch.maximum(squared_error, (clipped_values - returns).square())
+    return squared_error.mean(1)
+
+
+def approximate_kl(ratio: Tensor, log_ratio: Tensor) -> Tensor:
+    """Return ``mean(r - 1 - log r)``, ``[M, B] -> [M]``: an estimate of the KL divergence between two policies, by the
+    ratios r of their probabilities (Schulman 2020, "Approximating KL divergence")."""
+    return (ratio - 1 - log_ratio).mean(1)
+
+
+def standardized(values: Tensor) -> Tensor:
+    """Return ``values [M, B]`` with mean 0 and sample standard deviation 1 over B; unchanged if B is 1."""
+    batch_size = values.shape[1]
+    if batch_size == 1:
+        return values
+    centred = values - values.mean(1, keepdim=True)
+    # `Tensor.std` would round depending on the number of members.
+    deviation = (centred.square().sum(1, keepdim=True) / (batch_size - 1)).sqrt()
+    return centred / (deviation + 1e-8)
 
 
 def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:

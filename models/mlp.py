@@ -1,8 +1,8 @@
-"""The fully connected network of M members, with forward and backward passes written by hand.
+"""The fully connected network of M members.
 
-Small networks spend their time in thin matrix products and in autograd's bookkeeping, so gradients are computed by
-hand; tests compare them with autograd. There are two layouts of activations, each several times faster for
-its users:
+For autograd, a whole network is one operation with a backward pass of its own, `MLP.backward`: autograd's own products
+would round depending on the number of members, and its bookkeeping for each layer would cost more than small products.
+Tests compare the two. There are two layouts of activations, each several times faster for its users:
 
 - ``columns``, ``[M, features, B]``: the batch is the wide, contiguous axis of every product. With two outputs this is
   five times faster than rows (DDQN, synthetic environments).
@@ -31,8 +31,8 @@ Layer = tuple[Tensor, Tensor]
 
 
 class MLP:
-    """An architecture: ``sizes`` are inputs, hidden widths and outputs. It holds no parameters: methods receive them,
-    flat ``[M, size]`` or as the result of `layers`.
+    """An architecture: ``sizes`` are inputs, hidden widths and outputs. It holds no parameters: ``mlp(flat, x)``
+    receives them as ``flat [M, size]``, other methods as the result of `layers`.
 
     ``activation`` of the hidden layers is relu, leakyrelu (``leak`` is its slope), tanh, identity or prelu (one learned
     slope, shared by all layers), in rows also elu and silu.
@@ -72,6 +72,13 @@ class MLP:
         self._counts = [prod(shape) for shape in self._shapes]
         self.padding = -sum(self._counts) % block
         self.size = sum(self._counts) + self.padding
+
+    def __call__(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Run the network with parameters ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]`` in both layouts.
+        Autograd can differentiate it."""
+        if self.products is Rows:
+            return _forward(x, flat, self, self.layers(flat.detach()))
+        return _forward(x.transpose(1, 2), flat, self, self.layers(flat.detach())).transpose(1, 2).contiguous()
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream."""
@@ -176,8 +183,7 @@ class MLP:
 class MlpNetwork(nn.Module):
     """An `MLP` in rows as a module with weights ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]``.
 
-    Autograd can differentiate it; it then calls the manual backward pass. `activations` and `gradient` are the two
-    passes without autograd.
+    `activations` and `gradient` are the two passes without autograd.
     """
 
     def __init__(
@@ -198,7 +204,7 @@ class MlpNetwork(nn.Module):
         return self._views[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        return _ManualBackward.apply(x, self.flat, self) if torch.is_grad_enabled() else self.activations(x)[-1]
+        return _forward(x, self.flat, self.mlp, self.layers())
 
     def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
         """Return the result of `MLP.forward`, with the module's weights or with ``flat [M, D]``."""
@@ -212,18 +218,30 @@ class MlpNetwork(nn.Module):
         return self.mlp.backward(self.layers(), x, activations, output_gradient, need_input_gradient)
 
 
-class _ManualBackward(torch.autograd.Function):
-    """A forward pass of `MlpNetwork` as one operation of autograd, with the network's manual backward pass."""
+def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
+    """Return the output of ``mlp`` for ``x``, both in its layout, with parameters ``flat [M, size]``. ``layers`` are
+    views of them without autograd."""
+    if torch.is_grad_enabled():
+        return _Differentiable.apply(x, flat, mlp, layers)  # type: ignore[no-any-return]
+    return mlp.forward(layers, x)[-1]
+
+
+class _Differentiable(torch.autograd.Function):
+    """A forward pass of an `MLP` as one operation of autograd, with the network's own backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, flat: Tensor, network: MlpNetwork) -> Tensor:
-        ctx.network, ctx.x, ctx.activations = network, x, network.activations(x)
-        return ctx.activations[-1]
+    def forward(ctx: Any, x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
+        *activations, outputs = mlp.forward(layers, x)
+        ctx.mlp, ctx.layers, ctx.x, ctx.activations = mlp, layers, x, activations
+        return outputs
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        (output_gradient,) = gradients
-        parameter_gradient, input_gradient = ctx.network.gradient(
-            ctx.x, ctx.activations, output_gradient, need_input_gradient=ctx.needs_input_grad[0]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (gradient,) = gradients
+        need_input_gradient, need_parameter_gradient, *_ = ctx.needs_input_grad
+        if not need_parameter_gradient:
+            return ctx.mlp.input_gradient(ctx.layers, ctx.activations, gradient), None, None, None
+        parameter_gradient, input_gradient = ctx.mlp.backward(
+            ctx.layers, ctx.x, ctx.activations, gradient, need_input_gradient
         )
-        return input_gradient, parameter_gradient, None  # None for ``network``
+        return input_gradient, parameter_gradient, None, None  # none for ``mlp`` and ``layers``

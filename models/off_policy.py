@@ -10,8 +10,8 @@ from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Policy
 from models.critics import TwinCritics
 from models.curiosity import build_curiosity
-from models.losses import explained_variance
-from models.mlp import MLP, Layer
+from models.losses import explained_variance, td_loss, td_target
+from models.mlp import MLP
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
@@ -31,7 +31,7 @@ class TwinCriticAgent(OffPolicyAgent):
     A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_spec`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
-    per_member = (*OffPolicyAgent.per_member, "critics", "logged", "action_noise")
+    per_member = (*OffPolicyAgent.per_member, "critics", "action_noise")
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     groups = staticmethod(groups)
 
@@ -66,16 +66,10 @@ class TwinCriticAgent(OffPolicyAgent):
         self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0  # in each environment
-        self.logged: dict[str, Tensor] = {"train/q_mean": torch.full((len(seeds),), torch.nan)}  # from the last update
         self._all_learning = False  # whether all members have begun to learn
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
-        self._update_views()
-
-    def _update_views(self) -> None:
-        """Set the layers of the actor, as views of the current parameters."""
-        self._actor: list[Layer] = self.network.layers(self.flat_parameters[:, : self.network.size])
 
     def _outputs(self, action_size: int) -> int:
         """Return the number of outputs of the actor's network, for action vectors of length ``action_size``."""
@@ -94,14 +88,18 @@ class TwinCriticAgent(OffPolicyAgent):
             (Streams.normal, {"explore": action_shape, "next": (updates, self.action_size, self.batch)}),
         ]
 
+    def actor(self, weights: Tensor, obs: Tensor) -> Tensor:
+        """Return the outputs of the actor's network with ``weights [M, D]``, ``obs [M, B, O] -> [M, B, .]``."""
+        return self.network(weights[:, : self.network.size], obs)
+
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, ., E]`` and `random_numbers`."""
+        """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, .]`` and `random_numbers`."""
         raise NotImplementedError
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, ., E]``: sampled from
+        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled from
         ``streams``, or greedy if it is None."""
         raise NotImplementedError
 
@@ -113,7 +111,7 @@ class TwinCriticAgent(OffPolicyAgent):
             if self.action_noise is not None:
                 self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
-            vectors = self._explore(self.network.forward(self._actor, obs.transpose(1, 2))[-1])
+            vectors = self._explore(self.actor(self.flat_parameters, obs))
             if not self._all_learning:
                 vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
@@ -137,11 +135,10 @@ class TwinCriticAgent(OffPolicyAgent):
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
         """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
-        columns = obs.transpose(1, 2)  # [M, O, B], the layout of the networks
-        vectors = self.play(self.network.forward(self._actor, columns)[-1], streams=None)
+        vectors = self.play(self.actor(self.flat_parameters, obs), streams=None)
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
-        return self.critics.target_values(torch.cat([columns, vectors.transpose(1, 2)], 1))
+        return self.critics.target_values(obs, vectors)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
@@ -155,55 +152,59 @@ class TwinCriticAgent(OffPolicyAgent):
         if self.action_noise is not None:
             self.action_noise.reset_finished(done)
 
-    @torch.no_grad()
     def learn(self) -> Tensor:
         """Make the ``updates_per_step`` updates of this step, in the members that learn already. Return the critics'
         loss in the last one, ``[M]``, NaN for the other members."""
-        learning = None if self._all_learning else self.learning()  # None: all members
-        if learning is not None and not learning.any():
+        learning = self.learning()
+        if not learning.any():
             return torch.full((self.members,), torch.nan)
-        if learning is not None and learning.all():
-            self._all_learning, learning = True, None
+        self._all_learning = bool(learning.all())
+        active = None if self._all_learning else learning  # None: all members
         for i in range(self.updates_per_step):
-            numbers_of_update = {name: self.random_numbers[name][:, i] for name in self.update_numbers}
-            loss = self.update(numbers_of_update, learning)
-        if learning is None:
-            return loss
-        self.logged = {tag: value.masked_fill(~learning, torch.nan) for tag, value in self.logged.items()}
+            loss = self.update(self._numbers_of_update(i), active)
         return loss.masked_fill(~learning, torch.nan)
 
     update_numbers: tuple[str, ...] = ("replay", "next")  # names of the random numbers with an axis of updates
 
+    def _numbers_of_update(self, i: int) -> dict[str, Tensor]:
+        """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
+        return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
+
+    @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
         """Update critics, actor and target networks of members ``learning [M]`` bool (None: all). Return the critics'
         loss ``[M]``. ``random_numbers`` are the random numbers of one update, named by ``update_numbers``: uniform
         ``replay [M, B]`` chooses the minibatch."""
-        rows = self.replay_buffer.sample(random_numbers["replay"])
-        pairs, next_obs = rows["pair"].transpose(1, 2), rows["next_obs"].transpose(1, 2)
-        next_q = self.next_q(next_obs, random_numbers)
-        reward = rows["reward"]
-        if self.curiosity is not None:
-            reward = reward + self._intrinsic_rewards(rows["pair"], rows["next_obs"], learning)
-        td_target = torch.addcmul(reward, rows["discount"], next_q, value=self.config.discount)
-        loss, self.logged["train/q_mean"] = self.critics.update(pairs, td_target, learning)
-        self.improve(pairs[:, : self.obs_size], random_numbers, learning)
-        return loss
+        batch = self.minibatch(random_numbers["replay"], learning)
+        self.critics.optimizer.zero_grad()
+        critic_loss, _, _ = self.critic_loss(batch, random_numbers)
+        critic_loss.sum().backward()
+        self.critics.optimizer.step(learning)
+        self.update_actor(batch["obs"], random_numbers, learning)
+        return critic_loss.detach()
 
-    def _intrinsic_rewards(self, pairs: Tensor, next_obs: Tensor, learning: Tensor | None) -> Tensor:
-        """Return intrinsic rewards ``[M, B]`` of ``pairs [M, B, O + A]``, and train their networks in the members
-        ``learning``. `Curiosity.rewards` receives continuous actions as vectors and discrete ones as indices."""
-        assert self.curiosity is not None
-        obs, vectors = pairs.split((self.obs_size, self.action_size), 2)
-        action = vectors if isinstance(self.spaces.actions, Continuous) else vectors.argmax(2)
-        return self.curiosity.rewards(obs, action, next_obs, learning)
+    def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sum of the critics' losses on a minibatch, ``[M]``, their values ``[M, K, B]`` and the TD targets
+        ``[M, B]``."""
+        with torch.no_grad():
+            next_q = self.next_q(batch["next_obs"], random_numbers)
+            target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
+        q = self.critics(batch["obs"], batch["action"])
+        return td_loss(q, target.unsqueeze(1)).sum(1), q, target
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target critics' values ``[M, B]`` of ``next_obs [M, O, B]`` with the actor's next actions."""
+        """Return the target critics' values ``[M, B]`` of ``next_obs [M, B, O]`` with the actor's next actions."""
         raise NotImplementedError
 
-    def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor and target networks after an update of the critics, on ``obs [M, O, B]``."""
+    def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        """Update actor and target networks after an update of the critics, on ``obs [M, B, O]``."""
         raise NotImplementedError
+
+    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
+        """Sample rows of the replay buffer by ``uniform [M, B]``, with columns "obs" and "action" (vectors)."""
+        batch = self.replay_buffer.sample(uniform)
+        batch["obs"], batch["action"] = batch.pop("pair").split((self.obs_size, self.action_size), 2)
+        return batch
 
     # -- members and state ---------------------------------------------------------------------------------------------
 
@@ -211,23 +212,32 @@ class TwinCriticAgent(OffPolicyAgent):
     def critic_optimizer(self) -> MemberAdam:
         return self.critics.optimizer
 
-    def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the last updates of critics and actor since the last call, ``{tag: [M]}``, NaN without
-        one. Clear `TwinCritics.latest`."""
-        latest = dict(self.critics.latest)
-        self.critics.latest.clear()
-        names = ("train/explained_variance", "train/grad_norm", "train/policy_loss")
-        update_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
-        if "values" in latest:
-            update_metrics["train/grad_norm"] = norms([latest["gradient"]])
-            update_metrics["train/explained_variance"] = explained_variance(latest["values"][:, 0], latest["td_target"])
-        if "actor_values" in latest:
-            update_metrics["train/policy_loss"] = self.policy_loss(latest)
-        return self.logged | self.mask_non_learners(update_metrics)
+    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # of `metrics`
 
-    def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
-        """Return the actor's loss ``[M]`` in its last update. ``latest`` is a copy of `TwinCritics.latest`."""
-        return latest["actor_values"].flatten(1).mean(1).neg()
+    @torch.enable_grad()
+    def metrics(self) -> dict[str, Tensor]:
+        """Return statistics of the current weights on the minibatch of the latest update, ``{tag: [M]}``: of the
+        critics, and `actor_metrics`. NaN for members that do not learn yet."""
+        batch = self.latest_minibatch()
+        if batch is None:
+            return {f"train/{name}": torch.full((self.members,), torch.nan) for name in self.metric_names}
+        random_numbers = self._numbers_of_update(-1)
+        self.critics.optimizer.zero_grad()
+        loss, q, target = self.critic_loss(batch, random_numbers)
+        loss.sum().backward()
+        q = q.detach()
+        critic_metrics = {
+            "q_mean": q.flatten(1).mean(1),
+            "explained_variance": explained_variance(q[:, 0], target),
+            "grad_norm": norms([self.critics.optimizer.take_gradient()]),
+        }
+        with torch.no_grad():
+            metrics = critic_metrics | self.actor_metrics(batch["obs"], random_numbers)
+        return self.mask_non_learners({f"train/{name}": metrics[name] for name in self.metric_names})
+
+    def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss"."""
+        raise NotImplementedError
 
 
 class ActorPolicy(Policy):
@@ -237,11 +247,10 @@ class ActorPolicy(Policy):
     def __init__(self, agent: TwinCriticAgent, flat_parameters: Tensor, streams: Streams | None = None):
         self.agent, self.flat_parameters, self.streams = agent, flat_parameters, streams
         self.members = len(flat_parameters)
-        self._actor = agent.network.layers(flat_parameters[:, : agent.network.size])
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        outputs = self.agent.network.forward(self._actor, obs.transpose(1, 2))[-1]
+        outputs = self.agent.actor(self.flat_parameters, obs)
         vectors = self.agent.play(outputs, self.streams).nan_to_num(0.0)  # a diverged member continues to play
         return self.agent.clip(vectors)
 

@@ -112,7 +112,34 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     return torch.tensor(factor1), torch.tensor(root_correction2)
 
 
-class MemberAdam(PerMember):
+class FlatOptimizer(PerMember):
+    """Base class of optimisers of one parameter ``param [M, D]`` of M members::
+
+        optimizer.zero_grad()
+        loss.sum().backward()  # the loss [M] of each member
+        optimizer.step()
+
+    ``param`` requires a gradient only between `zero_grad` and `step`. At other times nothing records its use, so
+    other code may share its memory and change it.
+    """
+
+    param: Tensor
+
+    def zero_grad(self) -> None:
+        """Prepare for a backward pass: let autograd follow ``param``, from a gradient of zero."""
+        self.param.requires_grad_(True)
+        self.param.grad = None
+
+    def take_gradient(self) -> Tensor:
+        """Return the gradient ``[M, D]`` of the backward passes since `zero_grad`. Autograd no longer follows
+        ``param``."""
+        gradient, self.param.grad = self.param.grad, None
+        self.param.requires_grad_(False)
+        assert gradient is not None, "no loss depends on the parameter"
+        return gradient
+
+
+class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
     (``lr [M]``) and a step count, and so a separate bias correction.
 
@@ -128,6 +155,10 @@ class MemberAdam(PerMember):
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
         self.count = torch.zeros(param.shape[0], dtype=torch.int64, device=param.device)
         self._factor1, self._root_correction2 = (table.to(param.device) for table in _corrections(betas))
+
+    def step(self, learning: Tensor | None = None) -> None:
+        """Make one step with the gradient since `zero_grad`, in the members ``learning`` (see `update`)."""
+        self.update(self.take_gradient(), learning)
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
@@ -196,7 +227,7 @@ class AdamW:
                 tensor.copy_(saved_tensor)
 
 
-class LockstepAdam(PerMember):
+class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
     ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, else one integer.
 
@@ -221,6 +252,10 @@ class LockstepAdam(PerMember):
         self.param, self.lr, self.betas, self.eps = param, list(lr), betas, eps
         self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
         self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if separate_steps else 0
+
+    def step(self, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
+        """Make one step with the gradient since `zero_grad`. Arguments are as in `update`."""
+        self.update(self.take_gradient(), lr_factor, learning)
 
     @torch.no_grad()
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
@@ -281,3 +316,16 @@ def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     for grad in grads:
         grad.mul_(scale)
     return member_norms
+
+
+@torch.no_grad()
+def polyak_update(
+    target_parameters: Tensor, flat_parameters: Tensor, tau: float, members: Tensor | None = None
+) -> None:
+    """Move ``target_parameters [M, D]`` in place: ``target <- (1 - tau) target + tau parameters``. Other members than
+    ``members [M]`` bool (None: all) keep theirs."""
+    if members is None:
+        target_parameters.lerp_(flat_parameters, tau)
+    else:
+        moved = target_parameters.lerp(flat_parameters, tau)
+        target_parameters.copy_(torch.where(members.unsqueeze(1), moved, target_parameters))

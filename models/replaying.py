@@ -11,6 +11,7 @@ from models.contract import InnerAgent
 from models.curiosity import Curiosity
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
+from models.spaces import Discrete
 from models.streams import NoiseBlocks
 
 
@@ -23,17 +24,42 @@ _STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
 
 
 class OffPolicyAgent(InnerAgent):
-    """Base class of agents with a replay buffer. Subclasses set the attributes below and implement `_update_views`.
-    ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment."""
+    """Base class of agents with a replay buffer. Subclasses set the attributes below.
+    ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment.
+    ``random_numbers`` are those of the current step, ``[M, ...]`` each; "replay" ``[M, U, B]`` are uniform and choose
+    the minibatches of its U updates."""
 
-    per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", *_STATE)
+    per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers", *_STATE)
     saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
     member_configs: list[Any]
     optimizer: MemberAdam  # of ``flat_parameters``
     replay_buffer: ReplayBuffer
     curiosity: Curiosity | None
     noise: NoiseBlocks
+    random_numbers: dict[str, Tensor]
     steps: int
+
+    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
+        """Sample rows of the replay buffer by ``uniform [M, B]`` (`ReplayBuffer.sample`)."""
+        return self.replay_buffer.sample(uniform)
+
+    def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). Add intrinsic rewards to its
+        rewards, and train their networks in the members ``learning [M]`` bool (None: all)."""
+        batch = self.sample(uniform)
+        if self.curiosity is not None:
+            action = batch["action"]
+            if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # vectors, such as one-hot ones
+                action = action.argmax(2)
+            novelty = self.curiosity.rewards(batch["obs"], action, batch["next_obs"], learning)
+            batch["reward"] = batch["reward"] + novelty
+        return batch
+
+    def latest_minibatch(self) -> dict[str, Tensor] | None:
+        """Return the minibatch of the latest update, sampled again; None if no member learns yet. Train nothing."""
+        if not self.random_numbers or not self.learning().any():
+            return None
+        return self.minibatch(self.random_numbers["replay"][:, -1], torch.zeros(self.members, dtype=torch.bool))
 
     def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
@@ -43,10 +69,6 @@ class OffPolicyAgent(InnerAgent):
     def status(self) -> dict[str, Tensor]:
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
         return {"train/learning_rate": rates(self.member_configs), "train/buffer_size": buffer_sizes}
-
-    def _update_views(self) -> None:
-        """Update attributes that are views of the weights; called when the weights have moved to other memory."""
-        raise NotImplementedError
 
     @property
     def first_update(self) -> int:
@@ -67,5 +89,5 @@ class OffPolicyAgent(InnerAgent):
     def select(self, members: Tensor) -> None:
         """Keep only ``members`` (indices ``[M']`` int64)."""
         super().select(members)  # includes ``optimizer.param``, the selected weights
-        self.flat_parameters = nn.Parameter(self.optimizer.param, requires_grad=False)
-        self._update_views()
+        assert isinstance(self.optimizer.param, nn.Parameter)
+        self.flat_parameters = self.optimizer.param

@@ -1,4 +1,4 @@
-"""Trajectories, returns and advantages, with time as the first axis: ``[T, ...]``."""
+"""Trajectories, returns and advantages. Time is the first axis, ``[T, ...]``, except in `gae`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,8 +76,8 @@ def lambda_returns(
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
     """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}``, with TD errors ``d_t = r_t + discount_t
-    V(s_{t+1}) - V(s_t)``, along the first axis of rollouts ``[T, ...]``, in which episodes may begin and end anywhere.
-    lambda is ``gae_lambda``.
+    V(s_{t+1}) - V(s_t)``, in rollouts ``[M, T, E]``, in which episodes may begin and end anywhere. lambda is
+    ``gae_lambda``. The result is contiguous, so that later sums are rounded alike for any M.
 
     ``next_value`` is V of the observation after each step; if the episode ended (``done``), of its final observation.
     A_{t+1} counts as 0 at the end of an episode and after the last step. ``discount`` is 0 after termination.
@@ -85,7 +85,9 @@ def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, don
     """
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)
-    advantages = [td_error[-1]]  # from the last step to the first
-    for step_error, step_decay in zip(td_error[:-1].flip(0).unbind(), decay[:-1].flip(0).unbind(), strict=True):
-        advantages.append(step_error + step_decay * advantages[-1])
-    return torch.stack(advantages[::-1])
+    advantages = torch.empty_like(td_error, memory_format=torch.contiguous_format)
+    advantage = torch.zeros_like(td_error[:, 0])
+    for t in reversed(range(td_error.shape[1])):
+        advantage = td_error[:, t] + decay[:, t] * advantage
+        advantages[:, t] = advantage
+    return advantages

@@ -138,6 +138,37 @@ def test_gradient_equals_autograd(head: str, activation: str) -> None:
         assert_near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound * flats[m].grad.abs().max())
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_metrics_by_current_weights(head: str) -> None:
+    """On the minibatch of the latest update, sampled again; NaN before learning, and they change nothing."""
+    agent = make_agent(dataclasses.replace(NOW, fill=25, **HEADS[head]))
+    names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
+    assert all(agent.metrics()[name].isnan().all() for name in names)
+    live(agent, 24)
+    assert all(agent.metrics()[name].isnan().all() for name in names)
+    live(agent, 6, first=24)
+    old_state = {name: value.clone() for name, value in learner_state(agent).items()}
+    metrics = agent.metrics()
+    batch = agent.replay_buffer.sample(agent.random_numbers["replay"][:, -1])
+    for m in range(3):
+        flat = agent.flat_parameters[m].clone().requires_grad_()
+        torch_loss(agent, flat, m).backward()
+        chosen_q = torch_values(agent, flat, batch["obs"][m]).gather(1, batch["action"][m].long()[:, None])
+        assert metrics["train/q_mean"][m].item() == pytest.approx(chosen_q.mean().item(), rel=1e-4)
+        assert metrics["train/grad_norm"][m].item() == pytest.approx(flat.grad.norm().item(), rel=1e-4)
+    for name, value in learner_state(agent).items():
+        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
+
+
+def test_novelty_of_metrics_trains_nothing() -> None:
+    agent = make_agent(dataclasses.replace(NOW, intrinsic="rnd"))
+    live(agent, 10)
+    assert agent.curiosity is not None
+    old_state = {name: value.clone() for name, value in agent.curiosity.tensors().items()}
+    assert agent.metrics()["train/q_mean"].isfinite().all()
+    assert all(torch.equal(value, old_state[name]) for name, value in agent.curiosity.tensors().items())
+
+
 def test_epsilon_decays_by_episodes() -> None:
     agent = make_agent(dataclasses.replace(NOW, eps_init=0.8, eps_decay=0.5, eps_min=0.11))
     expected = [0.8, 0.4, 0.2, 0.11, 0.11]

@@ -9,7 +9,9 @@ import torch
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 from models.losses import (
+    approximate_kl,
     bit_nll,
+    categorical_entropy,
     categorical_kl,
     cross_entropy,
     entropy_loss,
@@ -19,6 +21,9 @@ from models.losses import (
     gaussian_nll,
     policy_gradient,
     squared_error,
+    td_loss,
+    td_target,
+    temperature_loss,
     transition_losses,
     value_loss,
 )
@@ -28,6 +33,46 @@ def test_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0]], [[0.0, math.log(4.0)], [100.0, -100.0]]])
     table = torch.tensor([[math.log(2), math.log(4 / 3)], [math.log(5), 200.0]])
     torch.testing.assert_close(cross_entropy(logits, torch.tensor([[0, 0], [0, 1]])), table)
+
+
+def test_td_target_and_loss_by_hand() -> None:
+    """Targets 1 + 0.5 * 4 = 3 and, after termination, 2. Values 5 and 1 have errors 2 and -1; the gradient of the mean
+    of their squares by the values is 2 and -1."""
+    reward, discount = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.0]])
+    next_value, q = torch.tensor([[4.0, 7.0]], requires_grad=True), torch.tensor([[5.0, 1.0]], requires_grad=True)
+    target = td_target(reward, discount, next_value)
+    assert target.tolist() == [[3.0, 2.0]]
+    loss = td_loss(q, target)
+    assert loss.tolist() == [2.5]
+    loss.sum().backward()
+    assert q.grad is not None and q.grad.tolist() == [[2.0, -1.0]] and next_value.grad is None
+    with pytest.raises(ValueError, match="next values"):
+        td_target(reward, discount, next_value.unsqueeze(2))
+
+
+def test_temperature_loss_by_hand() -> None:
+    """Mean log-probabilities -1 and 3, target entropy 2: -0.5 * 1 and 1 * 5, with slopes -1 (the entropy 1 is below its
+    target, so alpha rises) and -5."""
+    log_alpha = torch.tensor([0.5, -1.0], requires_grad=True)
+    log_prob = torch.tensor([[0.0, -2.0], [2.0, 4.0]], requires_grad=True)
+    loss = temperature_loss(log_alpha, log_prob, 2.0)
+    assert loss.tolist() == [-0.5, 5.0]
+    loss.sum().backward()
+    assert log_alpha.grad is not None and log_alpha.grad.tolist() == [-1.0, -5.0] and log_prob.grad is None
+
+
+def test_approximate_kl_by_hand() -> None:
+    ratio = torch.tensor([[1.0, 2.0], [0.5, 1.0]])
+    torch.testing.assert_close(
+        approximate_kl(ratio, ratio.log()), torch.tensor([(1 - math.log(2)) / 2, (-0.5 + math.log(2)) / 2])
+    )
+
+
+def test_categorical_entropy_by_hand() -> None:
+    """Probabilities 1/2, 1/2 and 3/4, 1/4."""
+    logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0]]])
+    skewed = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    torch.testing.assert_close(categorical_entropy(logits), torch.tensor([[math.log(2), skewed]]))
 
 
 def test_squared_error_by_hand() -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from helpers import loop_of, tiny
-from models.agents.ppo.agent import Agent
+from models.agents.ppo.agent import Agent, Batch
 from models.agents.ppo.config import Config
-from models.losses import clipped_surrogate, clipped_value_error
+from models.losses import clipped_surrogate, clipped_value_loss, standardized
 from models.spaces import Continuous, Discrete, Spaces
 from models.trajectory import gae, lambda_returns
 from rounding import assert_near, backpropagated, gamma
@@ -51,13 +51,13 @@ def test_gae_by_hand() -> None:
     d_2 = 4 + 0.5 * 8 - 2 = 6. Column 0: d_1 = 2 - 1 = 1, d_0 = 1 + 0.5 * 1 - 3 = -1.5, A_0 = -1.5 + 0.25 * 1 = -1.25.
     Column 1: d_1 = 2 + 0.5 * 10 - 1 = 6, which is also A_1, A_0 = -1.5 + 0.25 * 6 = 0.
     """
-    reward = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
-    value = torch.tensor([[3.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
-    next_value = torch.tensor([[1.0, 1.0], [10.0, 10.0], [8.0, 8.0]])
-    discount = torch.tensor([[0.5, 0.5], [0.0, 0.5], [0.5, 0.5]])
-    done = torch.tensor([[False, False], [True, True], [False, False]])
+    reward = torch.tensor([[[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]])
+    value = torch.tensor([[[3.0, 3.0], [1.0, 1.0], [2.0, 2.0]]])
+    next_value = torch.tensor([[[1.0, 1.0], [10.0, 10.0], [8.0, 8.0]]])
+    discount = torch.tensor([[[0.5, 0.5], [0.0, 0.5], [0.5, 0.5]]])
+    done = torch.tensor([[[False, False], [True, True], [False, False]]])
     advantages = gae(reward, value, next_value, discount, done, 0.5)
-    assert advantages.tolist() == [[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]
+    assert advantages.tolist() == [[[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]]
 
 
 @pytest.mark.parametrize("trace", [0.0, 0.7, 1.0])
@@ -65,28 +65,42 @@ def test_gae_equals_lambda_returns_minus_values(trace: float) -> None:
     g = torch.Generator().manual_seed(1)
     reward, value, next_value = torch.randn(3, 9, 4, generator=g)
     next_value[:-1] = value[1:]
-    all_valid, no_ends = torch.ones(9, 4, dtype=torch.bool), torch.zeros(9, 4, dtype=torch.bool)
-    advantages = gae(reward, value, next_value, torch.full((9, 4), 0.9), no_ends, trace)
-    torch.testing.assert_close(advantages + value, lambda_returns(reward, next_value, all_valid, 0.9, trace))
+    all_valid, no_ends = torch.ones(9, 4, dtype=torch.bool), torch.zeros(1, 9, 4, dtype=torch.bool)
+    advantages = gae(reward[None], value[None], next_value[None], torch.full((1, 9, 4), 0.9), no_ends, trace)
+    torch.testing.assert_close(advantages[0] + value, lambda_returns(reward, next_value, all_valid, 0.9, trace))
 
 
 def test_clipped_surrogate_by_hand() -> None:
-    """Clip 0.25. There is no gradient if the ratio is beyond the clip in the direction of the advantage."""
-    ratio = torch.tensor([[1.5, 0.5, 1.5, 0.5, 1.125]])
-    advantage = torch.tensor([[2.0, 2.0, -2.0, -2.0, 4.0]])
-    loss, derivative = clipped_surrogate(ratio, advantage, 0.25)
-    assert loss.tolist() == [[-2.5, -1.0, 3.0, 1.5, -4.5]]
-    assert derivative.tolist() == [[0.0, -1.0, 3.0, 0.0, -4.5]]
+    """Clip 0.25. There is no gradient if the ratio is beyond the clip in the direction of the advantage. A ratio of 1
+    has the full gradient."""
+    ratio = torch.tensor([[1.5], [0.5], [1.5], [0.5], [1.125], [1.0]], requires_grad=True)  # minibatches of one
+    advantage = torch.tensor([[2.0], [2.0], [-2.0], [-2.0], [4.0], [3.0]])
+    loss = clipped_surrogate(ratio, advantage, 0.25)
+    assert loss.tolist() == [-2.5, -1.0, 3.0, 1.5, -4.5, -3.0]
+    (gradient,) = torch.autograd.grad(loss.sum(), ratio)
+    assert gradient.view(-1).tolist() == [0.0, -2.0, 2.0, 0.0, -4.0, -3.0]
+    assert clipped_surrogate(ratio.view(1, 6), advantage.view(1, 6), 0.25).item() == pytest.approx(-6.5 / 6)
 
 
-def test_clipped_value_error_by_hand() -> None:
-    """Clip 1, old value 0, goal 3: 0.5 is inside; 2 counts as 1, error -2, without gradient; -2 counts by its
-    error -5, larger than the clipped one. Goal -3 mirrors the last case."""
-    values, goal = torch.tensor([[0.5, 2.0, -2.0, 2.0]]), torch.tensor([[3.0, 3.0, 3.0, -3.0]])
-    error, derivative = clipped_value_error(values, goal, torch.zeros(1, 4), 1.0)
-    assert error.tolist() == [[6.25, 4.0, 25.0, 25.0]] and derivative.tolist() == [[-5.0, 0.0, -10.0, 10.0]]
-    error, derivative = clipped_value_error(values, goal, torch.zeros(1, 4), None)
-    assert error.tolist() == [[6.25, 1.0, 25.0, 25.0]] and derivative.tolist() == [[-5.0, -2.0, -10.0, 10.0]]
+def test_clipped_value_loss_by_hand() -> None:
+    """Clip 1, old value 0, return 3: 0.5 is inside; 2 counts as 1, error -2, without gradient; -2 counts by its
+    error -5, larger than the clipped one. Return -3 mirrors the last case."""
+    values = torch.tensor([[0.5], [2.0], [-2.0], [2.0]], requires_grad=True)  # minibatches of one
+    returns, old_values = torch.tensor([[3.0], [3.0], [3.0], [-3.0]]), torch.zeros(4, 1)
+    for clip, losses, gradients in (
+        (1.0, [6.25, 4.0, 25.0, 25.0], [-5.0, 0.0, -10.0, 10.0]),
+        (None, [6.25, 1.0, 25.0, 25.0], [-5.0, -2.0, -10.0, 10.0]),
+    ):
+        loss = clipped_value_loss(values, returns, old_values, clip)
+        (gradient,) = torch.autograd.grad(loss.sum(), values)
+        assert loss.tolist() == losses and gradient.view(-1).tolist() == gradients
+
+
+def test_standardized_by_hand() -> None:
+    """Mean 2, deviations -1, -1 and 2 with the sample variance 6 / 2 = 3; a single number keeps its value."""
+    expected = torch.tensor([[-1.0, -1.0, 2.0]]) / 3**0.5
+    torch.testing.assert_close(standardized(torch.tensor([[1.0, 1.0, 4.0]])), expected)
+    assert standardized(torch.tensor([[5.0]])).item() == 5
 
 
 def distribution(agent: Agent, outputs: Tensor, scales: Tensor) -> Any:
@@ -101,22 +115,21 @@ def summed(values: Tensor) -> Tensor:
     return values if values.dim() == 1 else values.sum(1)
 
 
-def oracle_loss(agent: Agent, m: int, flat: Tensor, part: Tensor) -> Tensor:
-    """The loss of member ``m`` over columns ``part [W, B]`` by plain operations that autograd follows."""
+def oracle_loss(agent: Agent, m: int, flat: Tensor, batch: Batch) -> Tensor:
+    """The loss of member ``m`` over its steps in ``batch`` by plain operations that autograd follows."""
     config, network = agent.config, agent.network
     actor, critic, scales = flat.split(network.part_sizes[:3])
-    obs, action, rest = part.split([4, network.actions.width, 4])
-    old_log_prob, advantage, goal, old_value = rest
+    obs, action, old_log_prob, old_value, advantage, goal = (column[m] for column in batch)
 
     def forward(mlp: Any, parameters: Tensor) -> Tensor:
-        x, layers = obs, mlp.layers(parameters[None])
+        x, layers = obs.T, mlp.layers(parameters[None])
         for i, (weight, bias) in enumerate(layers[: mlp.depth]):
             x = weight[0] @ x + bias[0]
             x = x.tanh() if i < mlp.depth - 1 else x
         return x
 
     policy = distribution(agent, forward(network.actor, actor), scales)
-    log_prob = summed(policy.log_prob(action[0] if agent.network.actions.num_log_std == 0 else action.T))
+    log_prob = summed(policy.log_prob(action[:, 0] if agent.network.actions.num_log_std == 0 else action))
     values, limit = forward(network.critic, critic)[0], config.clip_range_vf
     error = (values - goal).square()
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -134,28 +147,29 @@ def test_gradient_equals_autograd(kind: str, changes: dict[str, Any]) -> None:
     """After the policy has moved since the rollout, so that some ratios are clipped."""
     config = dataclasses.replace(SMALL, ent_coef=0.03, clip_range=0.1, max_grad_norm=None, **changes)
     agent = run_agent(config, kind, 12)
-    table = agent._rollout_batch()
+    batch = agent.rollout_batch()
     g = torch.Generator().manual_seed(4)
     agent.flat_parameters[:, : agent.network.num_trained] += 0.1 * torch.randn(
         2, agent.network.num_trained, generator=g
     )
     flats = [agent.flat_parameters.data[m].clone().requires_grad_() for m in range(2)]
-    losses = [oracle_loss(agent, m, flats[m][: agent.network.num_trained], table[m]) for m in range(2)]
-    metrics = agent.minibatch_statistics(*agent.update_minibatch(table))
+    losses = [oracle_loss(agent, m, flats[m][: agent.network.num_trained], batch) for m in range(2)]
+    statistics = agent.update(batch, torch.ones(2, dtype=torch.bool))
     for m in range(2):
         losses[m].backward()
-        loss = metrics[m, 0] + config.vf_coef * metrics[m, 1] - config.ent_coef * metrics[m, 2]
+        policy_loss, value_loss, entropy, kl, clip_fraction = (values[m] for values in statistics.values())
+        loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         assert loss.item() == pytest.approx(losses[m].item(), rel=1e-4)
-        assert 0 < metrics[m, 4] < 1 and metrics[m, 3] > 0
+        assert 0 < clip_fraction < 1 and kl > 0
         widths = [*agent.network.actor.sizes, *agent.network.critic.sizes]
-        bound = backpropagated(widths, table.shape[-1]) * flats[m].grad.abs().max()
+        bound = backpropagated(widths, batch.obs.shape[1]) * flats[m].grad.abs().max()
         assert_near(agent.optimizer.mean[m], 0.1 * flats[m].grad, 0.1 * bound)
 
 
 def test_max_grad_norm_applies_per_member() -> None:
     agents = [run_agent(dataclasses.replace(SMALL, max_grad_norm=norm), "continuous", 12) for norm in (None, 0.01)]
     for agent in agents:
-        agent.update_minibatch(agent._rollout_batch())
+        agent.update(agent.rollout_batch(), torch.ones(2, dtype=torch.bool))
     free, bound = (agent.optimizer.mean / 0.1 for agent in agents)
     assert (free.norm(dim=1) > 0.02).all()
     torch.testing.assert_close(bound.norm(dim=1), torch.full((2,), 0.01), rtol=1e-3, atol=0)
@@ -169,15 +183,15 @@ def test_target_kl_stops_updates() -> None:
     agent, plain = (
         run_agent(variant, "discrete", 12, (0,)) for variant in (config, dataclasses.replace(config, target_kl=None))
     )
-    table, update_count, kl = plain._rollout_batch(), 0, 0.0
-    parts = (part for _ in range(4) for part in plain._minibatches(table))
-    for part in parts:
-        logits = plain.network.actor.forward(plain.parts.actor, part[:, :4])[-1][0].T
-        log_ratio = Categorical(logits=logits).log_prob(part[0, 4]) - part[0, 5]
+    batch, update_count, kl = plain.rollout_batch(), 0, 0.0
+    minibatches = (minibatch for _ in range(4) for minibatch in plain._minibatches(batch))
+    for minibatch in minibatches:
+        logits = plain.network.actor(plain.network.parts(plain.flat_parameters).actor, minibatch.obs)[0]
+        log_ratio = Categorical(logits=logits).log_prob(minibatch.action[0, :, 0]) - minibatch.log_prob[0]
         kl = float((log_ratio.exp() - 1 - log_ratio).mean())
         if kl > 1.5 * 0.004:
             break
-        plain.update_minibatch(part)
+        plain.update(minibatch, torch.ones(1, dtype=torch.bool))
         update_count += 1
     assert 4 < update_count < 16, "in the midst of a later pass"
     agent.learn()
@@ -190,13 +204,16 @@ def test_target_kl_stops_updates() -> None:
 
 def test_minibatches_partition_rollout() -> None:
     agent = run_agent(SMALL, "discrete", 12)
-    table = agent._rollout_batch()
-    parts = list(agent._minibatches(table))
-    assert [part.shape[2] for part in parts] == [7, 7, 7, 3]
-    mixed = torch.cat(parts, 2)
-    assert not torch.equal(mixed, table)
+    batch = agent.rollout_batch()
+    minibatches = list(agent._minibatches(batch))
+    assert [minibatch.obs.shape[1] for minibatch in minibatches] == [7, 7, 7, 3]
+    shuffled = Batch(*(torch.cat(columns, 1) for columns in zip(*minibatches, strict=True)))
+    assert not torch.equal(shuffled.obs, batch.obs)
     for m in range(2):
-        assert sorted(map(tuple, mixed[m].T.tolist())) == sorted(map(tuple, table[m].T.tolist()))
+        steps, shuffled_steps = (
+            torch.cat([column[m].reshape(24, -1) for column in each], 1).tolist() for each in (batch, shuffled)
+        )
+        assert sorted(steps) == sorted(shuffled_steps)
 
 
 def test_rollout_stores_unclipped_actions() -> None:

@@ -1,6 +1,7 @@
 """SAC: the squashed normal distribution against torch, gradients against autograd, and the temperature."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from helpers import torch_mlp
 from models.agents.sac.agent import Agent
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import output_gradient, sample
+from models.agents.sac.gaussian import sample
 from models.spaces import Continuous, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
-from test_td3 import OBS, gradient_error, live, numbers_of, perturb_targets, rows_of, torch_critics
+from test_td3 import OBS, gradient_error, learned, live, numbers_of, perturb_targets, rows_of, torch_critics
 
 NOW = Config(hidden_sizes=(9, 9), batch_size=7, fill=0)
 SPACES = Spaces((OBS,), Continuous((-2.0, 0.0), (2.0, 10.0)))
@@ -43,28 +44,31 @@ def action_error(outputs: Tensor, noise: Tensor) -> Tensor:
 
 def test_sample_equals_torch_distribution() -> None:
     g = torch.Generator().manual_seed(0)
-    outputs, noise = 1.5 * torch.randn(3, 4, 50, generator=g), torch.randn(3, 2, 50, generator=g)
-    samples = sample(outputs, noise)
+    outputs, noise = 1.5 * torch.randn(3, 50, 4, generator=g), torch.randn(3, 50, 2, generator=g)
+    actions, log_probs = sample(outputs, noise)
     for m in range(3):
-        action, log_prob = torch_sample(outputs[m].T, noise[m].T)
-        assert_near(samples.action[m].T, action, action_error(outputs[m].T, noise[m].T))
-        torch.testing.assert_close(samples.log_prob[m], log_prob, rtol=1e-4, atol=1e-4)
+        action, log_prob = torch_sample(outputs[m], noise[m])
+        assert_near(actions[m], action, action_error(outputs[m], noise[m]))
+        torch.testing.assert_close(log_probs[m], log_prob, rtol=1e-4, atol=1e-4)
 
 
 def test_log_prob_of_saturated_action() -> None:
     """Mean 30, deviation 1, noise 0: -log(2 pi) / 2 - log(1 - tanh(30)^2), and 1 - tanh(x)^2 is 4 e^(-2 x) there; its
     slope by the mean is 2."""
-    samples = sample(torch.tensor([[[30.0], [0.0]]]), torch.zeros(1, 1, 1))
-    assert samples.log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
-    gradient = output_gradient(samples, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
-    assert gradient.view(-1).tolist() == pytest.approx([2.0, -1.0])
+    for mean in (30.0, -30.0):
+        outputs = torch.tensor([[[mean, 0.0]]], requires_grad=True)
+        _, log_prob = sample(outputs, torch.zeros(1, 1, 1))
+        assert log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
+        (gradient,) = torch.autograd.grad(log_prob.sum(), outputs)
+        assert gradient.view(-1).tolist() == pytest.approx([2.0 if mean > 0 else -2.0, -1.0])
 
 
 def test_clipped_deviation_has_no_gradient() -> None:
-    samples = sample(torch.tensor([[[0.3, 0.3, 0.3], [-21.0, 2.5, 1.0]]]), torch.ones(1, 1, 3))
-    assert samples.std[0, 0, 1].item() == pytest.approx(7.389056)
-    gradient = output_gradient(samples, torch.ones(1, 1, 3), torch.ones(1, 1, 1))[0, 1]
-    assert gradient[0] == gradient[1] == 0 != gradient[2]
+    outputs = torch.tensor([[[0.3, -21.0], [0.3, 2.5], [0.3, 1.0]]], requires_grad=True)
+    action, log_prob = sample(outputs, torch.ones(1, 3, 1))
+    assert action[0, 1].item() == pytest.approx(math.tanh(0.3 + 7.389056))
+    (gradient,) = torch.autograd.grad(action.sum() + log_prob.sum(), outputs)
+    assert gradient[0, 0, 1] == gradient[0, 1, 1] == 0 != gradient[0, 2, 1]
 
 
 CASES = {
@@ -111,9 +115,28 @@ def test_gradients_equal_autograd(case: str) -> None:
             loss = loss - actors[m][-1] * (log_prob.detach().mean() + target)
         loss.backward()
         assert_near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
-        assert agent.metrics()["train/entropy"][m].item() == pytest.approx(-log_prob.mean().item(), rel=1e-4)
     assert 0 < smaller_of_first < 21, "both critics are the smaller one somewhere"
     assert (agent.optimizer.mean[:, -1] != 0).all() == config.learn_temperature
+
+
+def test_metrics_by_current_weights() -> None:
+    """Entropy, temperature and loss of the actor on the latest minibatch, and they change nothing."""
+    agent = make_agent(dataclasses.replace(NOW, entropy_temperature=0.4, init_episodes=0))
+    live(agent, 30)
+    old_state = learned(agent)
+    metrics = agent.metrics()
+    for m in range(3):
+        obs, weights = rows_of(agent, m)[0], agent.flat_parameters[m]
+        action, log_prob = torch_sample(torch_mlp(agent.network, weights[:-1], obs), numbers_of(agent, m)["now"].T)
+        q = torch_critics(agent, agent.critics.flat_parameters[m], obs, action).min(0).values
+        alpha = weights[-1].exp()
+        expected = {
+            "entropy": -log_prob.mean(), "entropy_temperature": alpha, "policy_loss": (alpha * log_prob - q).mean(),
+        }  # fmt: skip
+        for name, value in expected.items():
+            assert metrics[f"train/{name}"][m].item() == pytest.approx(value.item(), rel=1e-4), name
+    for name, value in learned(agent).items():
+        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
 
 
 def test_evaluation_is_greedy_unless_noisy() -> None:

@@ -1,7 +1,6 @@
 """TD3 and its discrete form: gradients against autograd, delayed updates and exploration."""
 
 import dataclasses
-import math
 from typing import Any
 
 import pytest
@@ -127,7 +126,7 @@ def test_gradients_equal_autograd(case: str) -> None:
     actors = [agent.flat_parameters[m].clone().requires_grad_() for m in range(3)]
     critics = [agent.critics.flat_parameters[m].clone().requires_grad_() for m in range(3)]
     losses = [torch_losses(agent, critics[m], actors[m], m) for m in range(3)]
-    agent_losses, logged = agent.learn(), agent.metrics()
+    agent_losses = agent.learn()
     for m in range(3):
         losses[m].backward()
         assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
@@ -139,11 +138,34 @@ def test_gradients_equal_autograd(case: str) -> None:
         torch_critics(agent, agent.critics.flat_parameters[m], obs, action)[0].mean().neg().backward()
         assert actors[m].grad is not None and actors[m].grad.abs().max() > 1e-4
         assert_near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
-        if "train/entropy" in logged:
-            logits = torch_mlp(agent.network, actors[m][: agent.network.size], obs)
-            exact = torch.distributions.Categorical(logits=logits).entropy().mean().item()
-            assert logged["train/entropy"][m].item() == pytest.approx(exact, rel=1e-4) and exact < 0.9999 * math.log(3)
-    assert ("train/entropy" in logged) == isinstance(agent.spaces.actions, Discrete)
+
+
+@pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
+def test_metrics_by_current_weights(config: Any) -> None:
+    """On the minibatch of the latest update, sampled again; NaN before learning, and they change nothing."""
+    agent: Any = make_agent(dataclasses.replace(config, fill=25))
+    live(agent, 24)
+    assert all(values.isnan().all() for values in agent.metrics().values())
+    live(agent, 6, first=24)
+    old_state, metrics = learned(agent), agent.metrics()
+    assert ("train/entropy" in metrics) == isinstance(agent.spaces.actions, Discrete)
+    for m in range(3):
+        critics, actor = agent.critics.flat_parameters[m].clone().requires_grad_(), agent.flat_parameters[m]
+        torch_losses(agent, critics, actor, m).backward()
+        obs, action, *_ = rows_of(agent, m)
+        policy_action = torch_actor(agent, actor, obs, numbers_of(agent, m).get("gumbel", obs))
+        expected = {
+            "q_mean": torch_critics(agent, critics, obs, action).mean(),
+            "grad_norm": critics.grad.norm(),
+            "policy_loss": -torch_critics(agent, critics, obs, policy_action)[0].mean(),
+        }
+        if "train/entropy" in metrics:
+            logits = torch_mlp(agent.network, actor[: agent.network.size], obs)
+            expected["entropy"] = torch.distributions.Categorical(logits=logits).entropy().mean()
+        for name, value in expected.items():
+            assert metrics[f"train/{name}"][m].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-5), name
+    for name, value in learned(agent).items():
+        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])

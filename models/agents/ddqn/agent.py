@@ -11,9 +11,9 @@ from models.agents.ddqn.networks import DuelingQNetwork
 from models.contract import Policy
 from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
-from models.losses import explained_variance
+from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
-from models.optim import MemberAdam, norms
+from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
@@ -67,28 +67,14 @@ class Agent(OffPolicyAgent):
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0
-        # From the latest update, for `metrics`: chosen_q and td_target [M, B], gradient [M, D].
-        self._latest: dict[str, Tensor] = {}
-        self._action_indices = torch.arange(self.num_actions).view(1, -1, 1)
         self._epsilon = Epsilon(config)
-        self._update_views()
-
-    def _update_views(self) -> None:
-        """Set the attributes that are views of ``flat_parameters`` and ``target_parameters``."""
-        self._policy = self.with_weights(self.flat_parameters)
-        self._online: Any = self._policy.layers
-        self._target: Any = self.network.layers(self.target_parameters)
-
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Return the greedy policy. No argument of `Agent.begin` has an effect."""
-        return self._policy
 
     def act(self, obs: Tensor) -> Tensor:
         """Count the step and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
-        return torch.where(explore, self.random_numbers["action"], self._policy.act(obs))
+        return torch.where(explore, self.random_numbers["action"], self.with_weights(self.flat_parameters).act(obs))
 
     def epsilon(self) -> Tensor:
         """Return the probability of a random action in the current step, ``[M]``."""
@@ -102,67 +88,59 @@ class Agent(OffPolicyAgent):
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
-    @torch.no_grad()
     def learn(self) -> Tensor:
         """Make the updates of this step. Return the last one's loss ``[M]``, NaN for members that do not learn yet."""
-        is_learning = self.learning()
-        if not is_learning.any():
+        learning = self.learning()
+        if not learning.any():
             return torch.full((self.members,), torch.nan)
-        active = None if is_learning.all() else is_learning  # None: all members
+        active = None if learning.all() else learning  # None: all members
         for uniform in self.random_numbers["replay"].unbind(1):
-            loss = self.update(uniform, active)
-        return loss if active is None else loss.masked_fill(~is_learning, torch.nan)
+            loss = self.update(self.minibatch(uniform, active), active)
+        return loss.masked_fill(~learning, torch.nan)
 
-    def update(self, uniform: Tensor, learning: Tensor | None = None) -> Tensor:
+    @torch.enable_grad()
+    def update(self, batch: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
         """Make a gradient step and a soft target update of the members ``learning [M]`` bool (None: all). Return the
-        loss ``[M]`` before the step.
+        loss ``[M]`` before the step."""
+        self.optimizer.zero_grad()
+        loss, _, _ = self.q_loss(batch)
+        loss.sum().backward()
+        self.optimizer.step(learning)
+        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, learning)
+        return loss.detach()
 
-        Uniform numbers ``uniform [M, B]`` choose the minibatch (`ReplayBuffer.sample`).
-        """
-        batch = self.replay_buffer.sample(uniform)
-        reward = batch["reward"]
-        if self.curiosity is not None:
-            reward = reward + self.curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"], learning)
-        obs, next_obs = batch["obs"].transpose(1, 2), batch["next_obs"].transpose(1, 2)  # [M, O, B]
-        best_action = self.network.forward(self._online, next_obs)[-1].max(1, keepdim=True).indices
-        next_q = self.network.forward(self._target, next_obs)[-1].gather(1, best_action).squeeze(1)
-        td_target = torch.addcmul(reward, batch["discount"], next_q, value=self.config.discount)
-        activations = self.network.forward(self._online, obs)
-        action_mask = (batch["action"].unsqueeze(1) == self._action_indices).float()  # [M, A, B], one-hot
-        chosen_q = (activations[-1] * action_mask).sum(1)
-        error = chosen_q - td_target
-        weighted_error = error * (1 / uniform.shape[1])  # the loss is the mean over the minibatch
-        q_gradient = action_mask * (2 * weighted_error).unsqueeze(1)
-        gradient, _ = self.network.backward(self._online, obs, activations, q_gradient)
-        self._latest |= {"chosen_q": chosen_q, "td_target": td_target, "gradient": gradient}
-        self.optimizer.update(gradient, learning)
-        if learning is None:
-            self.target_parameters.lerp_(self.flat_parameters, self.config.tau)
-        else:
-            new_target = self.target_parameters.lerp(self.flat_parameters, self.config.tau)
-            self.target_parameters.copy_(torch.where(learning.unsqueeze(1), new_target, self.target_parameters))
-        return (weighted_error * error).sum(1)
+    def q_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss ``[M]`` of a minibatch, the values of its actions and their TD targets, ``[M, B]`` each."""
+        with torch.no_grad():
+            next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
+            next_q = q_of(self.network(self.target_parameters, batch["next_obs"]), next_action)
+            target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
+        q = q_of(self.network(self.flat_parameters, batch["obs"]), batch["action"].long())
+        return td_loss(q, target), q, target
 
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``). Forget the statistics of the latest minibatch."""
-        self._latest.clear()
-        super().select(members)
-
+    @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return epsilon, and statistics of the latest minibatch: ``{tag: [M]}``. Statistics are NaN if there was no
-        update since the last call."""
+        """Return epsilon, and statistics of the current weights on the minibatch of the latest update: ``{tag: [M]}``.
+        Statistics are NaN for members that do not learn yet."""
+        batch = self.latest_minibatch()
+        if batch is None:
+            statistics = [torch.full((self.members,), torch.nan)] * 3
+        else:
+            self.optimizer.zero_grad()
+            loss, q, target = self.q_loss(batch)
+            loss.sum().backward()
+            grad_norm = norms([self.optimizer.take_gradient()])
+            statistics = [q.detach().mean(1), explained_variance(q.detach(), target), grad_norm]
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
-        batch_metrics = dict.fromkeys(names, torch.full((self.members,), torch.nan))
-        if self._latest:
-            chosen_q, td_target = self._latest["chosen_q"], self._latest["td_target"]
-            statistics = chosen_q.mean(1), explained_variance(chosen_q, td_target), norms([self._latest["gradient"]])
-            batch_metrics = dict(zip(names, statistics, strict=True))
-            self._latest.clear()
-        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(batch_metrics)
+        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(dict(zip(names, statistics, strict=True)))
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""
-        return self.network.forward(self._online, obs.transpose(1, 2))[-1].transpose(1, 2)
+        return self.network(self.flat_parameters, obs)
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
+        """Return the greedy policy. No argument of `Agent.begin` has an effect."""
+        return self.with_weights(self.flat_parameters)
 
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
         return Greedy(self.network, flat_parameters)
@@ -173,9 +151,13 @@ class Greedy(Policy):
 
     def __init__(self, network: MLP | DuelingQNetwork, flat_parameters: Tensor):
         self.network, self.flat_parameters, self.members = network, flat_parameters, len(flat_parameters)
-        self.layers: Any = network.layers(flat_parameters)
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first of several equal ones."""
-        return self.network.forward(self.layers, obs.transpose(1, 2))[-1].max(1).indices
+        return self.network(self.flat_parameters, obs).argmax(2)
+
+
+def q_of(q: Tensor, action: Tensor) -> Tensor:
+    """Return the values of ``action [M, B]`` int64 among those of all actions, ``q [M, B, A] -> [M, B]``."""
+    return q.gather(2, action.unsqueeze(2)).squeeze(2)

@@ -9,7 +9,7 @@ from models.agents.ppo.actions import actions_of, noise_of
 from models.agents.ppo.config import Config
 from models.contract import Policy
 from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal
-from models.mlp import MLP, Layer
+from models.mlp import MLP
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 
@@ -21,8 +21,8 @@ class Parts(NamedTuple):
     """Views of parameters ``[M, D]``. ``mean`` and ``scale`` of observations are ``[M, O]``, or ``[M, 0]`` if
     observations are not normalised. ``scale`` is 1 / standard deviation."""
 
-    actor: list[Layer]
-    critic: list[Layer]
+    actor: Tensor  # weights of the policy network
+    critic: Tensor  # weights of the value network
     log_std: Tensor  # of continuous actions
     mean: Tensor
     scale: Tensor
@@ -70,8 +70,25 @@ class ActorCritic:
 
     def parts(self, flat: Tensor) -> Parts:
         """Split parameters ``[M, D]`` into views."""
-        actor, critic, log_std, mean, scale, _ = flat.split([*self.part_sizes, self.padding], 1)
-        return Parts(self.actor.layers(actor), self.critic.layers(critic), log_std, mean, scale)
+        *parts, _padding = flat.split([*self.part_sizes, self.padding], 1)
+        return Parts(*parts)
+
+    def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
+        """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping."""
+        parts = self.parts(flat)
+        return self.actions.sample(self.actor(parts.actor, obs), parts.log_std, noise)
+
+    def value(self, flat: Tensor, obs: Tensor) -> Tensor:
+        """Return the critic's values of normalised observations, ``[M, B, O] -> [M, B]``."""
+        return self.critic(self.parts(flat).critic, obs).squeeze(2)
+
+    def evaluate_actions(self, flat: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
+        normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping."""
+        parts = self.parts(flat)
+        outputs = self.actor(parts.actor, obs)
+        log_prob = self.actions.log_prob(outputs, parts.log_std, action)
+        return self.critic(parts.critic, obs).squeeze(2), log_prob, self.actions.entropy(outputs, parts.log_std)
 
 
 class Play(Policy):
@@ -87,11 +104,9 @@ class Play(Policy):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
-        actions = self.network.actions
-        normalized = self.parts.normalised(obs).transpose(1, 2)  # [M, O, E]
-        outputs = self.network.actor.forward(self.parts.actor, normalized)[-1]
+        actions, obs = self.network.actions, self.parts.normalised(obs)
         if self.streams is None:
-            return actions.clip(actions.best(outputs))
+            return actions.clip(actions.best(self.network.actor(self.parts.actor, obs)))
         if self.noise is None:
             self.noise = noise_of(actions, self.streams, obs.shape[1])
-        return actions.clip(actions.sample(outputs, self.parts.log_std, self.noise.next()["action"]))
+        return actions.clip(self.network.sample(self.flat_parameters, obs, self.noise.next()["action"]))

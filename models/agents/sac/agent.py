@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import output_gradient, sample
+from models.agents.sac.gaussian import sample
+from models.critics import smaller
 from models.layers import exp
+from models.losses import temperature_loss
 from models.off_policy import TwinCriticAgent
 from models.spaces import Spaces
 from models.streams import Draw, Streams
@@ -24,11 +26,10 @@ class Agent(TwinCriticAgent):
     """
 
     update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now" is for actions in the minibatch's observations
+    metric_names = (*TwinCriticAgent.metric_names, "entropy", "entropy_temperature")
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
-        nan_values = torch.full((len(seeds),), torch.nan)
-        self.logged |= {"train/entropy": nan_values, "train/entropy_temperature": nan_values}
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
     def _outputs(self, action_size: int) -> int:
@@ -50,39 +51,45 @@ class Agent(TwinCriticAgent):
         return exp(self.flat_parameters[:, -1:])
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, 2 A, E]``."""
-        return sample(outputs, self.random_numbers["explore"].transpose(1, 2)).action.transpose(1, 2)
+        """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, 2 A]``."""
+        action, _ = sample(outputs, self.random_numbers["explore"])
+        return action
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for ``outputs [M, 2 A, E]``: tanh of means, or samples by ``streams``."""
+        """Return action vectors ``[M, E, A]`` for ``outputs [M, E, 2 A]``: tanh of means, or samples by ``streams``."""
         if streams is None:
-            return outputs[:, : self.action_size].transpose(1, 2).tanh()
-        return sample(outputs, streams.normal(self.action_size, outputs.shape[2])).action.transpose(1, 2)
+            return outputs[:, :, : self.action_size].tanh()
+        action, _ = sample(outputs, streams.normal(self.action_size, outputs.shape[1]).transpose(1, 2))
+        return action
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, O, B] -> [M, B]``."""
-        next_sample = sample(self.network.forward(self._actor, next_obs)[-1], random_numbers["next"])
-        values = self.critics.target_values(torch.cat([next_obs, next_sample.action], 1))
-        return torch.addcmul(values, self.alpha(), next_sample.log_prob, value=-1)
+        """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, B, O] -> [M, B]``."""
+        next_action, log_prob = self._sample_action(next_obs, random_numbers["next"])
+        return self.critics.target_values(next_obs, next_action) - self.alpha() * log_prob
 
-    def improve(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor, temperature and target networks of the members ``learning [M]`` bool (None: all), on
-        observations ``obs [M, O, B]``. Log the entropy and the temperature before the update."""
-        alpha = self.alpha()
-        activations = self.network.forward(self._actor, obs)
-        action_sample = sample(activations[-1], random_numbers["now"])
-        min_q, pair_gradient = self.critics.min_q_gradient(torch.cat([obs, action_sample.action], 1))
-        self.critics.latest |= {"actor_values": min_q, "log_prob": action_sample.log_prob, "alpha": alpha}
-        action_gradient = pair_gradient[:, self.obs_size :].neg()
-        log_prob_gradient = (alpha / obs.shape[2]).unsqueeze(2)  # [M, 1, 1], equal for all rows of the minibatch
-        outputs_gradient = output_gradient(action_sample, action_gradient, log_prob_gradient)
-        network_gradient, _ = self.network.backward(self._actor, obs, activations, outputs_gradient)
-        entropy = action_sample.log_prob.mean(1).neg()
-        log_alpha_gradient = (entropy - self.target_entropy) * float(self.config.learn_temperature)  # 0 if not learned
-        self.optimizer.update(torch.cat([network_gradient, log_alpha_gradient.unsqueeze(1)], 1), learning)
+    def _sample_action(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample an action for each of ``obs [M, B, O]`` by normal ``noise [M, A, B]``. Return the actions ``[M, B,
+        A]`` and their log-probabilities ``[M, B]``."""
+        return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
+
+    def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
+        """Update actor, temperature and target networks of the members ``learning [M]`` bool (None: all), on ``obs
+        [M, B, O]``."""
+        self.optimizer.zero_grad()
+        loss, log_prob = self.actor_loss(obs, random_numbers)
+        if self.config.learn_temperature:
+            loss = loss + temperature_loss(self.flat_parameters[:, -1], log_prob, self.target_entropy)
+        loss.sum().backward()
+        self.optimizer.step(learning)
         self.critics.update_targets(self.config.tau, learning)
-        self.logged |= {"train/entropy": entropy, "train/entropy_temperature": alpha[:, 0]}
 
-    def policy_loss(self, latest: dict[str, Tensor]) -> Tensor:
-        """Return the actor's loss ``[M]``, ``mean(alpha log pi(a|s) - min Q(s, a))``, in the ``latest`` update."""
-        return (latest["alpha"] * latest["log_prob"] - latest["actor_values"]).mean(1)
+    def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled a, ``[M]``, and the
+        log-probabilities ``[M, B]``. No gradient flows into alpha."""
+        action, log_prob = self._sample_action(obs, random_numbers["now"])
+        q = smaller(self.critics(obs, action))
+        return (self.alpha().detach() * log_prob - q).mean(1), log_prob
+
+    def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        loss, log_prob = self.actor_loss(obs, random_numbers)
+        return {"policy_loss": loss, "entropy": -log_prob.mean(1), "entropy_temperature": self.alpha()[:, 0]}
