@@ -90,8 +90,8 @@ format: setup  ## put the style right
 types: setup  ## type check
 	@$(RUN) -m mypy
 
-bench: setup  ## every benchmark, one after another
-	@set -e; for file in $(filter-out benchmarks/common.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
+bench: setup  ## every benchmark, one after another, but for against_jax.py, which needs the extra jax
+	@set -e; for file in $(filter-out benchmarks/common.py benchmarks/against_jax.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(RUN) "$$file" $(ARGS); done
 
 docs: $(call stamp,$(SITE))  ## the documentation as a site
 	@$(RUN) -m sphinx -b html -n -W --keep-going -q -c docs . build/site && echo "Open build/site/index.html in a browser"

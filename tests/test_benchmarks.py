@@ -1,6 +1,7 @@
 """Benchmarks run at small scale, and their plain loops compute the same updates as the product."""
 
 import dataclasses
+import importlib.util
 import json
 import math
 import re
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.common import Result, interleave, median_ratio
+from benchmarks.common import Result, interleave, median_ratio, ratio_interval, verdict
 from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import model_generalisation as plain_mg
 from benchmarks.plain import policy_gradients as plain_pg
@@ -33,12 +34,14 @@ from models.trajectory import Trajectory
 from test_policy_gradients import make_trajectory
 
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("__init__", "common"))
+AGAINST_JAX = ROOT / "benchmarks" / "against_jax.py"
+FLAGS = {"against_jax": ["--sides", "ours"]}  # the other libraries are in an extra of their own
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_benchmark_prints_json(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--json"]
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--json", *FLAGS.get(name, [])]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not [*tmp_path.iterdir()]
@@ -49,6 +52,43 @@ def test_benchmark_prints_json(name: str, tmp_path: Path) -> None:
         assert isinstance(result["value"], float) and math.isfinite(result["value"]) and result["value"] >= 0, key
         assert isinstance(result["unit"], str) and result["unit"], key
         assert result["against"] is None or isinstance(result["against"], str), key
+
+
+@pytest.mark.slow
+def test_first_result_of_this_project(tmp_path: Path) -> None:
+    """The stored file has the whole command's seconds and steps."""
+    out = tmp_path / "numbers.json"
+    command = [sys.executable, str(AGAINST_JAX), "--quick", "--first_result", "--sides", "ours", "--out", str(out)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(out.read_text())["first_result"]["CartPole-v1"]["sides"]["ours"]
+    assert len(numbers["seconds"]) == 1 and numbers["steps"][0] % 2560 == 0 and numbers["steps"][0] > 0
+
+
+def test_libraries_that_are_missing_are_named() -> None:
+    command = [sys.executable, str(AGAINST_JAX), "--quick", "--peers_python", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    missing = {"rejax", "gymnax", "sbx"} - {
+        name for name in ("rejax", "gymnax", "sbx") if importlib.util.find_spec(name)
+    }
+    if not missing:
+        pytest.skip("the extra jax is installed")
+    assert done.returncode == 2 and not done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("against_jax.py: ") and all(name in line for name in missing) and "--peers_python" in line
+
+
+def test_tables_of_the_page_are_of_the_stored_numbers() -> None:
+    stored = (ROOT / "docs" / "results" / "against_jax.json").read_text()
+    command = [sys.executable, str(AGAINST_JAX), "--tables", str(ROOT / "docs" / "results" / "against_jax.json")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(stored)["command"] and printed in (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+def test_faster_is_claimed_only_if_every_round_was() -> None:
+    assert ratio_interval([2.0, 6.0, 4.0], [1.0, 2.0, 4.0]) == (2.0, 1.0, 3.0)
+    verdicts = [verdict(*span) for span in ((1.01, 2.0), (0.5, 0.99), (0.9, 1.1), (1.0, 3.0))]
+    assert verdicts == ["faster", "slower", "no clear difference", "no clear difference"]
 
 
 def test_interleave_and_verdicts() -> None:

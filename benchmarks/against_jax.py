@@ -1,0 +1,397 @@
+"""Everyday training against JAX: rejax, SBX and stable-baselines3, by the step and by the whole command.
+
+    python benchmarks/against_jax.py [--peers_python PYTHON] [--cases NAME ...] [--out FILE] [--json] [--quick]
+    python benchmarks/against_jax.py --first_result [--games CartPole-v1 LunarLander-v3] [--out FILE]
+    python benchmarks/against_jax.py --tables FILE
+
+Every library trains in a process of its own, one thread on one core, and the processes take turns. A figure is CPU time
+per step of a member with the updates of that step; compilation and evaluations do not count. ``--first_result``
+measures whole commands instead: PPO to a greedy return of 475 on CartPole or 200 on LunarLander, with imports,
+compilation and evaluations. The other libraries are in the extra `jax`, which may be that of another environment.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import common  # first: one thread, and the project on the path
+from common import ROOT, Result, interleave, ratio_interval, verdict
+from peers.training import FIRST, GOALS, Case
+
+SCRIPTS = ROOT / "benchmarks" / "peers"
+NAMES = {"ours": "this project", "rejax": "rejax", "sbx": "SBX", "sb3": "stable-baselines3"}
+CACHED = "rejax_cached"  # in whole commands
+FIRST_NAMES = NAMES | {CACHED: "rejax, compiled before"}
+MODULES = {"rejax": ("rejax", "gymnax"), "sbx": ("sbx",), "sb3": ("stable_baselines3",)}
+GYMNAX_GAMES = ("CartPole-v1",)  # whose game is Gymnasium's in gymnax too; its LunarLander is another
+MANY = 16
+TIMING = "1 thread on one core for each process; seconds are CPU time"
+
+_ROLLOUT = {"agent": "PPO", "game": "CartPole-v1", "envs": 8}
+_REPLAY = {"game": "Pendulum-v1", "buffer": 10_000}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo_64": (
+        "PPO, CartPole, 64-64, 8 x 128 steps, 4 passes",
+        _ROLLOUT | {"hidden": (64, 64), "batch": 256, "rollout": 128, "passes": 4, "unit": 10_240},
+    ),
+    "a2c_64": (
+        "A2C, CartPole, 64-64, 8 x 5 steps",
+        _ROLLOUT | {"agent": "A2C", "hidden": (64, 64), "batch": 40, "rollout": 5, "unit": 10_240},
+    ),
+    "ddqn_64": (
+        "DDQN, CartPole, 64-64, batch 32",
+        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 10_000},
+    ),
+    "ddqn_64_small_buffer": (
+        "the same, a replay buffer of 1,000",
+        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64, 64), "batch": 32, "unit": 1000, "buffer": 1000},
+    ),
+    "ddqn_4": (
+        "DDQN, CartPole, 4-64-2, batch 32",
+        {"agent": "DDQN", "game": "CartPole-v1", "hidden": (64,), "batch": 32, "unit": 1000, "buffer": 10_000},
+    ),
+    "td3_64": ("TD3, Pendulum, 64-64, batch 64", _REPLAY | {"agent": "TD3", "hidden": (64, 64), "batch": 64}),
+    "td3_256": ("TD3, Pendulum, 256-256, batch 256", _REPLAY | {"agent": "TD3", "hidden": (256, 256), "batch": 256}),
+    "sac_64": ("SAC, Pendulum, 64-64, batch 64", _REPLAY | {"agent": "SAC", "hidden": (64, 64), "batch": 64}),
+    "sac_256": ("SAC, Pendulum, 256-256, batch 256", _REPLAY | {"agent": "SAC", "hidden": (256, 256), "batch": 256}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Amount of work: CPU seconds of a block and rounds, share of each `Case.unit`, seeds of whole commands."""
+
+    seconds: float = 1.5
+    rounds: int = 6
+    warmup_units: int = 3  # rejax compiles twice, because the types of the first state are weaker
+    quick: bool = False
+    seeds: int = 5
+
+
+QUICK = Size(seconds=0.01, rounds=1, warmup_units=1, quick=True, seeds=1)
+
+
+def case_of(name: str, members: int, size: Size) -> Case:
+    values = dict(CASES[name][1])
+    if "unit" not in values:
+        values["unit"] = 500 if values["batch"] < 256 else 100 if members == 1 else 20
+    case = Case(members=members, **values)
+    small_unit = case.envs * case.rollout or 2  # two steps of TD3 have one update of the actor
+    return dataclasses.replace(case, unit=small_unit) if size.quick else case
+
+
+def sides_of(name: str, members: int) -> tuple[str, ...]:
+    """Return the libraries that have the case: SBX and stable-baselines3 train one agent in a process."""
+    if members > 1:
+        return ("ours", "rejax")
+    return ("ours", "rejax", "sb3") if CASES[name][1]["agent"] == "A2C" else ("ours", "rejax", "sbx", "sb3")
+
+
+def script_command(side: str, peers_python: str, *arguments: str) -> list[str]:
+    script = {"ours": "our", "rejax": "rejax", "sbx": "sb3", "sb3": "sb3"}[side]
+    python = sys.executable if side == "ours" else peers_python
+    return [python, str(SCRIPTS / f"{script}_training.py"), *arguments, *(("SBX",) if side == "sbx" else ())]
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of all processes: one thread for torch, NumPy and XLA, and Python's usual files."""
+    single = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")}
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+    return kept | single | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+class Side:
+    """A library's process that trains one case."""
+
+    def __init__(self, side: str, case: Case, peers_python: str):
+        self.command = script_command(side, peers_python, "steps", json.dumps(dataclasses.asdict(case)))
+        pipe, self.errors = subprocess.PIPE, tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            self.command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=environment()
+        )
+        self.versions = self._answer()
+        self.units = 1
+
+    def _answer(self) -> dict[str, Any]:
+        """Return the next line of JSON; other lines are a library's."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        self.errors.seek(0)
+        raise SystemExit(f"{shlex.join(self.command)}\n{self.errors.read()}")
+
+    def train(self, units: int) -> dict[str, Any]:
+        assert self.process.stdin
+        self.process.stdin.write(f"{units}\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def calibrate(self, size: Size) -> None:
+        """Compile, and choose the number of units of a block."""
+        for _ in range(size.warmup_units):
+            self.train(1)
+        self.units = max(1, round(size.seconds / max(self.train(1)["seconds"], 1e-6)))
+
+    def cost(self) -> float:
+        """Return the CPU microseconds per step of a member, over one block."""
+        answer = self.train(self.units)
+        return 1e6 * answer["seconds"] / answer["steps"]
+
+    def close(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def measure(name: str, members: int, sides: Sequence[str], size: Size, peers_python: str) -> dict[str, Any]:
+    """Return a row: the microseconds of every round by library, and what was measured when."""
+    case = case_of(name, members, size)
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for side in sides:
+            processes[side] = Side(side, case, peers_python)
+            stack.callback(processes[side].close)
+            processes[side].calibrate(size)
+        costs = interleave({side: process.cost for side, process in processes.items()}, size.rounds)
+        versions = {name: number for process in processes.values() for name, number in process.versions.items()}
+    rounded = {side: [round(value, 4) for value in values] for side, values in costs.items()}
+    return {"microseconds": rounded, "machine": machine(), "versions": versions}
+
+
+def first_command(side: str, game: str, seed: int, folder: str, peers_python: str) -> list[str]:
+    if side != "ours":
+        return script_command("rejax" if side == CACHED else side, peers_python, "first", game, str(seed))
+    values, name = FIRST[game], {"CartPole-v1": "cartpole", "LunarLander-v3": "lunarlander"}[game]
+    epochs = values.most_steps // values.eval_steps
+    flags = {
+        "implementation": "PPO", "gamename": name, "seed": seed, "logdir": folder, "target_return": GOALS[game],
+        "steps_per_epoch": values.eval_steps, "epochs": epochs, "eval_every": 1, "eval_episodes": values.eval_episodes,
+        "num_envs": values.envs, "rollout_steps": values.rollout, "batch_size": values.batch, "lr": values.lr,
+        "ppo_epochs": values.passes, "discount": values.discount, "gae_lambda": values.gae_lambda,
+        "hidden_sizes": ",".join(map(str, values.hidden)),
+    }  # fmt: skip
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, str(ROOT / "trainer.py"), *words, "--no_anneal_lr"]
+
+
+def first_result(side: str, game: str, seed: int, peers_python: str, cache: str) -> tuple[float, int]:
+    """Return the CPU seconds of the whole command and the environment steps it took."""
+    variables = environment()
+    if side == CACHED:
+        variables |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "errors", "w+") as errors:
+        command = first_command(side, game, seed, folder, peers_python)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables)
+        assert process.stdout
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
+        errors.seek(0)
+        if process.returncode:
+            raise SystemExit(f"{shlex.join(command)}\n{output}{errors.read()}")
+        steps = _steps_of_run(folder, game) if side == "ours" else int(output.split()[-1])
+    return usage.ru_utime + usage.ru_stime, steps
+
+
+def _steps_of_run(folder: str, game: str) -> int:
+    """Return the steps of the only run in ``folder``, which must have reached the goal."""
+    import trainer
+
+    (run,) = Path(folder).glob("*/*/*/*/version_*")
+    metrics = trainer.load(run).metrics
+    if metrics["eval/return_greedy"][-1] < GOALS[game]:
+        raise SystemExit(f"{GOALS[game]:g} was not reached on {game}")
+    return int(metrics["env_steps"][-1])
+
+
+def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str) -> dict[str, Any]:
+    """Return the CPU seconds and steps of every seed by library. A run before the first compiles what each keeps."""
+    gathered: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "steps": []} for side in sides}
+    with tempfile.TemporaryDirectory() as cache:
+        for seed in range(-1, size.seeds):
+            for side in sides:
+                if seed < 0 and side not in ("ours", CACHED):
+                    continue
+                seconds, steps = first_result(side, game, max(seed, 0), peers_python, cache)
+                print(f"{game} {side} seed {seed}: {seconds:.2f} s, {steps} steps", file=sys.stderr)
+                if seed >= 0:
+                    gathered[side]["seconds"].append(round(seconds, 3))
+                    gathered[side]["steps"].append(steps)
+    return {"sides": gathered, "machine": machine()}
+
+
+def machine() -> str:
+    return common.machine(TIMING)
+
+
+def results_of(stored: dict[str, Any]) -> dict[str, Result]:
+    """Return the numbers of a stored file as results, to print."""
+    results = {}
+    for key, row in stored.get("steps", {}).items():
+        name, _, members = key.rpartition("/")
+        costs, ours = row["microseconds"], row["microseconds"].get("ours")
+        for side, values in costs.items():
+            span = f"{min(values):.3g} to {max(values):.3g}"
+            label, title = f"{name}_{members}_{side}", f"{NAMES[side]}, {CASES[name][0]}"
+            results[label] = Result(statistics.median(values), "us", f"{title}; a step of one of {members}, {span}")
+            if side != "ours" and ours:
+                middle, least, largest = ratio_interval(values, ours)
+                span = f"{least:.3g} to {largest:.3g}: {verdict(least, largest)}"
+                results[f"{label}_ratio"] = Result(middle, "times", f"{NAMES[side]} to this project, {span}")
+    for game, contest in stored.get("first_result", {}).items():
+        for side, numbers in contest["sides"].items():
+            seconds = numbers["seconds"]
+            span = f"{min(seconds):.3g} to {max(seconds):.3g}, {statistics.median(numbers['steps']):,.0f} steps"
+            description = f"{FIRST_NAMES[side]}, PPO to {GOALS[game]:g} on {game}; {len(seconds)} seeds, {span}"
+            results[f"first_{game}_{side}"] = Result(statistics.median(seconds), "s", description)
+    return results
+
+
+def tables(stored: dict[str, Any]) -> str:
+    """Return the tables of the page in Markdown."""
+    lines = list(_step_table(stored.get("steps", {})))
+    if first := stored.get("first_result"):
+        lines += ["", *_first_table(first)]
+    return "\n".join(lines)
+
+
+def _step_table(rows: dict[str, Any]) -> Iterator[str]:
+    yield "| a step of a member, CPU microseconds | members | " + " | ".join(NAMES.values()) + " | rejax to ours |"
+    yield "|---" * (len(NAMES) + 3) + "|"
+    for key, row in rows.items():
+        name, _, members = key.rpartition("/")
+        costs = row["microseconds"]
+        cells = [_span(costs[side]) if side in costs else "" for side in NAMES]
+        middle, least, largest = ratio_interval(costs["rejax"], costs["ours"])
+        ratio = f"{middle:.2f} ({least:.2f} to {largest:.2f}): {verdict(least, largest)}"
+        yield f"| {CASES[name][0]} | {members} | {' | '.join(cells)} | {ratio} |"
+
+
+def _first_table(games: dict[str, Any]) -> Iterator[str]:
+    yield "| whole command, CPU seconds; environment steps | " + " | ".join(FIRST_NAMES.values()) + " |"
+    yield "|---" * (len(FIRST_NAMES) + 1) + "|"
+    for game, contest in games.items():
+        cells = []
+        for side in FIRST_NAMES:
+            numbers = contest["sides"].get(side)
+            cells.append(f"{_span(numbers['seconds'])}; {statistics.median(numbers['steps']):,.0f}" if numbers else "")
+        yield f"| PPO to {GOALS[game]:g} on {game} | {' | '.join(cells)} |"
+
+
+def _span(values: Sequence[float]) -> str:
+    """Return median and range to three digits."""
+    middle, least, largest = (_digits(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {largest})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def check_peers(sides: Sequence[str], python: str) -> str | None:
+    """Return the error as one line if ``python`` lacks a library, else None."""
+    modules = [module for side in sides for module in MODULES.get(side, ())]
+    if not modules:
+        return None
+    code = f"import importlib.util as u; print(*[m for m in {modules} if u.find_spec(m) is None])"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=SCRIPTS)
+    except OSError as error:
+        return f"--peers_python is {python!r}, which does not run: {error.strerror}"
+    lacking = done.stdout.split() if done.returncode == 0 else modules
+    if not lacking:
+        return None
+    advice = "install the extra jax, name its interpreter by --peers_python, or measure --sides ours"
+    return f"{', '.join(lacking)} not found by {python!r}; {advice}"
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--peers_python", default=sys.executable, help="interpreter that has the extra jax")
+    flags.add_argument("--sides", nargs="+", choices=NAMES, default=list(NAMES), help="libraries to measure")
+    flags.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="rows of the table")
+    flags.add_argument("--members", nargs="+", type=int, default=[1, MANY], help="members of one program")
+    flags.add_argument("--first_result", action="store_true", help="whole commands to a return, instead of steps")
+    flags.add_argument("--games", nargs="+", choices=GOALS, default=["CartPole-v1"], help="of --first_result")
+    flags.add_argument("--core", type=int, help="number of the core; the last one by default")
+    flags.add_argument("--out", type=Path, help="JSON file whose measured rows are replaced or added")
+    flags.add_argument(
+        "--tables", type=Path, metavar="FILE", help="print the tables of such a file and measure nothing"
+    )
+    return flags.parse_args(argv)
+
+
+def pin(core: int | None) -> None:
+    """Keep this process and those it starts on one core, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0)) if core is None else core})
+
+
+def _work(options: argparse.Namespace, size: Size) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Measure what the flags ask for. Yield every part of the file with its section and key."""
+    if options.first_result:
+        for game in options.games:
+            sides = [side for side in options.sides if side in ("ours", "sb3") or game in GYMNAX_GAMES]
+            if "rejax" in sides:
+                sides.insert(sides.index("rejax") + 1, CACHED)
+            yield "first_result", game, measure_first(game, sides, size, options.peers_python)
+        return
+    for name in options.cases:
+        for members in options.members:
+            sides = [side for side in sides_of(name, members) if side in options.sides]
+            yield "steps", f"{name}/{members}", measure(name, members, sides, size, options.peers_python)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    if options.tables:
+        print(tables(json.loads(options.tables.read_text())))
+        return 0
+    if error := check_peers(options.sides, options.peers_python):
+        print(f"against_jax.py: {error}", file=sys.stderr)
+        return 2
+    size = QUICK if options.quick else Size()
+    pin(options.core)
+    kept = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    measured: dict[str, Any] = {}
+    for section, key, part in _work(options, size):
+        measured.setdefault(section, {})[key] = part
+        kept.setdefault(section, {})[key] = part
+        if options.out:  # after every row, so that an interruption loses only the last
+            kept["command"] = "python benchmarks/against_jax.py --out FILE; the same with --first_result"
+            options.out.write_text(json.dumps(_in_order(kept), indent=1) + "\n")
+        print(*(f"{name} {result.value:.4g}" for name, result in results_of({section: {key: part}}).items()), sep="; ",
+              file=sys.stderr)  # fmt: skip
+    common.report("Everyday training against JAX", results_of(measured), options.json, TIMING)
+    return 0
+
+
+def _in_order(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the file with its rows in the order of `CASES`."""
+    steps, keys = stored.get("steps", {}), [f"{name}/{members}" for name in CASES for members in (1, MANY)]
+    ordered = {key: steps[key] for key in [*keys, *steps] if key in steps}
+    return (
+        {"command": stored["command"]}
+        | ({"steps": ordered} if ordered else {})
+        | {key: value for key, value in stored.items() if key not in ("command", "steps")}
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
