@@ -1,10 +1,11 @@
-"""Imports Lightning without two slow modules that runs do not need.
+"""Imports Lightning without slow modules that runs do not need, or not yet.
 
 torchmetrics, which Lightning imports for one class, imports scipy.signal only to add a name that newer versions do not
-have. Lightning uses two names of torch's compiler: a class, to check whether a module is compiled, and a decorator that
-keeps the compiler away from logging. While Lightning is imported, stubs (`_LazyModule`) with these names replace both
-modules. An access to any other name imports the real module. The stubs are removed afterwards, so later imports get the
-real modules.
+have, and matplotlib for types and the style of its figures. Lightning uses two names of torch's compiler: a class, to
+check whether a module is compiled, and a decorator that keeps the compiler away from logging. torch imports its export
+without using it. While torch and Lightning are imported, stubs (`_LazyModule`) with these names replace the modules. An
+access to any other name imports the real module. The stubs are removed afterwards, so later imports get the real
+modules.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -39,9 +41,23 @@ def _no_decorator(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[
     return function
 
 
+@contextlib.contextmanager
+def _style(name: Any) -> Iterator[None]:
+    """Context manager, and so decorator, that sets a style of matplotlib, which is imported when it is entered."""
+    from matplotlib import style
+
+    with style.context(name):
+        yield
+
+
 _STUBS: dict[str, dict[str, Any]] = {
+    "matplotlib": {},
+    "matplotlib.axes": {"Axes": object},
+    "matplotlib.colors": {"Colormap": object},
+    "matplotlib.pyplot": {"Figure": object, "style": SimpleNamespace(context=_style)},
     "scipy.signal": {"hamming": None},
     "torch._dynamo": {"OptimizedModule": _Compiled("OptimizedModule", (), {}), "disable": _no_decorator},
+    "torch.export": {},
 }
 
 
@@ -49,12 +65,17 @@ _STUBS: dict[str, dict[str, Any]] = {
 def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
     """Context manager that replaces modules by stubs with the given values, ``{module: {name: value}}``, unless they
     are already imported or their package is not installed."""
-    stubs = {}
+    stubs: dict[str, _LazyModule] = {}
+    packages = {name: name.partition(".")[0] for name in values_by_module}
+    installed = {package for package in packages.values() if importlib.util.find_spec(package)}
     for name, values in values_by_module.items():
-        if name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
+        if name in sys.modules or packages[name] not in installed:
             continue
         stubs[name] = sys.modules[name] = _LazyModule(name)
         vars(stubs[name]).update(values)
+        package, _, leaf = name.rpartition(".")
+        if package in stubs:
+            setattr(stubs[package], leaf, stubs[name])
     try:
         yield
     finally:

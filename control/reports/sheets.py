@@ -336,9 +336,11 @@ def _make_drawable(text: Any) -> None:
     from matplotlib.font_manager import findfont, get_font
 
     words = text.get_text()
+    if not words:  # most labels of ticks, which are written when they are drawn
+        return
     text.set_parse_math("$" not in words)
-    available = get_font(findfont(text.get_fontproperties())).get_charmap().keys() | {ord("\n")}
-    missing = {letter for letter in words if ord(letter) not in available}
+    available = get_font(findfont(text.get_fontproperties())).get_charmap()
+    missing = {letter for letter in words if ord(letter) not in available and letter != "\n"}
     escapes = {ord(letter): letter.encode("unicode_escape").decode() for letter in missing}
     text.set_text(words.translate(escapes))
 
