@@ -14,6 +14,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,16 +67,20 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
     """Context manager that replaces modules by stubs with the given values, ``{module: {name: value}}``, unless they
     are already imported or their package is not installed."""
     stubs: dict[str, _LazyModule] = {}
-    packages = {name: name.partition(".")[0] for name in values_by_module}
-    installed = {package for package in packages.values() if importlib.util.find_spec(package)}
+    packages = {name.partition(".")[0] for name in values_by_module}
+    specs = {package: importlib.util.find_spec(package) for package in packages}
     for name, values in values_by_module.items():
-        if name in sys.modules or packages[name] not in installed:
+        package, *path = name.split(".")
+        spec = specs[package]
+        if name in sys.modules or spec is None:
             continue
-        stubs[name] = sys.modules[name] = _LazyModule(name)
-        vars(stubs[name]).update(values)
-        package, _, leaf = name.rpartition(".")
-        if package in stubs:
-            setattr(stubs[package], leaf, stubs[name])
+        stub = stubs[name] = sys.modules[name] = _LazyModule(name)
+        # Where modules inside it are found.
+        folders = [str(Path(folder, *path)) for folder in spec.submodule_search_locations or ()]
+        vars(stub).update(values, __path__=folders)
+        parent, _, leaf = name.rpartition(".")
+        if parent in stubs:
+            setattr(stubs[parent], leaf, stub)
     try:
         yield
     finally:
