@@ -92,65 +92,7 @@ class TwinCriticAgent(OffPolicyAgent):
         """Return the outputs of the actor's network with ``weights [M, D]``, ``obs [M, B, O] -> [M, B, .]``."""
         return self.network(weights[:, : self.network.size], obs)
 
-    # -- acting --------------------------------------------------------------------------------------------------------
-
-    def _explore(self, outputs: Tensor) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, .]`` and `random_numbers`."""
-        raise NotImplementedError
-
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled from
-        ``streams``, or greedy if it is None."""
-        raise NotImplementedError
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]``, random ones for members that do not learn yet. Sample the
-        random numbers of the step, and store them and the action vectors for `observe` and `learn`."""
-        with torch.no_grad():
-            self.random_numbers = self.noise.next()
-            if self.action_noise is not None:
-                self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
-            self.steps += 1
-            vectors = self._explore(self.actor(self.flat_parameters, obs))
-            if not self._all_learning:
-                vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._random_vectors())
-            self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
-            return self.clip(self.action_vectors)
-
-    def _random_vectors(self) -> Tensor:
-        """Return uniformly random action vectors ``[M, E, A]`` in [-1, 1), from `random_numbers`."""
-        return 2 * self.random_numbers["random"] - 1
-
-    def clip(self, vectors: Tensor) -> Tensor:
-        """Scale action ``vectors [M, E, A]`` from [-1, 1] to the environment's bounds, and clip them to these."""
-        return torch.addcmul(self.centre, vectors, self.half_range).maximum(self.low).minimum(self.high)
-
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "ActorPolicy":
-        """Return the greedy policy or, with ``test_noise``, one that samples. ``sample`` has no effect."""
-        return ActorPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
-
-    def with_weights(self, flat_parameters: Tensor) -> "ActorPolicy":
-        return ActorPolicy(self, flat_parameters)
-
-    @torch.no_grad()
-    def state_values(self, obs: Tensor) -> Tensor:
-        """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
-        vectors = self.play(self.actor(self.flat_parameters, obs), streams=None)
-        if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
-            vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
-        return self.critics.target_values(obs, vectors)
-
     # -- learning ------------------------------------------------------------------------------------------------------
-
-    def observe(
-        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
-    ) -> None:
-        """Store the step with the action vectors that `act` chose; ``action`` is not used."""
-        pair = torch.cat([obs, self.action_vectors], 2)
-        self.replay_buffer.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
-        self.episodes += done.sum(1)
-        if self.action_noise is not None:
-            self.action_noise.reset_finished(done)
 
     def learn(self) -> Tensor:
         """Make the ``updates_per_step`` updates of this step, in the members that learn already. Return the critics'
@@ -205,6 +147,64 @@ class TwinCriticAgent(OffPolicyAgent):
         batch = self.replay_buffer.sample(uniform)
         batch["obs"], batch["action"] = batch.pop("pair").split((self.obs_size, self.action_size), 2)
         return batch
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def _explore(self, outputs: Tensor) -> Tensor:
+        """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, .]`` and `random_numbers`."""
+        raise NotImplementedError
+
+    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled from
+        ``streams``, or greedy if it is None."""
+        raise NotImplementedError
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Return exploring actions for ``obs [M, E, O]``, random ones for members that do not learn yet. Sample the
+        random numbers of the step, and store them and the action vectors for `observe` and `learn`."""
+        with torch.no_grad():
+            self.random_numbers = self.noise.next()
+            if self.action_noise is not None:
+                self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
+            self.steps += 1
+            vectors = self._explore(self.actor(self.flat_parameters, obs))
+            if not self._all_learning:
+                vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._random_vectors())
+            self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
+            return self.clip(self.action_vectors)
+
+    def _random_vectors(self) -> Tensor:
+        """Return uniformly random action vectors ``[M, E, A]`` in [-1, 1), from `random_numbers`."""
+        return 2 * self.random_numbers["random"] - 1
+
+    def clip(self, vectors: Tensor) -> Tensor:
+        """Scale action ``vectors [M, E, A]`` from [-1, 1] to the environment's bounds, and clip them to these."""
+        return torch.addcmul(self.centre, vectors, self.half_range).maximum(self.low).minimum(self.high)
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Store the step with the action vectors that `act` chose; ``action`` is not used."""
+        pair = torch.cat([obs, self.action_vectors], 2)
+        self.replay_buffer.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
+        self.episodes += done.sum(1)
+        if self.action_noise is not None:
+            self.action_noise.reset_finished(done)
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "ActorPolicy":
+        """Return the greedy policy or, with ``test_noise``, one that samples. ``sample`` has no effect."""
+        return ActorPolicy(self, self.flat_parameters, streams if self.config.test_noise else None)
+
+    def with_weights(self, flat_parameters: Tensor) -> "ActorPolicy":
+        return ActorPolicy(self, flat_parameters)
+
+    @torch.no_grad()
+    def state_values(self, obs: Tensor) -> Tensor:
+        """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
+        vectors = self.play(self.actor(self.flat_parameters, obs), streams=None)
+        if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
+            vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
+        return self.critics.target_values(obs, vectors)
 
     # -- members and state ---------------------------------------------------------------------------------------------
 

@@ -24,10 +24,11 @@ class Columns:
         """Return ``activation(weight @ x + bias)``: ``[M, out, in], [M, out, 1], [M, in, B] -> [M, out, B]``. ``slope``
         is leakyrelu's. None and "identity" apply no activation; elu and silu are not supported here.
 
-        A library's matrix-vector product would round depending on M. So one column or one output is computed as a
-        product and a sum, and one column of a large layer as two equal columns.
+        A library's matrix-vector product would round depending on M, and so would its product of one input. So one
+        input is an elementwise product, one column or one output is computed as a product and a sum, and one column of
+        a large layer as two equal columns.
         """
-        one_column, one_output = x.shape[2] == 1, weight.shape[1] == 1
+        one_column, one_input, one_output = x.shape[2] == 1, weight.shape[2] == 1, weight.shape[1] == 1
         if one_column and weight.shape[1] * weight.shape[2] > _LARGE:
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
         # ``out`` is a view of ``memory`` without its padding.
@@ -38,6 +39,8 @@ class Columns:
             torch.add((weight.transpose(1, 2) * x).sum(1).unsqueeze(2), bias, out=out).mul_(factor)
         elif one_column:
             torch.add((weight * x.transpose(1, 2)).sum(2, keepdim=True), bias, out=out).mul_(factor)
+        elif one_input:
+            torch.addcmul(bias, weight, x, out=out).mul_(factor)
         elif one_output:
             torch.add((weight.transpose(1, 2) * x).sum(1, keepdim=True), bias, out=out).mul_(factor)
         else:

@@ -136,7 +136,7 @@ def test_parameter_counts_equal_original() -> None:
         assert sum(part.numel() for layer in net.layers() for part in layer) == count
 
 
-ALONE = [[4, 33, 2], [1, 5, 5, 6], [6, 83, 1], [4, 128, 128, 2], [9, 17, 1, 2], [6, 249, 6], [69, 11, 11, 64]]
+ALONE = [[4, 33, 2], [1, 18], [1, 5, 5, 6], [6, 83, 1], [4, 128, 128, 2], [9, 17, 1, 2], [6, 249, 6], [69, 11, 11, 64]]
 
 
 @pytest.mark.parametrize(("layout", "activation"), CASES)
@@ -151,7 +151,7 @@ def test_member_alone_equals_member_in_company(sizes: list[int], layout: str, ac
             layers, placed_x, trace, in_layout(upstream[members], layout), need_input_gradient=True
         )
 
-    for batch in (1, 2, 9, 33):
+    for batch in (1, 2, 9, 33, 57):
         arguments = random_tensor(5, batch, sizes[0]), random_tensor(5, batch, sizes[-1], seed=1)
         company = forward_backward([0, 1, 2, 3, 4], *arguments)
         for members in ([0], [4], [1, 2, 4]):

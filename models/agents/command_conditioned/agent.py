@@ -146,24 +146,6 @@ class Agent(EpisodeAgent):
             metrics["entropy"] = entropy(self._latest["outputs"] * config.action_noise)
         return metrics
 
-    def status(self) -> dict[str, Tensor]:
-        """Return learning rate, steps in memory, and the range of returns in memory, ``{tag: [M]}``."""
-        buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
-        return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
-
-    def _return_range(self) -> dict[str, Tensor]:
-        """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
-        return-to-go. Empty if no command is a return."""
-        names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]  # settings allow at most one
-        if not names:
-            return {}
-        # The return-to-go of an episode's first step is its return.
-        returns = [self.memory.fields[names[0]][m][self.memory.first_slots(m)] for m in range(self.members)]
-        return {
-            "command/return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
-            "command/return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
-        }
-
     def _descend(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
@@ -202,6 +184,24 @@ class Agent(EpisodeAgent):
         if self.is_discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)
+
+    def status(self) -> dict[str, Tensor]:
+        """Return learning rate, steps in memory, and the range of returns in memory, ``{tag: [M]}``."""
+        buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
+        return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
+
+    def _return_range(self) -> dict[str, Tensor]:
+        """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
+        return-to-go. Empty if no command is a return."""
+        names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]  # settings allow at most one
+        if not names:
+            return {}
+        # The return-to-go of an episode's first step is its return.
+        returns = [self.memory.fields[names[0]][m][self.memory.first_slots(m)] for m in range(self.members)]
+        return {
+            "command/return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
+            "command/return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
+        }
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:

@@ -203,7 +203,7 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _q_values(agent, work, params):
-    """Run `DuelingQNetwork.forward`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
+    """Run `DuelingQNetwork`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
     observations in ``work.trunk_acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
     activations to ``work``."""
     forward(agent.trunk, params, work.trunk_acts, work.trunk_preacts)
@@ -238,7 +238,7 @@ def _q_values(agent, work, params):
 
 @compiled
 def _q_backward(agent, work, params):
-    """Run `DuelingQNetwork.backward`, or `MLP.backward` if not dueling, with a member's parameters ``params [D]``, from
+    """Backpropagate through `DuelingQNetwork`, or `MLP` if not dueling, with a member's parameters ``params [D]``, from
     d loss / d q in ``work.q [A, columns]`` and the activations of `_q_values` in ``work``. Write the gradient of the
     parameters to ``work.grad [D]``."""
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
@@ -275,7 +275,7 @@ def _q_backward(agent, work, params):
 
 @compiled
 def _write_td_targets(agent, work, m):
-    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target`` for member ``m`` (`Agent.update`).
+    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target`` for member ``m`` (`Agent.q_loss`).
     Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
@@ -297,7 +297,7 @@ def _write_td_targets(agent, work, m):
 @compiled
 def _replace_q_by_gradient(agent, work):
     """Return the mean squared TD error of the action values ``work.q`` of the minibatch in ``work.sample``, and replace
-    them by d loss / d q (`Agent.update`)."""
+    them by d loss / d q (`Agent.q_loss`)."""
     action_row, weight_row = 2 * agent.obs_size, 2 * agent.obs_size + 3
     loss = splat(ZERO)
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns

@@ -101,15 +101,6 @@ class Agent(InnerAgent):
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
-        """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``. The other
-        arguments of `Agent.begin` have no effect."""
-        return Play(self.network, self.flat_parameters, streams if self.config.test_noise else None)
-
-    def with_weights(self, flat_parameters: Tensor) -> Play:
-        """Return an evaluation policy. With ``test_noise``, all members use the same random numbers, from seed 0."""
-        return Play(self.network, flat_parameters, Streams([0]) if self.config.test_noise else None)
-
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and update the moments of observations. Return sampled actions, ``[M, E]`` or ``[M, E,
@@ -307,6 +298,15 @@ class Agent(InnerAgent):
         if self.return_moments is not None:
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
+        """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``. The other
+        arguments of `Agent.begin` have no effect."""
+        return Play(self.network, self.flat_parameters, streams if self.config.test_noise else None)
+
+    def with_weights(self, flat_parameters: Tensor) -> Play:
+        """Return an evaluation policy. With ``test_noise``, all members use the same random numbers, from seed 0."""
+        return Play(self.network, flat_parameters, Streams([0]) if self.config.test_noise else None)
 
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, and their updates, after compiled code has made them."""

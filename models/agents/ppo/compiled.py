@@ -273,7 +273,7 @@ def _log_prob(agent, work, params, row, m, column):
 @compiled
 def _evaluate_rollout(agent, work, m):
     """Compute log-probabilities, values and values of the next observations of all rows of the rollout of member ``m``,
-    according to its weights before the updates (`Agent._rollout_batch`). Write them to the arrays ``[N]`` of ``work``;
+    according to its weights before the updates (`Agent.rollout_batch`). Write them to the arrays ``[N]`` of ``work``;
     its memory for minibatches is overwritten."""
     params, num_rows, value_layer = agent.flat_parameters[m], len(work.value), len(agent.critic.sizes) - 1
     for first in range(0, num_rows, agent.batch_size):  # in pieces of ``count`` rows, for which there is memory
@@ -329,7 +329,7 @@ def _explained_variance(work):
 @compiled
 def _write_minibatch_advantages(agent, work, count):
     """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``, normalised as in
-    `Agent.update_minibatch` if the settings say so."""
+    `Agent.ppo_loss` if the settings say so."""
     mean, square_sum = np.float32(0), np.float32(0)
     for column in range(count):
         work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
@@ -409,7 +409,7 @@ def _policy_loss(agent, work, m, count, share):
 @compiled
 def _value_loss(agent, work, count, share):
     """Return the squared error of values times ``vf_coef``, the mean over the first ``count`` columns of the minibatch;
-    ``share`` is 1 / ``count`` (`clipped_value_error`). Write its gradient with respect to the values to the last layer
+    ``share`` is 1 / ``count`` (`clipped_value_loss`). Write its gradient with respect to the values to the last layer
     of ``work.critic_act_grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic_act_grads[last]

@@ -265,7 +265,8 @@ def _write_td_targets(agent, work, m, t, update):
 @compiled
 def _critic_gradient(net, params, acts, preacts, act_grads, grad, td_target):
     """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to the critic's positions of
-    ``grad [2 D]`` (`TwinCritics.update`). ``acts[0]`` are pairs of observation and action; all else is overwritten."""
+    ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). ``acts[0]`` are pairs of observation and action; all else is
+    overwritten."""
     forward(net, params, acts, preacts)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
@@ -278,7 +279,7 @@ def _critic_gradient(net, params, acts, preacts, act_grads, grad, td_target):
 
 @compiled
 def _write_actor_gradient(agent, work, m):
-    """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent._actor_gradient`). The
+    """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent.actor_loss`). The
     loss is the negative mean of the first critic's values of the actor's actions. The observations are in
     ``work.critic1_acts[0]``, and the actor's actions overwrite the actions there."""
     obs_size, batch_size = agent.obs_size, len(work.td_target)
