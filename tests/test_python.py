@@ -194,7 +194,7 @@ def test_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: 
 
     def module() -> AgentModule:
         run = RunConfig(implementation=name, gamename=default_game(name), num_seeds=2, steps_per_epoch=60, epochs=2,
-                        eval_every=1, eval_episodes=4)  # fmt: skip
+                        eval_every=1, eval_episodes=4, compiled=False)  # fmt: skip
         return AgentModule(Settings(run, tiny(name, run.gamename)))
 
     full_module, parted = module(), module()

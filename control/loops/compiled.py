@@ -427,6 +427,10 @@ class Advance:
             lengths=lengths.double().flatten(1).sum(1),
         )
 
+    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
+        """Compile the functions that the loop and its evaluations need (`_compile_ahead`)."""
+        _compile_ahead(loop, evaluation)
+
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
     ) -> Iterator[Ended]:
@@ -555,6 +559,10 @@ class CompiledAgent:
         self._loss = getattr(self.agent, "loss", self._loss)
         return loop.epoch_by_steps(steps, watch)
 
+    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
+        """Compile the functions that the loop and its evaluations need (`_compile_ahead`)."""
+        _compile_ahead(loop, evaluation)
+
     def _begin_block(self) -> None:
         """Take the random numbers of the next steps, and allocate the arrays of their `Block`."""
         agent, kind = self.agent, KINDS[type(self.agent)]
@@ -645,7 +653,7 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
     return True
 
 
-def compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
+def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
     """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache, before training: so
     that no epoch contains it. Print a note if this takes long. ``evaluation`` is the environment of evaluations."""
     agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]

@@ -280,11 +280,9 @@ class StepGroups(Loop):
             self._warn(f"nothing will be learned: {line}")
 
     def compile_ahead(self) -> None:
-        if self.compiled:
-            from control.loops.compiled import compile_ahead  # imports Numba
-
-            for group in self.groups:
-                compile_ahead(group.loop, group.evaluation)
+        for group in self.groups:
+            if group.loop.machine_code is not None:
+                group.loop.machine_code.compile_ahead(group.loop, group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
         """See `Loop.epoch`. The groups train one after another; their results are joined in the order of members."""
