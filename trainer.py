@@ -150,7 +150,11 @@ def _work(settings: config.Settings) -> Callable[[], int]:
     from control.lightning import lean
 
     lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
+    from control.commands.train import has_machine_code
     from control.commands.train import train as train_here
+
+    if has_machine_code(settings):
+        lean.load_numba()
 
     def train_and_return_status() -> int:
         _, finished = train_here(settings)

@@ -52,3 +52,19 @@ before = sys.modules[{name!r}]
 print(first, type(before).__name__, sys.modules[{name!r}] is before)
 """
     assert output_of(code) == "_LazyModule module True"
+
+
+@pytest.mark.slow
+def test_numba_comes_without_scipy_and_its_products_of_matrices_work() -> None:
+    pytest.importorskip("numba")
+    code = """
+import sys
+import numpy as np
+from control.lightning import lean
+lean.load_numba()
+print("scipy.linalg" in sys.modules)
+import numba
+product = numba.njit(lambda a, b: np.linalg.inv(a) @ b)(2 * np.eye(2), np.ones((2, 2)))
+print(product.sum(), type(sys.modules["scipy.linalg"]).__name__)
+"""
+    assert output_of(code).splitlines() == ["False", "2.0 module"]

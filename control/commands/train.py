@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import math
 import shutil
 import sys
@@ -37,7 +38,7 @@ from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
 from models.registry import family
-from models.settings import SettingError, StopNow, UserError, names_with, raise_all
+from models.settings import HAS_NUMBA, SettingError, StopNow, UserError, names_with, raise_all
 from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
@@ -162,6 +163,18 @@ def build_module(settings: Settings) -> RunModule:
     check_accelerator(settings.run)
     fitted = getattr(settings.proxy, "preset", "") == "supervised"
     return build_search(settings, SupervisedModule if fitted else None)
+
+
+def has_machine_code(settings: Settings) -> bool:
+    """Return whether agents can train in machine code as the settings ask, which imports Numba. A group of settings
+    without machine code may still make them train in torch."""
+    if not (HAS_NUMBA and settings.value("compiled")):
+        return False
+    run = settings.run
+    agent_family = family(run.implementation)
+    if agent_family.learns_from == "evolution":
+        agent_family = family(run.agent)
+    return importlib.util.find_spec(f"{agent_family.package}.compiled") is not None
 
 
 def _resumed(settings: Settings, last: Path) -> RunModule:

@@ -1,11 +1,11 @@
-"""Imports Lightning without slow modules that runs do not need, or not yet.
+"""Imports Lightning and Numba without slow modules that runs do not need, or not yet.
 
 torchmetrics, which Lightning imports for one class, imports scipy.signal only to add a name that newer versions do not
 have, and matplotlib for types and the style of its figures. Lightning uses two names of torch's compiler: a class, to
 check whether a module is compiled, and a decorator that keeps the compiler away from logging. torch imports its export
-without using it. While torch and Lightning are imported, stubs (`_LazyModule`) with these names replace the modules. An
-access to any other name imports the real module. The stubs are removed afterwards, so later imports get the real
-modules.
+without using it. Numba imports scipy.linalg to see whether it is installed. During these imports, stubs (`_LazyModule`)
+with these names replace the modules. An access to any other name imports the real module. The stubs are removed
+afterwards, so later imports get the real modules.
 """
 
 import contextlib
@@ -60,6 +60,7 @@ _STUBS: dict[str, dict[str, Any]] = {
     "torch._dynamo": {"OptimizedModule": _Compiled("OptimizedModule", (), {}), "disable": _no_decorator},
     "torch.export": {},
 }
+_STUBS_OF_NUMBA: dict[str, dict[str, Any]] = {"scipy.linalg": {}, "scipy.linalg.cython_blas": {}}
 
 
 @contextlib.contextmanager
@@ -94,3 +95,14 @@ def load() -> None:
     if "pytorch_lightning" not in sys.modules:
         with _stubbed(_STUBS):
             importlib.import_module("pytorch_lightning")
+
+
+def load_numba() -> None:
+    """Import Numba with all it needs to load machine code, if that has not been done. Otherwise the first function does
+    so, among a training's objects, which the search for garbage then goes through again and again."""
+    if "numba" not in sys.modules:
+        with _stubbed(_STUBS_OF_NUMBA):
+            from numba.core.registry import cpu_target
+
+            cpu_target.typing_context.refresh()
+            cpu_target.target_context.refresh()
