@@ -120,7 +120,8 @@ def test_command_lines(quick: bool, shelf: Path, tmp_path: Path) -> None:
     def check(data: st.DataObject, folder: Path) -> None:
         argv, names = data.draw(inputs.lines(shelf))
         read = call(argv, folder / "read", parse_only=True, cpu=4)
-        check_answer(read, [*names, *argv, "checkpoint"] if names else ())
+        flag_names = ["--" + word.partition("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")]
+        check_answer(read, [*names, *argv, *flag_names, "checkpoint"] if names else ())
         if not quick and read.accepted and read.out.endswith("READY\n"):
             words = [
                 *names,
