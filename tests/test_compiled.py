@@ -84,7 +84,7 @@ SACS = {
     "--hidden_sizes 7,7 --num_envs 2 --updates_per_step 2 --entropy_temperature 0.1 --target_entropy 0.5",
     "a fixed temperature, prelu": f"SE --gamename pendulum {SMALL_SAC} --max_steps 9 --activation prelu --tau 0.2 "
     "--no_learn_temperature --entropy_temperature 0.3 --init_episodes 2 --buffer_size 50 --discount 0.5",
-    "a bandit, clamped": f"SE --gamename pendulum {SMALL_SAC} --proxy bandit --preset two_stage --lr 0.1",
+    "a bandit, clamped": f"SE --gamename pendulum {SMALL_SAC} --proxy bandit --preset two_stage --lr 0.2",
 }
 SMALL_DISCRETE = "--agent TD3Discrete --fill 20 --batch_size 5 --hidden_sizes 7 --init_episodes 1"
 DISCRETE_TD3S = {
