@@ -25,7 +25,15 @@ from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Names of the files with compiled functions or their constants.
-_COMPILED_FILES = ("compiled.py", "machine.py", "replay.py", "synthetic.py", "tiles.py", "vectors.py")
+_COMPILED_FILES = (
+    "compiled.py",
+    "compiled_critics.py",
+    "machine.py",
+    "replay.py",
+    "synthetic.py",
+    "tiles.py",
+    "vectors.py",
+)
 _TEMPORARY = "understudy-"  # first letters of a temporary cache folder
 _MAX_VERSIONS = 8  # versions of the code that the cache keeps
 # Counting references to arrays would take most of the time, so compiled functions neither count nor create arrays.

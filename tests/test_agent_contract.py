@@ -88,7 +88,7 @@ ALONE = [
 COMPILED = [
     ("PPO", "cartpole"), ("A2C", "pendulum"), ("PPO", "lunarlander"), ("DDQN", "cartpole"), ("DDQN", "lunarlander"),
     ("DuelingDDQN", "probe-5"), ("TD3", "pendulum"), ("DDPG", STEPPED_PENDULUM), ("QLearning", CELLS), ("SARSA", CELLS),
-    ("QLearning", "Taxi-v4"),
+    ("QLearning", "Taxi-v4"), ("SAC", "pendulum"), ("SAC", STEPPED_PENDULUM), ("TD3Discrete", "cartpole"),
 ]  # fmt: skip
 
 

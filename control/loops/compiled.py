@@ -26,10 +26,13 @@ from envs.make import make_environment
 from envs.tensor import TensorEnvironment
 from models.agents.ddqn import compiled as ddqn
 from models.agents.ppo import compiled as ppo
+from models.agents.sac import compiled as sac
 from models.agents.tabular import compiled as tabular
 from models.agents.td3 import compiled as td3
+from models.agents.td3_discrete import compiled as td3_discrete
 from models.contract import InnerAgent, Policy
 from models.machine import EXACT, INLINE, INNER, cache_folder, kernel
+from models.off_policy import ActorPolicy
 from models.registry import agent_class, default_config
 from models.spaces import Continuous
 from models.streams import Streams
@@ -42,8 +45,8 @@ COMPACT_EVERY = 64  # number of steps after which finished members leave
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
-KINDS: dict[type, Any] = {ddqn.Agent: ddqn, ppo.Agent: ppo, tabular.Agent: tabular, td3.Agent: td3}
-_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular, td3.ActorPolicy: td3}
+KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular, td3, td3_discrete)}
+_POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}  # and `ActorPolicy`
 
 
 # The next four functions are stubs for compiled code. `_implement_stubs` registers an implementation for each kind of
@@ -338,7 +341,10 @@ def _make_world(agent_or_policy: type, environment: Environment) -> envs.World |
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return a greedy policy's player and world; None if a compiled function is missing or episodes may never end."""
-    kind = _POLICIES.get(type(policy))
+    if isinstance(policy, ActorPolicy):  # of several kinds of agents
+        kind = KINDS.get(type(policy.agent))
+    else:
+        kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
     player, world = kind.make_player(policy), _make_world(type(policy), environment)
@@ -727,7 +733,9 @@ def warm() -> None:
         ("cartpole", "DDQN"),
         ("cartpole", "PPO"),
         ("cliff", "QLearning"),
+        ("pendulum", "SAC"),
         ("pendulum", "TD3"),
+        ("cartpole", "TD3Discrete"),
     ):
         config = default_config(implementation, game)
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
