@@ -220,8 +220,9 @@ def _steps_of_run(folder: str, game: str) -> int:
     return int(metrics["env_steps"][-1])
 
 
-def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str) -> dict[str, Any]:
-    """Return the CPU seconds and steps of every seed by library. A run before the first compiles what each keeps."""
+def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str) -> Iterator[dict[str, Any]]:
+    """Yield the CPU seconds and steps of every seed by library, after each seed. A run before the first compiles what
+    is kept on disk."""
     gathered: dict[str, dict[str, list[float]]] = {side: {"seconds": [], "steps": []} for side in sides}
     with tempfile.TemporaryDirectory() as cache:
         for seed in range(-1, size.seeds):
@@ -233,7 +234,8 @@ def measure_first(game: str, sides: Sequence[str], size: Size, peers_python: str
                 if seed >= 0:
                     gathered[side]["seconds"].append(round(seconds, 3))
                     gathered[side]["steps"].append(steps)
-    return {"sides": gathered, "machine": machine()}
+            if seed >= 0:
+                yield {"sides": gathered, "machine": machine()}
 
 
 def machine() -> str:
@@ -272,7 +274,7 @@ def tables(stored: dict[str, Any]) -> str:
 
 
 def _step_table(rows: dict[str, Any]) -> Iterator[str]:
-    yield "| a step of a member, CPU microseconds | members | " + " | ".join(NAMES.values()) + " | rejax to ours |"
+    yield "| a step of a member, CPU microseconds | members | " + " | ".join(NAMES.values()) + " | rejax / this project |"
     yield "|---" * (len(NAMES) + 3) + "|"
     for key, row in rows.items():
         name, _, members = key.rpartition("/")
@@ -350,7 +352,8 @@ def _work(options: argparse.Namespace, size: Size) -> Iterator[tuple[str, str, d
             sides = [side for side in options.sides if side in ("ours", "sb3") or game in GYMNAX_GAMES]
             if "rejax" in sides:
                 sides.insert(sides.index("rejax") + 1, CACHED)
-            yield "first_result", game, measure_first(game, sides, size, options.peers_python)
+            for part in measure_first(game, sides, size, options.peers_python):
+                yield "first_result", game, part
         return
     for name in options.cases:
         for members in options.members:
@@ -373,7 +376,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for section, key, part in _work(options, size):
         measured.setdefault(section, {})[key] = part
         kept.setdefault(section, {})[key] = part
-        if options.out:  # after every row, so that an interruption loses only the last
+        if options.out:  # after every row or seed, so that an interruption loses only the last
             kept["command"] = "python benchmarks/against_jax.py --out FILE; the same with --first_result"
             options.out.write_text(json.dumps(_in_order(kept), indent=1) + "\n")
         print(*(f"{name} {result.value:.4g}" for name, result in results_of({section: {key: part}}).items()), sep="; ",
