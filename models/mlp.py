@@ -227,7 +227,7 @@ def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
 
 
 class _Differentiable(torch.autograd.Function):
-    """A forward pass of an `MLP` as one operation of autograd, with the network's own backward pass."""
+    """A forward pass of an `MLP` as one operation of autograd, with `MLP.backward` as its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
