@@ -1,8 +1,8 @@
 """The fully connected network of M members.
 
-For autograd, a whole network is one operation with a backward pass of its own, `MLP.backward`: autograd's own products
-would round depending on the number of members, and its bookkeeping for each layer would cost more than small products.
-Tests compare the two. There are two layouts of activations, each several times faster for its users:
+For autograd, a whole network is one operation with the backward pass `MLP.backward`: autograd's products would round
+depending on the number of members, and its bookkeeping for each layer would cost more than small products. Tests
+compare the two. There are two layouts of activations, each several times faster for its users:
 
 - ``columns``, ``[M, features, B]``: the batch is the wide, contiguous axis of every product. With two outputs this is
   five times faster than rows (DDQN, synthetic environments).
@@ -227,7 +227,7 @@ def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
 
 
 class _Differentiable(torch.autograd.Function):
-    """A forward pass of an `MLP` as one operation of autograd, with the network's own backward pass."""
+    """A forward pass of an `MLP` as one operation of autograd, with `MLP.backward` as its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:

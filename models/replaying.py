@@ -26,8 +26,8 @@ _STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
 class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below.
     ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment.
-    ``random_numbers`` are those of the current step, ``[M, ...]`` each; "replay" ``[M, U, B]`` are uniform and choose
-    the minibatches of its U updates."""
+    ``random_numbers`` of the current step have shapes ``[M, ...]``; "replay" ``[M, U, B]`` are uniform numbers that
+    choose the minibatches of its U updates."""
 
     per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers", *_STATE)
     saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
