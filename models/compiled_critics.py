@@ -98,7 +98,7 @@ def make_critic_work(critics: Critics) -> CriticWork:
     layers = [make_layers(net, batch_size) for net in (critics.critic1, critics.critic2) for _ in range(3)]
     td_target, minibatch = np.empty(batch_size, np.float32), np.empty(batch_size, np.int64)
     grad = np.zeros(critics.learner.flat_parameters.shape[1], np.float32)
-    return CriticWork(*layers, td_target, minibatch, grad)
+    return CriticWork._make((*layers, td_target, minibatch, grad))
 
 
 # -- acting ------------------------------------------------------------------------------------------------------------
