@@ -242,9 +242,8 @@ def write_next_values(critics, critic_work, m, next_obs):
 
 @compiled
 def update_critics(critics, critic_work, m):
-    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`), for values of the next states in
-    ``critic_work.td_target [B]``, which are replaced by the targets ``reward + discount * value``
-    (`TwinCriticAgent.update`). Leave the observations of the minibatch in both ``acts1[0]`` and ``acts2[0]``. Return
+    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`), for values of the next states
+    in ``critic_work.td_target [B]``, which are replaced by the targets ``reward + discount * value``. Leave the observations of the minibatch in both ``acts1[0]`` and ``acts2[0]``. Return
     the sum of the critics' mean squared errors before the step."""
     next_obs_at = critics.obs_size + critics.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target = next_obs_at + critics.obs_size, critic_work.td_target
@@ -268,7 +267,8 @@ def update_critics(critics, critic_work, m):
 @compiled
 def _critic_gradient(net, params, acts, preacts, act_grads, grad, td_target):
     """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to the critic's positions of
-    ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). ``acts[0]`` are pairs of observation and action; all else is overwritten."""
+    ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). ``acts[0]`` are pairs of observation and action; all else is
+    overwritten."""
     forward(net, params, acts, preacts)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
