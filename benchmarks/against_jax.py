@@ -274,9 +274,8 @@ def tables(stored: dict[str, Any]) -> str:
 
 
 def _step_table(rows: dict[str, Any]) -> Iterator[str]:
-    yield (
-        "| a step of a member, CPU microseconds | members | " + " | ".join(NAMES.values()) + " | rejax / this project |"
-    )
+    names = " | ".join(NAMES.values())
+    yield f"| a step of a member, CPU microseconds | members | {names} | rejax / this project |"
     yield "|---" * (len(NAMES) + 3) + "|"
     for key, row in rows.items():
         name, _, members = key.rpartition("/")

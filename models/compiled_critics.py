@@ -243,8 +243,9 @@ def write_next_values(critics, critic_work, m, next_obs):
 @compiled
 def update_critics(critics, critic_work, m):
     """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`), for values of the next states
-    in ``critic_work.td_target [B]``, which are replaced by the targets ``reward + discount * value``. Leave the observations of the minibatch in both ``acts1[0]`` and ``acts2[0]``. Return
-    the sum of the critics' mean squared errors before the step."""
+    in ``critic_work.td_target [B]``, which are replaced by the targets ``reward + discount * value``. Leave the
+    observations of the minibatch in both ``acts1[0]`` and ``acts2[0]``. Return the sum of the critics' mean squared
+    errors before the step."""
     next_obs_at = critics.obs_size + critics.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target = next_obs_at + critics.obs_size, critic_work.td_target
     for column in range(len(td_target)):
