@@ -40,7 +40,7 @@ IMPORTERS = {
     + tuple(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy", "rewards")),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),
-    "numba": ("models/machine.py", "models/vectors.py", "control/loops/compiled.py"),
+    "numba": ("models/machine.py", "models/vectors.py", "control/loops/compiled.py", "control/lightning/lean.py"),
     "lightning": (),  # a second copy of pytorch_lightning's classes
     "pytorch_lightning": ("control/lightning/", "control/commands/train.py", "control/commands/trials.py"),
     "trainer": (),
