@@ -68,8 +68,8 @@ class RunConfig:
     accelerator: str = _run("cpu", "device for agents that can use it; gpu is CUDA's first", choices=("cpu", "gpu"))
     num_threads: int = _count(
         1,
-        "threads of a tensor operation: above 1, numbers may differ in the last digit from run to run. A search "
-        "also splits agents in machine code between these threads, which changes no number",
+        "threads of a tensor operation: above 1, numbers may differ in the last digit from run to run. Members in "
+        "machine code are divided between these threads, which changes no number",
         outcome=False,
         commands=_FILMS,
     )
