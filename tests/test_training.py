@@ -20,7 +20,7 @@ from control.lightning.agent import AgentModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, trained
+from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained
 from models.settings import UserError
 
 Finished = Callable[..., tuple[Path, str]]
@@ -283,3 +283,76 @@ def test_second_ctrl_c_stops_at_once(logdir: Path, capsys: Shown, monkeypatch: p
     assert trainer.main(flags(logdir)) == 130
     stderr = capsys.readouterr().err
     assert "stopping after this epoch" in stderr and stderr.strip().endswith("interrupted")
+
+
+# -- machine code ------------------------------------------------------------------------------------------------------
+
+WITHOUT_NUMBA = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "numba":
+            raise ModuleNotFoundError(name)
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find_spec(name, *rest)
+sys.meta_path.insert(0, Blocker())
+import trainer
+sys.exit(trainer.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_compiled", "extra", "changes"),
+    [("true", (), {}), ("false", ("--no_compiled",), {}), ("false", (), {"intrinsic": "icm"})],
+)
+def test_choice_of_machine_code_is_stored_and_kept(
+    is_compiled: str, extra: tuple[str, ...], changes: dict[str, Any], logdir: Path, capsys: Shown
+) -> None:
+    """By default it follows from the settings."""
+    pytest.importorskip("numba")
+    folder = trained(logdir, *extra, implementation="DDQN", **changes)
+    assert f"compiled: {is_compiled}\n" in (folder / "config.yaml").read_text()
+    assert trainer.main(flags(logdir, "--resume", implementation="DDQN", epochs=6, **changes)) == 0
+    assert f"compiled: {is_compiled}\n" in (run_folder(logdir) / "config.yaml").read_text()
+    other = "--no_compiled" if is_compiled == "true" else "--compiled"
+    refused(trainer.main, flags(logdir, "--resume", other, implementation="DDQN", **changes), "compiled", capsys)
+
+
+def test_machine_code_that_does_not_exist_is_refused(logdir: Path, capsys: Shown) -> None:
+    pytest.importorskip("numba")
+    argv = flags(logdir, "--compiled", implementation="DDQN", intrinsic="icm")
+    message = "compiled is true, but DDQN with these settings has no machine code; allowed: false"
+    refused(trainer.main, argv, message, capsys)
+
+
+def test_without_numba_agents_train_in_torch(logdir: Path) -> None:
+    process = start(flags(logdir, implementation="DDQN"), WITHOUT_NUMBA)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert out.count("note: training is many times as fast with Numba") == 1
+    assert "compiled: false\n" in (run_folder(logdir) / "config.yaml").read_text()
+
+
+def test_without_a_cache_agents_train_in_torch(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = pytest.importorskip("models.machine", reason="needs Numba")
+    monkeypatch.setattr(machine, "keeps_cache", lambda: False)
+    folder = trained(logdir, implementation="DDQN")
+    assert capsys.readouterr().out.count("note: the cache folder for machine code is not writable") == 1
+    assert "compiled: false\n" in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_compiling_is_announced_once_and_before_the_first_epoch(
+    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for times in (1, 0):
+        process = start(flags(logdir, implementation="QLearning", gamename="cliff"))
+        lines = process.communicate()[0].splitlines()
+        assert process.returncode == 0
+        announced = [line for line in lines if line.startswith("note: the machine code of tabular is compiled")]
+        assert len(announced) == times
+    metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
+    assert metrics["time/train"][0] < 3, "compiling takes ten seconds"
