@@ -349,7 +349,8 @@ def test_compiling_is_announced_once_and_before_the_first_epoch(
     pytest.importorskip("numba")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for times in (1, 0):
-        process = start(flags(logdir, implementation="QLearning", gamename="cliff"))
+        words = "--implementation QLearning --gamename cliff --epochs 2 --logdir".split()
+        process = start([*words, str(logdir)])
         lines = process.communicate()[0].splitlines()
         assert process.returncode == 0
         announced = [line for line in lines if line.startswith("note: the machine code of tabular is compiled")]
