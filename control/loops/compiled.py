@@ -339,6 +339,11 @@ def _make_world(agent_or_policy: type, environment: Environment) -> envs.World |
     return envs.make_world(environment, cells_only=agent_or_policy in (tabular.Agent, tabular.Greedy))
 
 
+def _make_external_world(agent: Any) -> envs.World:
+    """Return the world of an environment that Python steps for ``agent``."""
+    return envs.make_external_world(agent.spaces, cells_only=isinstance(agent, tabular.Agent))
+
+
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return a greedy policy's player and world; None if a compiled function is missing or episodes may never end."""
     if isinstance(policy, ActorPolicy):  # of several kinds of agents
@@ -480,8 +485,7 @@ class Advance:
         kind, world = KINDS[type(agent)], _make_world(type(agent), environment)
         player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert player is not None
-        if world is None:
-            world = envs.make_external_world(environment.spaces, cells_only=type(agent) is tabular.Agent)
+        world = world or _make_external_world(agent)
         test_world = world if self.tests is None else self.tests.world
         memories = []
         for _ in range(self.threads):
@@ -561,7 +565,7 @@ class CompiledAgent:
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Make the steps of an epoch, and return its row (`StepLoop.epoch`)."""
-        self._steps_left = steps
+        self._steps_left, self._block_steps, self._step = steps, 0, 0  # a fault may have left a block in the middle
         self._loss = getattr(self.agent, "loss", self._loss)
         return loop.epoch_by_steps(steps, watch)
 
@@ -664,7 +668,7 @@ def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
     that no epoch contains it. Print a note if this takes long. ``evaluation`` is the environment of evaluations."""
     agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
     twin = StepLoop(agent, loop.environment, Streams([0] * agent.members))
-    world = _make_world(type(agent), loop.environment)
+    world = _make_world(type(agent), loop.environment) or _make_external_world(agent)
     marker = cache_folder() / f"{KINDS[type(agent)].__name__}.{type(world).__name__}.compiled"
     if not marker.exists():
         name = KINDS[type(agent)].__name__.split(".")[-2]
