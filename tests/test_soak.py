@@ -70,6 +70,9 @@ SETUPS = {
     "DDQN, four seeds in groups": Setup(25, {
         "implementation": "DDQN", "num_seeds": 4, "vary_hp": "true", "hidden_sizes": "6", "num_envs": 3,
         "eps_fraction": 0.6, "epochs": 25}),
+    "PPO on the lander, two seeds": Setup(10, {
+        "implementation": "PPO", "gamename": "lunarlander", "num_seeds": 2, "num_envs": 2, "rollout_steps": 70,
+        "steps_per_epoch": 500, "total_steps": 60_000, "checkpoint_every": 3}),
     "ER": Setup(12, MODEL | {"implementation": "ER", "total_steps": 1000}),
     "CategoricalLatent": Setup(13, MODEL | {
         "implementation": "CategoricalLatent", "num_features": 5, "feature_width": 6, "total_steps": 500}),
