@@ -1,6 +1,7 @@
 """`Family`, the record that describes a family of implementations, and schedules of training. Imports no torch."""
 
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -130,6 +131,11 @@ class Family:
     def package(self) -> str:
         """The family's folder as a module: ``models.agents.ddqn``."""
         return self.config.__module__.rpartition(".")[0]
+
+    @property
+    def has_machine_code(self) -> bool:
+        """Whether the folder has a file ``compiled.py``. Some settings of its agents may still need torch."""
+        return importlib.util.find_spec(f"{self.package}.compiled") is not None
 
     @property
     def sources(self) -> str:

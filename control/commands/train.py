@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import importlib.util
 import math
 import shutil
 import sys
@@ -37,7 +36,7 @@ from control.reports.sheets import look_of
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
-from models.registry import family
+from models.registry import family, named_agents
 from models.settings import HAS_NUMBA, SettingError, StopNow, UserError, names_with, raise_all
 from understudy.files import IN_RUN
 
@@ -166,15 +165,10 @@ def build_module(settings: Settings) -> RunModule:
 
 
 def has_machine_code(settings: Settings) -> bool:
-    """Return whether agents can train in machine code as the settings ask, which imports Numba. A group of settings
-    without machine code may still make them train in torch."""
-    if not (HAS_NUMBA and settings.value("compiled")):
-        return False
+    """Return whether a training with these settings imports Numba for machine code."""
     run = settings.run
-    agent_family = family(run.implementation)
-    if agent_family.learns_from == "evolution":
-        agent_family = family(run.agent)
-    return importlib.util.find_spec(f"{agent_family.package}.compiled") is not None
+    names = [run.implementation] if settings.proxy is None else named_agents(run.agent)
+    return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
 def _resumed(settings: Settings, last: Path) -> RunModule:

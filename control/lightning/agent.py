@@ -40,7 +40,7 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
-        settings = settings.replace(compiled=getattr(loop, "compiled", False))  # a resumed run keeps it
+        settings = settings.replace(compiled=loop.compiled)  # a resumed run keeps it
         super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
         self.loop = loop
         self.validate_every = settings.schedule.eval_every

@@ -76,7 +76,7 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
         if name in sys.modules or spec is None:
             continue
         stub = stubs[name] = sys.modules[name] = _LazyModule(name)
-        # Where modules inside it are found.
+        # The folders of its submodules.
         folders = [str(Path(folder, *path)) for folder in spec.submodule_search_locations or ()]
         vars(stub).update(values, __path__=folders)
         parent, _, leaf = name.rpartition(".")

@@ -1,7 +1,6 @@
 """Builds the loop of a run, with its agents and environments, from settings, and checks that they fit together."""
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -185,7 +184,7 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
     they do. Raises SettingError if machine code is required and impossible."""
     implementation, threads = settings.run.implementation, settings.run.num_threads
-    if importlib.util.find_spec(f"{family(implementation).package}.compiled") is None:
+    if not family(implementation).has_machine_code:
         return decide_compiled(settings, implementation, lambda: False) if HAS_NUMBA else False
 
     def is_supported() -> bool:

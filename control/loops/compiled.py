@@ -38,9 +38,7 @@ from models.spaces import Continuous
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-WHOLE, ACT, LEARN = range(
-    3
-)  # phases: whole steps; only the actions of a step; only what follows the environment's step
+WHOLE, ACT, LEARN = range(3)  # phases of `_steps`
 COMPACT_EVERY = 64  # number of steps after which finished members leave
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
@@ -399,8 +397,7 @@ class Advance:
         if loop.obs is None:
             loop.obs = loop._start(None)
         while count and running.any():
-            random_numbers = agent.noise.take(count, max_joined=_MAX_JOINED_STEPS // agent.members)
-            steps = next(iter(random_numbers.values())).shape[1]  # T, the same for all
+            random_numbers, steps = _take_numbers(agent, count, max_joined=_MAX_JOINED_STEPS // agent.members)
             yield from self._run_block(loop, random_numbers, steps, running, pause)
             count -= steps
 
@@ -420,9 +417,8 @@ class Advance:
         while steps_done < steps:
             if watch is not None:
                 watch(steps_done / steps)
-            random_numbers = agent.noise.take(steps - steps_done, max_joined=max_joined)
+            random_numbers, block_steps = _take_numbers(agent, steps - steps_done, max_joined)
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
-            block_steps = next(iter(random_numbers.values())).shape[1]
             list(self._run_block(loop, random_numbers, block_steps, all_members, pause=False))
             blocks.append({name: self._tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
             steps_done += block_steps
@@ -434,13 +430,9 @@ class Advance:
             losses=losses,
             waited=(~is_learning).sum(1),
             counts=done.flatten(1).sum(1).double(),
-            returns=returns.double().flatten(1).sum(1),  # 0 where no episode ended
+            returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
             lengths=lengths.double().flatten(1).sum(1),
         )
-
-    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
-        """Compile the functions that the loop and its evaluations need (`_compile_ahead`)."""
-        _compile_ahead(loop, evaluation)
 
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
@@ -493,6 +485,12 @@ class Advance:
             memories.append((kind.make_work(members), phi, envs.make_scratch(world), arrays))
         self._shared = Shared(environment, agent.flat_parameters, world, player, test_world, memories)
         return self._shared
+
+
+def _take_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
+    """Return the random numbers of the agent's next steps (`NoiseBlocks.take`), and the number of these steps, T."""
+    random_numbers = agent.noise.take(max_steps, max_joined)
+    return random_numbers, next(iter(random_numbers.values())).shape[1]
 
 
 def _block_tensors(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
@@ -569,18 +567,13 @@ class CompiledAgent:
         self._loss = getattr(self.agent, "loss", self._loss)
         return loop.epoch_by_steps(steps, watch)
 
-    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
-        """Compile the functions that the loop and its evaluations need (`_compile_ahead`)."""
-        _compile_ahead(loop, evaluation)
-
     def _begin_block(self) -> None:
         """Take the random numbers of the next steps, and allocate the arrays of their `Block`."""
         agent, kind = self.agent, KINDS[type(self.agent)]
-        random_numbers = agent.noise.take(self._steps_left)
-        self._block_steps, self._step = next(iter(random_numbers.values())).shape[1], 0
+        self._random_numbers, self._block_steps = _take_numbers(agent, self._steps_left)
+        self._step = 0
         self._steps_left -= self._block_steps
-        self._random_numbers = random_numbers
-        self._members = kind.make_members(agent, random_numbers, self._block_steps, self._loss)
+        self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
         members, num_envs, obs_size = agent.members, agent.envs, agent.spaces.obs_shape[0]
         action_size = agent.spaces.actions.size if self._continuous else 0
         pairs, rows = (members, num_envs), (members, self._block_steps, num_envs)
@@ -634,7 +627,7 @@ class CompiledAgent:
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Copy the step for `learn` (`StepAgent.observe`); ``obs`` and ``action`` are those of `act`."""
+        """Copy the step for `learn` (`StepAgent.observe`). `act` has stored ``obs`` and ``action``."""
         for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
             self._tensors[name].copy_(values)
         self._tensors["done"][:, self._step] = done
@@ -659,7 +652,7 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
         loop.machine_code = Advance(threads)
     else:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
-    loop.play = partial(play, threads=threads)
+    loop.play, loop.compile_ahead = partial(play, threads=threads), partial(_compile_ahead, loop)
     return True
 
 

@@ -35,6 +35,7 @@ class Loop(ABC):
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
+    compiled = False  # whether agents train in machine code
     target: float | None = None  # score that ends the run, if the agent's settings define one
     watch: Watch | None = None  # called with the finished share of an epoch, if an epoch takes many steps
     action_log: list[Tensor] | None = None  # collects the first member's actions during an evaluation

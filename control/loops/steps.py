@@ -57,9 +57,11 @@ class StepLoop:
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
-        # `control.loops.compiled.use_machine_code` sets the next two: to train an epoch, and to play episodes.
+        # `control.loops.compiled.use_machine_code` sets the next three: to train an epoch, to play episodes, and to
+        # compile both before.
         self.machine_code: Any = None
         self.play: Any = None
+        self.compile_ahead: Any = None
         self.steps = 0
         self.obs: Tensor | None = None
         self.agent_obs: Tensor | None = None  # observations for the agent, if they differ from `obs`
@@ -258,7 +260,6 @@ class StepGroups(Loop):
     """
 
     evaluation_modes = ("greedy",)
-    compiled = False  # whether agents train in machine code
     # The budget is saved, because exploration must not start again when a resumed run gets longer.
     state_names = (*Loop.state_names, "updates", "budget")
 
@@ -281,8 +282,8 @@ class StepGroups(Loop):
 
     def compile_ahead(self) -> None:
         for group in self.groups:
-            if group.loop.machine_code is not None:
-                group.loop.machine_code.compile_ahead(group.loop, group.evaluation)
+            if group.loop.compile_ahead is not None:
+                group.loop.compile_ahead(group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
         """See `Loop.epoch`. The groups train one after another; their results are joined in the order of members."""
