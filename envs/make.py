@@ -133,8 +133,9 @@ class Stages(Protocol):
         self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
     ) -> Tensor:
         """Return parameters ``[M, D]`` cloned from a policy. ``policy`` maps observations ``[N, S]`` to its actions or
-        action values (`check_policy`). ``get_obs(count, limit)`` returns observations ``[count, S]`` from its episodes
-        of ``limit`` steps (None: the environment's limit)."""
+        action values (`check_policy`). ``get_obs(clone, count, limit)`` returns observations ``[count, S]`` from
+        episodes of a `models.contract.Policy` with one member; None means the cloned policy. Episodes restart after
+        ``limit`` steps; None means the environment's limit."""
         ...
 
     def searched_part(self, flat: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
-from models.proxies.fitting import fit
+from models.proxies.fitting import UPDATES, fit
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program, scale_states
 from models.settings import SettingError
@@ -25,6 +25,7 @@ from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
 _MIN_SCALING_OBS = 2048  # least number of observations that scale a target's inputs
+_DAGGER_UPDATES = 1000  # of a clone before it visits states
 _PAIRS_SCHEDULE = 300, 1e-2  # number of updates and learning rate to train a target on pairs
 
 Starts = Callable[[Tensor], Tensor]
@@ -50,10 +51,13 @@ class SyntheticDynamics(Dynamics):
         self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states: rows of the table, the real environment's, or learned ones."""
+        """Return initial states: rows of the table, random cells, the real environment's, or learned ones."""
         latent = self.program.networks.latent
         if self.program.networks.rows:
             return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
+        if self.program.networks.cells:
+            num_cells = self.program.networks.state_size
+            return torch.eye(num_cells)[(seeded.uniform(seeds, 1)[..., 0] * num_cells).long()]
         if not latent:
             return self.starts(seeds)
         # The network takes [M, N, latent], so all leading axes and the environments become one axis.
@@ -113,8 +117,11 @@ class Stages:
         return bool(self.parameters.rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if a table needs the range of observations, which is not known. With a target policy, a
-        table needs none."""
+        """Raise SettingError if a table needs the range of observations, which is not known, or if initial states are
+        cells, but observations are not. With a target policy, a table needs no range."""
+        if self.parameters.cells and not self.spaces.one_hot:
+            line = f"first_states is 'cells', but observations of {self.game} are no cells"
+            raise SettingError(f"{line}; allowed: latent, table", "first_states")
         if self.unbounded and not self.parameters.has_target:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
@@ -183,9 +190,12 @@ class Stages:
     def check_policy(self, source: str) -> bool:
         """See `envs.make.Stages`."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
-        if not networks.rows:
-            line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table"
+        if not (networks.rows or networks.cells):
+            line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
             raise SettingError(line, "start_from")
+        if self.spaces.one_hot and not networks.cells:
+            line = f"first_states is 'table', but observations of {self.game} are cells"
+            raise SettingError(f"{line}; allowed with a policy: cells", "first_states")
         if self._clones_values and (networks.has_target or not discrete):
             raise SettingError("clone_of is 'values'; allowed: with reward_form free and discrete actions", "clone_of")
         if not networks.has_target and not self._clones_values:
@@ -196,27 +206,47 @@ class Stages:
     def cloned_from_policy(
         self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
     ) -> Tensor:
-        """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values. Initial
-        states spread over the range of observations. If the range is unknown, they are from the policy's episodes."""
-        networks = self.parameters
+        """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values.
+
+        States are from the policy's episodes. ``dagger_rounds`` times, states from episodes of the clone are added, and
+        the clone is fitted again (Ross et al. 2011), so that it knows what to do after its mistakes. With cells, the
+        states are all cells."""
+        networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
-        states = sample_observations(self.game, streams, self.num_scaling_obs)
-        if states is None:
-            states = get_obs(self.num_scaling_obs, networks.config.table_episodes)[None]
-        flat = networks.fill_table(flat, states)
+        if networks.cells:
+            return self._fitted_to_policy(flat, policy, torch.eye(networks.state_size))
+        states = get_obs(None, self.num_scaling_obs, config.table_episodes)  # [N, S]
+        for _ in range(config.dagger_rounds if networks.has_target else 0):
+            flat = self._fitted_to_policy(flat, policy, states, _DAGGER_UPDATES)
+            clone = networks.target(flat)
+            new_states = get_obs(clone, self.num_scaling_obs // 2, config.table_episodes)
+            states = torch.cat([states, new_states])
+            random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
+            states = states[random_order]
+        return self._fitted_to_policy(flat, policy, states)
+
+    def _fitted_to_policy(
+        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int = UPDATES
+    ) -> Tensor:
+        """Return parameters ``[1, D]`` with a network that is fitted to a policy's results in ``states [N, S]``, from
+        its weights in ``flat [1, D]``. The first of these states fill the table."""
+        networks, config = self.parameters, self.parameters.config
+        flat = networks.fill_table(flat, states[None])
         # Views of `flat`, so copying to a part changes it.
         fixed, parts = networks.fixed(flat), networks.split(flat)
-        obs = fixed["states.table"][0]  # [N, S]
-        outputs = self._fit_outputs(policy(obs))  # [N, A]
+        outputs = self._fit_outputs(policy(states))  # [N, A]
         if networks.has_target:
-            name, inputs = "target", scale_states(obs[None], fixed)[0]
+            name, inputs = "target", scale_states(states[None], fixed)[0]
         else:  # one row per observation and action, the actions of an observation one after the other
             name = "reward"
             one_hot_actions = torch.eye(networks.action_size)
-            repeated_obs = obs.repeat_interleave(len(one_hot_actions), 0)
-            inputs = torch.cat([one_hot_actions.repeat(len(obs), 1), repeated_obs], 1)
+            repeated_states = states.repeat_interleave(len(one_hot_actions), 0)
+            inputs = torch.cat([one_hot_actions.repeat(len(states), 1), repeated_states], 1)
             outputs = outputs.flatten()[:, None]
-        parts[name].copy_(fit(networks.parts[name], parts[name], inputs[None], outputs[None]))
+        # The actions of pairs are outputs of the target, so these should be near 0 and 1.
+        classifies = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
+        mlp, weights = networks.parts[name], parts[name]
+        weights.copy_(fit(mlp, weights, inputs[None], outputs[None], cross_entropy=classifies, updates=updates))
         return flat
 
     def _fit_outputs(self, results: Tensor) -> Tensor:

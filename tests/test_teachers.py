@@ -62,7 +62,8 @@ def make_clone(game: str, source: str, *extra_flags: str) -> tuple[Any, torch.Te
     """The stages and the parameters of the clone."""
     words = ["--implementation", "SE", "--gamename", game, "--proxy", "bandit", "--preset", "clone"]
     agent = ["--agent", "TD3"] if game == "pendulum" else []
-    size_flags = [] if {"latent", "--pairs"} & {*extra_flags} else ["--table_size", "300"]
+    size_flags = ["--proxy_hidden_layer", "1", "--dagger_rounds", "1"]
+    size_flags += [] if {"latent", "--pairs"} & {*extra_flags} else ["--table_size", "300"]
     config = parse.parse([*words, *agent, "--start_from", source, *size_flags, *extra_flags]).proxy
     stages = stages_of(config, game)
     return stages, cloned_proxy(source, stages, game, 0)
@@ -81,7 +82,7 @@ def test_clone_imitates_its_teacher() -> None:
 def test_continuous_clone_imitates_within_the_bounds() -> None:
     stages, flat = make_clone("pendulum", "test_teachers:brake")
     states = stages.parameters.fixed(flat[None])["states.table"]
-    assert states[0, :, 2].abs().max() > 7  # the whole range, not only states of the policy
+    assert states[0, :, 2].abs().max() > 4  # also states that the policy alone does not visit
     actions = stages.parameters.target(flat[None]).act(states)[0]
     expected = torch.from_numpy(brake(states[0].numpy())).clamp(-2, 2)
     assert (actions - expected).abs().mean() < 0.05

@@ -160,9 +160,9 @@ def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     network from ``(state - center) / spread`` to actions. Initial states are rows of a table, or outputs of
     ``initial``."""
     (size,), has_target = spaces["obs_shape"], config["reward_form"] != FREE
-    has_table = config["first_states"] == "table"
+    has_table, is_latent = config["first_states"] == "table", config["first_states"] == "latent"
     networks = {"target": (size, _action_size(spaces))} if has_target else {"reward": (_input_size(spaces), 1)}
-    shapes = layer_shapes(networks | ({} if has_table else _initial_network(config, spaces)), config)
+    shapes = layer_shapes(networks | (_initial_network(config, spaces) if is_latent else {}), config)
     if has_target:
         shapes |= {"target.center": [size], "target.spread": [size]}
     if has_table:
@@ -195,7 +195,10 @@ def _bandit_in_words(config: Json) -> str:
         words += "mu the target's, both in shares of half the range and cut to [-1, 1], or one-hot where discrete, "
         words += "and the mean is over their numbers. Every step is an episode."
         words += " initial turns standard normal noise into a first state." if latent else ""
-    return words if latent else f"{words} First states are rows of states.table."
+    if latent:
+        return words
+    rows = "rows of states.table" if config["first_states"] == "table" else "one-hot vectors, one for each cell"
+    return f"{words} First states are {rows}."
 
 
 _FORM_IN_WORDS = {
@@ -210,7 +213,7 @@ _ENVIRONMENT = NETWORKS | {
 }
 _BANDIT = _ENVIRONMENT | {
     "reward_form": choice(FREE, *FORMS),
-    "first_states": choice("latent", "table"),
+    "first_states": choice("latent", "table", "cells"),
     "table_size": integer(1_000_000, "integer, at least 1, at most 1000000"),
 }
 _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size": 2048}

@@ -66,6 +66,8 @@ class Program:
                 self._action_weight = self._action_weight + self._bias
         if "states.table" in proxy.tensors:
             self._starts = _rows_of(proxy.tensors["states.table"])
+        elif proxy.config.get("first_states") == "cells":
+            self._starts = _rows_of(np.eye(self._size, dtype=np.float32))
         else:
             has_initial_network = "initial.0.bias" in proxy.tensors
             self._starts = self._learned_starts(proxy) if has_initial_network else real_starts(proxy.game)

@@ -54,7 +54,8 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         return
     generation, winner = 0, module.mean.detach()[0]
     rows: list[dict[str, Any]] = []  # of means that were re-evaluated
-    if not fit:
+    is_clone = getattr(module.config, "preset", "") == "clone"  # then there is nothing to choose from
+    if not (fit or is_clone):
         generation, winner, rows = _reevaluate(module, verbose)
     summary = _evaluate_winner(module, winner, verbose)
     all_diverged = summary["failed"] == summary["agents"]
@@ -65,7 +66,11 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
     scores: dict[str, Any] = {"fit": fit, "report": summary}
-    origin = f"fitted to {fit['transitions']:,} transitions" if fit else f"mean before generation {generation}"
+    origin = f"mean before generation {generation}"
+    if fit:
+        origin = f"fitted to {fit['transitions']:,} transitions"
+    elif is_clone:
+        origin = f"cloned from {module.config.start_from}"
     if not fit:
         scores = {
             "generation": generation,

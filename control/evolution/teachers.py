@@ -6,6 +6,7 @@ The rewards of such an environment reveal the policy: they show an agent the pol
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from control.storage.checkpoints import Checkpoint, CheckpointError
 from control.storage.run_dir import winner
 from envs.make import Stages, make_environment
 from envs.names import first_line
-from models.contract import StepAgent
+from models.contract import Policy, StepAgent
 from models.registry import family
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -209,8 +210,12 @@ def cloned_proxy(
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
 
-    def get_obs(count: int, limit: int | None) -> Tensor:
-        return visited_states(act, game, count, seed, limit, count_steps)
+    sample_numbers = itertools.count()
+
+    def get_obs(clone: Policy | None, count: int, limit: int | None) -> Tensor:
+        behaviour = act if clone is None else lambda obs: clone.act(obs[None])[0]  # of its only member
+        sample_seed = derive_seed(seed, f"states of a clone {next(sample_numbers)}")
+        return visited_states(behaviour, game, count, sample_seed, limit, count_steps)
 
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
     return stages.cloned_from_policy(policy, get_obs, streams)[0]  # of the only stream

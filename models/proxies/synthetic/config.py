@@ -61,9 +61,10 @@ class Synthetic:
     first_states: str = _proxy(
         "latent",
         "first states of a bandit. latent: a network on normal noise [L]; table: rows of a table, sampled once from "
-        "the seed, that spreads over the observation space; if its bounds are unknown, over states that the target "
-        "visits with no noise on its actions, some and much",
-        choices=("latent", "table"),
+        "the seed, that spreads over the observation space; if its range is unknown, and for a clone, over states "
+        "that the policy visits with no noise on its actions, some and much; cells: a random cell, if observations "
+        "are cells",
+        choices=("latent", "table", "cells"),
         later=True,
     )
     target_scale: str = _proxy(
@@ -93,6 +94,14 @@ class Synthetic:
         "copied into a bandit from the policy of start_from: its actions, or its action values (agents with values, "
         "reward_form free)",
         choices=("actions", "values"),
+        later=True,
+        fit=False,
+    )
+    dagger_rounds: int = _proxy(
+        3,
+        "times that states visited by the clone itself are added, and the clone is fitted again (DAgger)",
+        minimum=0,
+        maximum=100,
         later=True,
         fit=False,
     )
@@ -179,10 +188,11 @@ _PRESETS["distilled", "bandit"] = _PRESETS["two_stage", "bandit"] | {
     "pairs": 32, "generations": 70, "second_phase": 40, "second_scored_by": "agents",
 }  # fmt: skip
 _PRESETS["clone", "bandit"] = {
-    "reward_form": "absolute", "first_states": "table", "proxy_activation_fn": "tanh", "proxy_hidden_size": 64,
+    "reward_form": "absolute", "first_states": "table", "table_size": 8192, "proxy_activation_fn": "tanh",
+    "proxy_hidden_size": 64, "proxy_hidden_layer": 2,
     # One generation, with a negligible step, scores the clone.
-    "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 10_000, "center_agents": 4, "keep_best": 1,
-    "retest_agents": 8, "report_agents": 32,
+    "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 50_000, "center_agents": 4,
+    "report_agents": 32,
 }  # fmt: skip
 _PRESETS["supervised", "mdp"] = {
     # Agents need about as many steps as on the real environment.
@@ -202,6 +212,15 @@ _AGENTS: dict[str, dict[str, object]] = {
     "DDQN": _BY_VALUE, "DuelingDDQN": _BY_VALUE, "TD3Discrete": _BY_VALUE,
     "TD3": _OFF_POLICY, "DDPG": _OFF_POLICY, "SAC": _OFF_POLICY,
     "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50, "activation": "relu"},
+}  # fmt: skip
+# Agents that train on a clone: with more updates, as they must tell apart states that are close to each other.
+_CLONE_BY_VALUE: dict[str, object] = {"hidden_sizes": (64, 64), "batch_size": 64, "updates_per_step": 10, "lr": 2e-4}
+_CLONE_OFF_POLICY: dict[str, object] = {"updates_per_step": 5}
+_CLONE_AGENTS: dict[str, dict[str, object]] = {
+    "DDQN": _CLONE_BY_VALUE, "DuelingDDQN": _CLONE_BY_VALUE | {"feature_dim": 64}, "TD3Discrete": _CLONE_BY_VALUE,
+    "TD3": _CLONE_OFF_POLICY, "DDPG": _CLONE_OFF_POLICY, "SAC": _CLONE_OFF_POLICY | {"entropy_temperature": 0.05},
+    "PPO": {"lr": 2e-3, "ppo_epochs": 8},
+    "A2C": {"lr": 5e-3, "normalize_obs": True},
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
@@ -314,7 +333,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= _PRESETS[preset, proxy]
     if proxy == "bandit":
-        defaults |= _agent_defaults(agents, tuned_game)
+        defaults |= _agent_defaults(agents, tuned_game, preset == "clone")
     defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
     if values.get("solved_reward", defaults.get("solved_reward")) is None:
         defaults["quit_when_solved"] = False
@@ -340,14 +359,14 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
         raise choice_error("agent", ",".join(agents), ["PPO", "PPO,DDQN"], " with preset broad")
 
 
-def _agent_defaults(agents: list[str], game: str) -> dict[str, object]:
-    """Return the defaults of agents that train on a bandit of ``game``. With several agents, the names of settings have
-    the agent's name as a prefix (``PPO_lr``)."""
+def _agent_defaults(agents: list[str], game: str, is_clone: bool) -> dict[str, object]:
+    """Return the defaults of agents that train on a bandit of ``game``, which may be a clone. With several agents, the
+    names of settings have the agent's name as a prefix (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
-        values = _AGENTS.get(agent, {}) | _AGENTS_BY_GAME.get((agent, game), {})
-        defaults |= {prefix + name: value for name, value in values.items()}
+        changes = _CLONE_AGENTS.get(agent, {}) if is_clone else _AGENTS_BY_GAME.get((agent, game), {})
+        defaults |= {prefix + name: value for name, value in (_AGENTS.get(agent, {}) | changes).items()}
     return defaults
 
 
@@ -359,13 +378,17 @@ def ineffective(config: Config) -> dict[str, str]:
     return search.ineffective(config) | reasons_by_setting(
         (supervised, tuple(names_with(Config, "fit", False)), f"{preset}, which searches for nothing"),
         (not supervised, tuple(field.name for field in fields(Supervised)), preset),
-        (latent, ("table_size", "table_episodes", "target_scale"), "first_states is 'latent'"),
+        (
+            config.first_states != "table",
+            ("table_size", "table_episodes", "target_scale"),
+            f"first_states is {config.first_states!r}",
+        ),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
         (bandit, episode_settings, "proxy is 'bandit', whose episodes have one step"),
         (not latent, ("latent_size",), f"first_states is {config.first_states!r}"),
         (not (bandit or config.learned_reset), ("latent_size",), "learned_reset is off"),
-        (config.start_from is None, ("clone_of",), "start_from is null"),
+        (config.start_from is None, ("clone_of", "dagger_rounds"), "start_from is null"),
     )
 
 

@@ -46,7 +46,8 @@ class Networks:
         self.has_target = bandit and config.reward_form != FREE
         # Number of rows of the table of initial states; 0 without a table.
         self.rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
-        learns_initial_states = not self.rows if bandit else config.learned_reset
+        self.cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
+        learns_initial_states = not (self.rows or self.cells) if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if learns_initial_states else 0
         if self.has_target:
             self.parts = {"target": self._mlp(size, self.action_size)}
