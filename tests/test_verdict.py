@@ -1,14 +1,23 @@
-"""The verdict about fresh agents: its sentences by hand, and its baselines."""
+"""The verdict about fresh agents: its sentences by hand, its baselines, and the exit codes of commands. Also the
+presets that are the default because they succeed."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import yaml
 
+import trainer
+import understudy
+from control.cli.parse import from_dict, parse, to_yaml
 from control.reports import verdict
 from control.reports.verdict import Baselines, Score, Verdict, constant_actions
+from helpers import flags
 from models.spaces import Continuous, Discrete
 
 
@@ -54,10 +63,6 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "no progress": (
         {"agents": score(20.0), "progress": (score(3.0, 0.5), score(3.9, 0.1)), "advice": "more --generations"}, False,
         "the fitness of the winner (3.9) is no better than in the first generation (3.0): try more --generations",
-    ),
-    "no progress at the goal": (
-        {"agents": score(20.0), "progress": (score(3.0), score(3.0)), "goal": 20.0}, True,
-        "agents (20.0) are better than random play (-180.0) by 200.0, and than the best constant action (0: -140.0)",
     ),
     "diverged": (
         {"agents": Score.of([np.nan, np.inf])}, False, "the weights of all agents are no longer finite",
@@ -120,3 +125,99 @@ def test_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "MOST_STEPS", 4000)
     baselines = Baselines.measure("mountaincar", 1)
     assert baselines.real_steps <= 4000 + 4 * 200 and 2 <= baselines.random.count < 32
+
+
+# -- whole commands ----------------------------------------------------------------------------------------------------
+
+
+class RandomRewards(gym.Env[Any, Any]):
+    """Episodes of ten steps, whose observations and rewards depend on nothing."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.observe(), float(self.np_random.normal()), self.steps == 10, False, {}
+
+    def observe(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+gym.register("RandomRewards-v0", RandomRewards)
+CLIFF: dict[str, Any] = {
+    "implementation": "RN", "gamename": "cliff", "agent": "QLearning", "preset": "cheap", "population": 20,
+    "generations": 8, "second_phase": None, "seed": 0, "retest_agents": 8, "report_agents": 16,
+}  # fmt: skip
+
+
+def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rewards by chance: the command says before and after the search that agents learn nothing, and exits with 1. So
+    does an evaluation of its result. From Python the verdict is an attribute."""
+    words = flags(tmp_path, implementation="SE", gamename="RandomRewards-v0", proxy="bandit", report_agents=8)
+    assert trainer.main(words) == 1
+    output = capsys.readouterr().out
+    assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
+    sentence = re.search(r"verdict +(.*)", output)
+    assert sentence and re.fullmatch(r"agents \(.*\) are no better than .*: try --proxy bandit.*", sentence[1])
+    (scores,) = tmp_path.rglob("scores.json")
+    run = trainer.load(scores.parent)
+    assert run.verdict["sentence"] == sentence[1] and not run.verdict["passed"] and run.verdict["real_steps"] > 0
+    assert understudy.load(scores.parent).description["scores"]["verdict"] == run.verdict
+    assert trainer.main(["--eval_agent", str(scores.parent), "--num_agents", "4", "--no_real_baseline"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("agents (")
+
+
+def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for name, value in CLIFF.items() for word in (f"--{name}", str(value))]
+    assert trainer.main([*words, "--logdir", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "real steps: " not in output  # the settings for the cliff are known to suffice
+    assert "verdict     agents (-12.0) are better than random play (" in output
+    (folder,) = (path.parent for path in tmp_path.rglob("scores.json"))
+    first, winner = trainer.load(folder).verdict["progress"]
+    assert first["mean"] < winner["mean"] and first["count"] == 32  # center_agents
+
+
+def test_a_teacher(tmp_path: Path) -> None:
+    """A clone is compared with its policy."""
+    changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_verdict:balance", "table_size": 50}
+    status = trainer.main(flags(tmp_path, implementation="SE", **changes))
+    (scores,) = tmp_path.rglob("scores.json")
+    result = trainer.load(scores.parent).verdict
+    assert result["teacher"]["mean"] == 30  # the limit of tests
+    assert status == 1 - result["passed"]
+
+
+def balance(obs: Any) -> Any:
+    """A policy for CartPole: push towards the side to which the pole falls."""
+    return (obs[:, 2] + obs[:, 3] > 0).astype(int)
+
+
+def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer.main("--eval_agent cartpole-bandit --num_agents 3 --no_real_baseline --num_threads 1".split()) == 0
+    assert "agents (500.0) are better than random play" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--gamename pendulum", ("bandit", "two_stage", "TD3")),
+    ("--gamename pendulum --proxy bandit --agent TD3", ("bandit", "two_stage", "TD3")),
+    ("--gamename hopper --agent PPO", ("bandit", "two_stage", "PPO")),
+    ("--gamename mountaincar", ("bandit", "two_stage", "DDQN")),
+    ("--gamename pendulum --preset recipe", ("bandit", "recipe", "TD3")),
+    ("--gamename pendulum --preset broad --agent PPO", ("mdp", "broad", "PPO")),
+    ("--gamename pendulum --proxy mdp", ("mdp", "recipe", "TD3")),
+    ("--gamename cartpole", ("mdp", "recipe", "DDQN")),
+    ("--gamename acrobot --proxy bandit", ("bandit", "recipe", "DDQN")),
+])  # fmt: skip
+def test_default_presets(words: str, expected: tuple[str, str, str]) -> None:
+    """The preset that works on a game is the default, and is in config.yaml."""
+    settings = parse(["--implementation", "SE", *words.split()])
+    written = yaml.safe_load(to_yaml(settings))
+    assert tuple(written[name] for name in ("proxy", "preset", "agent")) == expected
+    assert from_dict(written).proxy == settings.proxy

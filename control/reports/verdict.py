@@ -8,9 +8,11 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from models.streams import Streams, derive_seed, random_actions
 Act = Callable[[Tensor], Tensor]
 """A function from observations ``[N, *O]`` to actions, ``[N]`` or ``[N, A]``."""
 
+SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # of each baseline, and of each constant action to choose the best one
 MOST_STEPS = 50_000  # real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # constant actions that are tried
@@ -73,9 +76,9 @@ class Verdict:
     """A comparison of fresh ``agents`` on the real environment with ``random`` play, with the best constant action
     (``constant``, whose name is ``action``) and, if there is one, with a ``teacher``.
 
-    ``goal`` is a return that no agent needs to exceed, such as the environment's largest return. ``progress`` are the
-    fitness in a search's first generation, and the winner's in the same units. ``advice`` says what to try after a
-    failure. ``real_steps`` counts the steps of the baselines.
+    ``goal`` is a return with which a constant action may be as good, such as the environment's largest return.
+    ``progress`` are the fitness in a search's first generation, and the winner's in the same units. ``advice`` says
+    what to try after a failure. ``real_steps`` counts the steps of the baselines.
     """
 
     random: Score
@@ -91,8 +94,8 @@ class Verdict:
     @property
     def passed(self) -> bool:
         """Whether the agents are better than random play and than the best constant action by two standard errors,
-        and a search has improved the fitness of its first generation. The last two are not needed for agents that
-        reach ``goal``, nor the best constant action to be beaten if the teacher does not beat it."""
+        and the winner of a search than its first generation. The agents may equal the best constant action if they
+        reach ``goal``, or if the teacher equals it too."""
         return not self._failure()
 
     @property
@@ -123,10 +126,9 @@ class Verdict:
             return f"the teacher ({teacher}) is no better than random play ({random})"
         if not agents.exceeds(random):
             return f"agents ({agents}) are no better than random play ({random})"
-        if self.goal is not None and agents.mean >= self.goal:
-            return ""
+        at_goal = self.goal is not None and agents.mean >= self.goal
         as_good_as_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
-        if not agents.exceeds(constant) and not as_good_as_teacher:
+        if not (agents.exceeds(constant) or at_goal or as_good_as_teacher):
             return f"agents ({agents}) are no better than a constant action ({self.action}: {constant})"
         if self.progress is not None and not self.progress[1].exceeds(self.progress[0]):
             first, winner = self.progress
@@ -192,6 +194,13 @@ class Baselines:
         """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are further fields of it."""
         baselines = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return Verdict(agents=Score.of(returns), **baselines | details)
+
+
+def read_verdict(folder: Path) -> dict[str, Any]:
+    """Return `Verdict.as_dict` of the search in a run folder, {} if it has none."""
+    path = folder / SCORES
+    verdict: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")).get("verdict", {}) if path.exists() else {}
+    return verdict
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:

@@ -413,7 +413,16 @@ def validate(config: Config) -> str | None:
     return search.validate(config)
 
 
+def advice(config: Config) -> str:
+    """Return what to try if agents learn nothing from the result of a search with these settings."""
+    if config.preset == "two_stage":
+        return "another --seed or more --generations"
+    start = "" if config.start_from is None else " with the same --start_from"
+    return f"--proxy bandit --preset two_stage{start}"
+
+
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    usual_agents=usual_agents, validate=validate, ineffective=ineffective,
+    usual_agents=usual_agents, validate=validate, ineffective=ineffective, advice=advice,
+    prepared_games=frozenset({*SOLVED, *(_game for *_, _game in _BY_GAME)}),
 )  # fmt: skip
