@@ -74,8 +74,9 @@ def module(**settings: Any) -> "RunModule":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the flags ``argv`` (default: ``sys.argv[1:]``) and return its exit status: 0 for success, 2
-    for an error that the user can correct, 1 if a helper process died, 130 after Ctrl-C, SIGTERM or SIGHUP."""
+    """Run the command with the flags ``argv`` (default: ``sys.argv[1:]``) and return its exit status: 0 for success, 1
+    if agents learn nothing from the result of a search or from an evaluated proxy (its verdict) or if a helper process
+    died, 2 for an error that the user can correct, 130 after Ctrl-C, SIGTERM or SIGHUP."""
     ending.reset()  # the status is 130 until the command has finished
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:
@@ -150,15 +151,15 @@ def _work(settings: config.Settings) -> Callable[[], int]:
     from control.lightning import lean
 
     lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
-    from control.commands.train import has_machine_code
+    from control.commands.train import exit_status, has_machine_code
     from control.commands.train import train as train_here
 
     if has_machine_code(settings):
         lean.load_numba()
 
     def train_and_return_status() -> int:
-        _, finished = train_here(settings)
-        return 0 if finished else INTERRUPTED
+        folder, finished = train_here(settings)
+        return exit_status(folder) if finished else INTERRUPTED
 
     return train_and_return_status
 

@@ -92,6 +92,8 @@ class Family:
       (``evolution`` only). Raises SettingError.
     - ``usual_agents(choices, continuous)``: the default agents that train on its proxies (``evolution`` only), for
       the settings chosen so far. ``continuous``: whether the environment's actions are continuous.
+    - ``prepared_games``: the games for which presets have settings (``evolution`` only).
+    - ``advice(config)``: what to try if agents learn nothing from the result of a search (``evolution`` only).
     - ``validate(config)``: one line that names conflicting settings, None if there are none.
     - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
     - ``replaced``: name of a run's setting -> the family's setting that replaces it, or "".
@@ -108,6 +110,8 @@ class Family:
     preset_game: Callable[[str], str | None] = lambda preset: None
     proxy_defaults: Callable[[Mapping[str, Any], str], Overrides] = lambda choices, game: {}
     usual_agents: Callable[[Mapping[str, Any], bool], str] = lambda choices, continuous: "DDQN"
+    prepared_games: frozenset[str] = frozenset()
+    advice: Callable[[Any], str] = lambda config: ""
     validate: Callable[[Any], str | None] = lambda config: None
     ineffective: Callable[[Any], Mapping[str, str]] = lambda config: {}
     replaced: Mapping[str, str] = dataclasses.field(default_factory=dict)

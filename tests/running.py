@@ -75,7 +75,8 @@ class Running:
 
     def to_the_end(self) -> None:
         status = self.status(LIMIT)
-        assert (status, self.err.read_text()) == (0, ""), f"ended with {status}: {self.err.read_text()}"
+        # 1 is the verdict on a small search.
+        assert status in (0, 1) and not self.err.read_text(), f"ended with {status}: {self.err.read_text()}"
 
     def kill(self, victim: str, draws: random.Random) -> int | None:
         """Kill the process, or a descendant with ``victim`` in its command line, and wait until all of them have ended.

@@ -38,7 +38,7 @@ class Ended:
 
     @property
     def accepted(self) -> bool:
-        return self.status == 0
+        return self.status in (0, 1)  # 1 is the verdict that agents learned nothing
 
 
 def call(
@@ -183,7 +183,7 @@ def complaints(result: Ended, names: Sequence[str] = ()) -> Iterator[str]:
     if result.status < 0:
         reason = "took too long" if -result.status in (signal.SIGXCPU, signal.SIGKILL) else "was killed"
         yield f"{reason}: {signal.Signals(-result.status).name}"
-    elif result.status not in (0, 2, 130):
+    elif result.status not in (0, 1, 2, 130):
         yield f"status {result.status}"
     for sign in ("Traceback (most", "Exception ignored", "terminate called", "Fatal Python"):
         if sign in output:

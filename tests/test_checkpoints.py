@@ -24,7 +24,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import OURS, CheckpointError
 from fake_runs import Shown
 from fake_runs import refused as refused_run
-from helpers import different, flags, forged, run_folder, trained
+from helpers import SEARCHED, different, flags, forged, run_folder, trained
 from inputs import Harm
 
 
@@ -116,7 +116,7 @@ def test_files_cannot_import_modules(
     refused_run(trainer.main, words, message, capsys, run_started=kind == "proxy")
     assert not (tmp_path / "harmed").exists() and "payload" not in sys.modules
     try:
-        assert trainer.main([*words, "--import", "payload"]) == 0
+        assert trainer.main([*words, "--import", "payload"]) in (SEARCHED if kind == "proxy" else (0,))
     except SystemExit as end:
         assert not end.code
     assert (tmp_path / "harmed").exists()

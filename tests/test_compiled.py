@@ -74,8 +74,8 @@ TD3S = {
         for form, game, states in (("absolute", "pendulum", "table"), ("squared", "mountaincar-continuous", "latent"))
     },
     "one critic": f"{CAR.replace('TD3', 'DDPG')} --action_repeat 2",
-    "a learned environment": "SE --gamename pendulum --agent TD3 --fill 20 --hidden_sizes 7,7 --batch_size 5 "
-    "--max_steps 9 --init_episodes 2 --buffer_size 50",
+    "a learned environment": "SE --gamename pendulum --proxy mdp --agent TD3 --fill 20 --hidden_sizes 7,7 "
+    "--batch_size 5 --max_steps 9 --init_episodes 2 --buffer_size 50",
 }
 # A Gaussian policy with the standard deviation of an untrained network, or at its bounds after some large steps.
 SMALL_SAC = "--agent SAC --fill 20 --batch_size 5 --hidden_sizes 7"
@@ -83,8 +83,8 @@ SACS = {
     "relu": f"RN --gamename mountaincar-continuous --mode 2 --rn_init torch {SMALL_SAC} --action_repeat 2",
     "tanh, two layers, several environments": f"RN --gamename pendulum --mode 6 {SMALL_SAC} --activation tanh "
     "--hidden_sizes 7,7 --num_envs 2 --updates_per_step 2 --entropy_temperature 0.1 --target_entropy 0.5",
-    "a fixed temperature, prelu": f"SE --gamename pendulum {SMALL_SAC} --max_steps 9 --activation prelu --tau 0.2 "
-    "--no_learn_temperature --entropy_temperature 0.3 --init_episodes 2 --buffer_size 50 --discount 0.5",
+    "a fixed temperature, prelu": f"SE --gamename pendulum --proxy mdp {SMALL_SAC} --max_steps 9 --activation prelu "
+    "--tau 0.2 --no_learn_temperature --entropy_temperature 0.3 --init_episodes 2 --buffer_size 50 --discount 0.5",
     "a bandit, clamped": f"SE --gamename pendulum {SMALL_SAC} --proxy bandit --preset two_stage --lr 0.2",
 }
 SMALL_DISCRETE = "--agent TD3Discrete --fill 20 --batch_size 5 --hidden_sizes 7 --init_episodes 1"
@@ -108,7 +108,7 @@ PPOS = {
     "A2C": f"RN --gamename cartpole-200 --mode 1 {SMALL_PPO} --rollout_steps 5 --ppo_epochs 1 --no_normalize_advantage",
     "minibatches of one, not orthogonal": f"SE --gamename cartpole {SMALL_PPO} --rollout_steps 13 --no_orthogonal "
     "--max_grad_norm 0.01 --clip_range 0.01 --activation prelu",
-    "continuous": f"SE --gamename pendulum {SMALL_PPO} --action_std 0.5 --max_steps 9",
+    "continuous": f"SE --gamename pendulum --proxy mdp {SMALL_PPO} --action_std 0.5 --max_steps 9",
     "continuous, one environment, real": f"RN --gamename mountaincar-continuous --mode 2 {SMALL_PPO} --clip_range 0.05",
 }
 CLIFF = "RN --gamename cliff --mode 2 --agent"

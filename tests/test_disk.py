@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from control.cli import parse as config
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from helpers import flags, run_folder, same_runs, trained
+from helpers import SEARCHED, flags, run_folder, same_runs, trained
 from running import Running, mount, run_isolated
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def fill(place: Path, free_bytes: int) -> Path:
 def run_problem(run: Running) -> str:
     """The problem with the end of a run that could not write; empty if it ended properly."""
     status, errors = run.status(120), run.err.read_text()
-    if (status, errors) == (0, "") or status == 2 and errors.startswith("error: ") and errors.count("\n") == 1:
+    if status in SEARCHED and not errors or status == 2 and errors.startswith("error: ") and errors.count("\n") == 1:
         return ""
     return f"status {status}: " + " | ".join(errors.splitlines()[-3:])
 

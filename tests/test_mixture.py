@@ -16,7 +16,7 @@ from control.commands.evaluate import agent_settings
 from control.commands.train import has_machine_code
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.storage.run_dir import read_metrics
-from helpers import run_folder, same_runs
+from helpers import SEARCHED, run_folder, same_runs
 from models.mixture import family_configs
 from models.proxies import files
 from models.proxies.synthetic.config import Config
@@ -158,12 +158,13 @@ def test_search_resumes_to_same_results(
 
     monkeypatch.setattr(InnerLoop, "run", spy)
     flags = [*SE.split(), "--agents_take_turns", mode, *TINY]
-    assert trainer.main([*flags, "--logdir", str(tmp_path / "whole")]) == 0
+    assert trainer.main([*flags, "--logdir", str(tmp_path / "whole")]) in SEARCHED
     assert trained[:3] == ([[6, 6]] * 3 if mode == "seeds" else [[10, 2], [2, 10], [10, 2]])
     assert limits == [10, 20, 30, 30, 30]  # the last two are the re-evaluation and held-out agents
     assert re.search(r"of each +DDQN [\d.]+, PPO [\d.]+", capsys.readouterr().out)
     parted = [*flags, "--logdir", str(tmp_path / "parted")]
-    assert trainer.main([*parted, "--generations", "2"]) == trainer.main([*parted, "--resume"]) == 0
+    for words in (["--generations", "2"], ["--resume"]):
+        assert trainer.main([*parted, *words]) in SEARCHED
     folders = [run_folder(tmp_path / name) for name in ("whole", "parted")]
     second = files.load(folders[1] / "proxy.safetensors")
     same_runs(*folders)

@@ -1,4 +1,5 @@
-"""The end of a search: choice and evaluation of the winner, and its files.
+"""The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also what agents learn
+without a search, which is measured before it begins.
 
 The best fitness of a search is a selected maximum, so it overestimates. Therefore the best means are re-evaluated with
 new agents, which choose the winner. A held-out evaluation with further agents then gives the winner's score.
@@ -19,7 +20,8 @@ from control.cli.progress import progress
 from control.cli.settings import acting
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
-from control.evolution.objectives import average, stays_solved
+from control.evolution.objectives import average, objective, stays_solved
+from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_film
 from control.lightning.proxy_module import ProxyModule
@@ -28,6 +30,7 @@ from control.loops.build import spaces_of
 from control.reports.curves import learning_curve
 from control.reports.search import describe, fit_figure, iqm_text, speed_text
 from control.reports.sheets import look_of
+from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
 from models.proxies import files
 from models.registry import family
@@ -35,6 +38,7 @@ from models.settings import UserError, names_with
 from models.streams import Streams
 from understudy.files import IN_RUN
 
+_PLAIN = 4  # agents that train on the real environment before a search
 _ROUND = 8  # agents of the re-evaluation after which means are left out
 
 
@@ -57,7 +61,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     is_clone = getattr(module.config, "preset", "") == "clone"  # then there is nothing to choose from
     if not (fit or is_clone):
         generation, winner, rows = _reevaluate(module, verbose)
-    summary = _evaluate_winner(module, winner, verbose)
+    summary, outcome = _evaluate_winner(module, winner, verbose)
     all_diverged = summary["failed"] == summary["agents"]
     no_finite_mean = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
     if all_diverged or no_finite_mean:
@@ -80,9 +84,12 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
-    path = _write(module, winner, scores, folder)
+    say_if(verbose, "playing at random and with constant actions on the real environment")
+    verdict = _verdict(module, outcome)
+    path = _write(module, winner, scores | {"verdict": verdict.as_dict()}, folder)
     yield "proxy", f"{path} ({origin})"
     yield from _score_lines(module, summary)
+    yield "verdict", verdict.sentence
     if run.record:
         say_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
@@ -94,21 +101,70 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     yield "picture", reports.picture(files.load(path), folder, module.settings)
 
 
-def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> dict[str, Any]:
-    """Return the results (`describe`) of ``report_agents`` fresh agents on the winner ``[D]``. With several kinds of
-    agents, ``each`` has the mean return of each kind."""
+def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
+    """Return the results (`describe`) of ``report_agents`` fresh agents on the winner ``[D]``, and their outcome. With
+    several kinds of agents, ``each`` has the mean return of each kind."""
     count = module.config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     outcome = _outcome(module, winner[None], "report", count, doing)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.kinds > 1:
         summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
-    return summary
+    return summary, outcome
+
+
+def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
+    """Return the verdict about the held-out agents of the winner. Its baselines take real steps, which count as steps
+    neither of the search nor of its agents."""
+    run, config = module.settings.run, module.config
+    source, act = config.start_from, None
+    if source is not None and is_teacher(source):
+        act = teacher(source, run.gamename, module.stages.spaces)
+    baselines = Baselines.measure(run.gamename, run.seed, config.test_limit, act)
+    goal = config.solved_reward
+    if goal is None:
+        goal = spaces_of(run.gamename, config.test_limit).max_return
+    reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
+    advice = family(run.implementation).advice(config)
+    progress = None
+    first = config.at(1)
+    # Only a search from random proxies, whose first tests are as long as the last, has to improve the fitness. Agents
+    # that reach the goal have the highest fitness if it is their return.
+    if (
+        module.epoch > 1
+        and source is None
+        and module.first_scores.isfinite().any()
+        and (first.scored_by, first.test_limit) == ("agents", config.test_limit)
+        and not (config.objective == "final" and reaches_goal)
+    ):
+        num_tests = config.inner_steps // (config.test_every or config.inner_steps)
+        trained = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])  # as long as in the search
+        progress = Score.of(module.first_scores.numpy()), Score.of(objective(trained, config).numpy())
+    return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
+
+
+def plain_agents_text(module: ProxyModule) -> str:
+    """Train agents for ``inner_steps`` on the real environment with its reward, and return a line that compares them
+    with random play. Their steps count as steps of nothing."""
+    run, config = module.settings.run, module.config
+    count = -(-_PLAIN // module.kinds) * module.kinds  # a multiple of the kinds of agents
+    seeds = module.seeds_of("plain agents", count)
+    with progress(f"{count} agents on the real environment") as watch:
+        outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
+    plain = Score.of(outcome.scores.numpy())
+    random = Baselines.measure(run.gamename, run.seed, config.test_limit).random
+    text = f"{run.agent} after {float(outcome.steps.double().mean()):,.0f} real steps: {plain}, random play {random}"
+    if plain.exceeds(random):
+        return text
+    text = f"{text}: agents learn nothing in inner_steps"
+    if module.steps_on == "training":  # agents train on the real environment, with a learned reward
+        return f"{text}; try more --inner_steps"
+    return f"{text}, but may on a synthetic environment"
 
 
 def _write(module: ProxyModule, winner: Tensor, scores: dict[str, Any], folder: Path) -> Path:
     """Write the winner ``[D]`` as ``proxy.safetensors``, with settings and ``scores``, and the scores as
-    ``scores.json``. Return the path of the proxy."""
+    `SCORES`. Return the path of the proxy."""
     settings, path = module.settings, folder / IN_RUN
     of_output = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
@@ -118,7 +174,7 @@ def _write(module: ProxyModule, winner: Tensor, scores: dict[str, Any], folder: 
     }
     spaces, game = module.stages.spaces, settings.run.gamename
     files.save(path, winner, config=settings.proxy, spaces=spaces, game=game, description=description)
-    run_dir.atomic_write_text(folder / "scores.json", json.dumps(scores, indent=1) + "\n")
+    run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     return path
 
 

@@ -29,6 +29,7 @@ from control.reports.runs import note_version
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import Table, with_interval
+from control.reports.verdict import Baselines, Verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.names import split_name, with_parameters
@@ -60,15 +61,15 @@ REAL_STEPS = 50_000  # default limit for agents that train on the real environme
 
 
 def evaluate(settings: Settings) -> int:
-    """Evaluate a checkpoint or a proxy, and print the results. Returns 0."""
+    """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a proxy from which agents
+    learn nothing, by the verdict, else 0."""
     prepare(settings.run)
     path = settings.subcommand.eval_agent
     source = proxy_or_checkpoint(path)
     note_version(path, source.path, "eval_agent")
     if isinstance(source, Proxy):
-        evaluate_proxy(settings, source)
-    else:
-        evaluate_checkpoint(settings, source)
+        return 0 if evaluate_proxy(settings, source).passed else 1
+    evaluate_checkpoint(settings, source)
     return 0
 
 
@@ -205,9 +206,10 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     return Proxy(checkpoint.path, settings.proxy, spaces_of(game), game, best_mean, description)
 
 
-def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
+def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
-    environment. Print a table of their returns in the real environment. Seeds of the agents come from ``--seed``."""
+    environment. Print a table of their returns in the real environment, and return the verdict about those on the
+    proxy. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
     check_effects(_unused_by_proxies(settings))
     agent_names, agent = agents_on(settings, proxy)
@@ -227,9 +229,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
     print(f"{agents_text}; {tests_per_agent} real test episodes per agent\n")
     seeds = fresh_seeds(run.seed, "evaluation", options.num_agents, len(names))
 
-    def print_results(row_name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> None:
-        """Train agents for at most ``steps`` on ``proxies [N, D]`` (None: the real environment), test them, and print
-        their row. ``rule`` (`inner_rule`) says when an agent ends its training."""
+    def print_results(row_name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> Tensor:
+        """Train agents for at most ``steps`` on ``proxies [N, D]`` (None: the real environment), test them, print their
+        row and return their returns ``[N]``. ``rule`` (`inner_rule`) says when an agent ends its training."""
         started = time.perf_counter()
         limits: dict[str, Any] = {
             "inner_steps": steps,
@@ -245,25 +247,32 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> None:
         judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
         kind_means = by_kind(names, seeds, outcome.scores) if len(names) > 1 else {}
         _print_row(row_name, describe(outcome, judged), kind_means, time.perf_counter() - started)
+        return outcome.scores
 
     print(*Table([HEADER]).lines(WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # agents on a proxy have no real tests
     proxies = proxy.parameters.expand(options.num_agents, -1)  # [N, D], equal rows
-    print_results(learned_name, agent, proxies, config.steps_in_use, rule)
-    if not options.real_baseline:
-        return
+    returns = print_results(learned_name, agent, proxies, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
-    if options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
+    if not options.real_baseline:
+        footer = ""
+    elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
         print_results(real_name, agent, None, config.steps_in_use, rule)
-        if not is_reward_network:
-            hint = "with --real_steps N that on the real environment is one that suits it"
-            print(f"\nboth trainings are the same; {hint}")
-        return
-    solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
-    real_rule = "budget" if solved is None else "solved"
-    print_results(real_name, _for_real_environment(agent), None, max_steps, real_rule)
-    until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
-    print(f"\non the real environment agents train{until} at most {max_steps:,} steps")
+        hint = "with --real_steps N that on the real environment is one that suits it"
+        footer = "" if is_reward_network else f"both trainings are the same; {hint}"
+    else:
+        solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
+        real_rule = "budget" if solved is None else "solved"
+        print_results(real_name, _for_real_environment(agent), None, max_steps, real_rule)
+        until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
+        footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
+    limit = run.time_limit or config.test_limit
+    goal = spaces_of(proxy.game, limit).max_return
+    if config.solved_reward is not None and not run.time_limit:
+        goal = config.solved_reward
+    verdict = Baselines.measure(proxy.game, run.seed, limit).judge(returns.numpy(), goal=goal)
+    print("", *filter(None, [footer, verdict.sentence]), sep="\n")
+    return verdict
 
 
 def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:

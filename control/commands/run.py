@@ -18,6 +18,7 @@ from control.commands.process import prepare
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, as_observations, first_member_actions
+from control.reports.verdict import read_verdict
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
@@ -105,6 +106,12 @@ class Run:
     @property
     def settings(self) -> Settings:
         return self._checkpoint.settings
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """What a search is worth, as `control.reports.verdict.Verdict.as_dict`: whether it ``passed``, a ``sentence``,
+        and scores of fresh agents, random play, the best constant action and a teacher. {} for other runs."""
+        return read_verdict(self.folder)
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:

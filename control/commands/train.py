@@ -17,7 +17,7 @@ from control.cli.ending import ending
 from control.cli.errors import one_line
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
-from control.commands.choose_proxy import conclude, say_if
+from control.commands.choose_proxy import conclude, plain_agents_text, say_if
 from control.commands.process import prepare
 from control.commands.summary import Command, command, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
@@ -33,6 +33,7 @@ from control.reports.curves import learning_curve
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_version
 from control.reports.sheets import look_of
+from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
@@ -91,7 +92,10 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         state = "nothing is left to train" if module.is_over() else "resuming"
         hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
-        print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{hint}")
+        print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{hint}", flush=True)
+        is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
+        if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
+            print(plain_agents_text(module), flush=True)
     started = time.monotonic()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
@@ -103,9 +107,14 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
     if finished:
-        ending.status = 0  # everything is printed and written
+        ending.status = exit_status(folder)  # everything is printed and written
     module.close()
     return finished
+
+
+def exit_status(folder: Path) -> int:
+    """Return the exit status of the finished run in ``folder``: 1 for a search that failed by its verdict, else 0."""
+    return 0 if read_verdict(folder).get("passed", True) else 1
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:

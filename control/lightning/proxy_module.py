@@ -61,6 +61,7 @@ class ProxyModule(RunModule):
         self.fitness = self.selection_fitness = torch.zeros(0)
         self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
         self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
+        self.first_scores = torch.full((self.config.center_agents,), torch.nan)  # of agents on the first mean
         self.outcome: Outcome | None = None
         self.real_steps = 0
         self.agents = named_agents(settings.run.agent)  # names of the agents' implementations
@@ -178,6 +179,8 @@ class ProxyModule(RunModule):
             returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # its agents are the last
             metrics["search/center_return"] = returns_of_mean.nanmean()
             self.mean_fitness = float(scores_of_mean.nanmean())
+            if self.epoch == 1:
+                self.first_scores = scores_of_mean
             if self.kinds > 1:  # the implementations of the mean's agents alternate, as seeds 0, 1, 2, ... select them
                 self.return_by_agent = by_kind(self.agents, range(len(returns_of_mean)), returns_of_mean)
             self.mean_return = -math.inf
@@ -292,12 +295,15 @@ class ProxyModule(RunModule):
         self.workers.close()
 
     def run_state(self) -> dict[str, Any]:
-        return super().run_state() | {"real_steps": self.real_steps, "mean_return": self.mean_return}
+        state = {"real_steps": self.real_steps, "mean_return": self.mean_return, "first_scores": self.first_scores}
+        return super().run_state() | state
 
     def load_run_state(self, state: dict[str, Any]) -> None:
         super().load_run_state(state)
         self.real_steps = check_like(self.real_steps, state["real_steps"], "real_steps")
         self.mean_return = check_like(self.mean_return, state["mean_return"], "mean_return")
+        scores = state.get("first_scores", self.first_scores)  # older checkpoints have none
+        self.first_scores = check_like(self.first_scores, scores, "first_scores")
 
     def restore(self, checkpoint: Checkpoint) -> None:
         super().restore(checkpoint)

@@ -209,5 +209,6 @@ def validate(config: Config) -> str | None:
 
 FAMILY = Family(
     config=Config, implementations={"RN": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    validate=validate, ineffective=ineffective,
+    validate=validate, ineffective=ineffective, advice=lambda config: "more --inner_steps or more --generations",
+    prepared_games=frozenset({"cartpole", *(_game for _, _game in _BY_GAME)}),
 )  # fmt: skip

@@ -311,6 +311,10 @@ for _game in ("cartpole", "acrobot"):
         "noise_std": 0.05, "step_size": 1.0, "score_transform": 7, "vary_hp": True,
         "batch_size": 128, "hidden_sizes": (128, 128), "init_episodes": 10,
     }  # fmt: skip
+# Game -> its default proxy and preset, if a free reward network, the default of other games, fails there.
+_BY_DEFAULT = dict.fromkeys(
+    ("pendulum", "mountaincar", "mountaincar-continuous", "swimmer", "halfcheetah", "hopper"), ("bandit", "two_stage")
+)
 SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnasium's reward thresholds
 
 
@@ -325,13 +329,13 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the defaults of a preset, kind of proxy and game, for proxy, search and inner agents. ``values`` are the
     explicit settings. Raises SettingError for a combination that does not exist."""
-    preset, proxy = values.get("preset", Config.preset), values.get("proxy", Config.proxy)
+    game = game.partition(",")[0]  # without parameters
+    proxy, preset = _proxy_and_preset(values, game)
     agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
     _check_preset(preset, proxy, agents)
-    game = game.partition(",")[0]  # without parameters
     tuned_game = "cartpole" if game == "cartpole-200" else game  # the tables have one entry for both
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
-    defaults |= _PRESETS[preset, proxy]
+    defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
         defaults |= _agent_defaults(agents, tuned_game, preset == "clone")
     defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
@@ -342,6 +346,18 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if values.get("strategy") == "nes":
         defaults["eval_every"] = 1  # score_transform 5 to 7 need it
     return defaults
+
+
+def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
+    """Return the proxy and the preset in ``values``, or the game's defaults. The default of one is the family's if the
+    game's default does not fit the other."""
+    proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
+    if (values.get("preset", preset), proxy) not in _PRESETS:
+        proxy = Config.proxy
+    proxy = values.get("proxy", proxy)
+    if (preset, proxy) not in _PRESETS:
+        preset = Config.preset
+    return proxy, values.get("preset", preset)
 
 
 def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
@@ -420,7 +436,16 @@ def validate(config: Config) -> str | None:
     return search.validate(config)
 
 
+def advice(config: Config) -> str:
+    """Return what to try if agents learn nothing from the result of a search with these settings."""
+    if config.preset == "two_stage":
+        return "another --seed or more --generations"
+    start = "" if config.start_from is None else " with the same --start_from"
+    return f"--proxy bandit --preset two_stage{start}"
+
+
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
-    usual_agents=usual_agents, validate=validate, ineffective=ineffective,
+    usual_agents=usual_agents, validate=validate, ineffective=ineffective, advice=advice,
+    prepared_games=frozenset({*SOLVED, *(_game for *_, _game in _BY_GAME)}),
 )  # fmt: skip

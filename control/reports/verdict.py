@@ -1,0 +1,235 @@
+"""The verdict about fresh agents: what random play, the best constant action and a teacher return on the real
+environment, and one sentence that compares the agents with them.
+
+The episodes of these baselines are not counted as steps of a search. Their number is in the result.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from control.loops.build import spaces_of
+from control.loops.rollout import LONG, rollout
+from control.reports.statistics import interval, iqm
+from control.reports.tables import number_text
+from envs.make import make_environment
+from models.contract import Policy
+from models.spaces import Continuous, Discrete
+from models.streams import Streams, derive_seed, random_actions
+
+Act = Callable[[Tensor], Tensor]
+"""A function from observations ``[N, *O]`` to actions, ``[N]`` or ``[N, A]``."""
+
+SCORES = "scores.json"  # in the run folder of a search
+EPISODES, CHOICE_EPISODES = 32, 8  # of each baseline, and of each constant action to choose the best one
+MOST_STEPS = 50_000  # real steps after which no further episodes begin
+MOST_CONSTANTS = 9  # constant actions that are tried
+
+
+@dataclass(frozen=True)
+class Score:
+    """Statistics of N returns: their ``mean``, its standard ``error``, their ``iqm`` and its 95 % interval ``bounds``
+    (None for fewer than three). The mean is NaN for no returns."""
+
+    mean: float
+    error: float
+    iqm: float
+    bounds: tuple[float, float] | None
+    count: int
+
+    @classmethod
+    def of(cls, returns: ArrayLike) -> "Score":
+        """Return the statistics of ``returns [N]``. Returns that are not finite are left out."""
+        values = np.asarray(returns, dtype=np.float64)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return cls(math.nan, 0.0, math.nan, None, 0)
+        error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
+        bounds = interval(values, iqm)
+        ends = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+        return cls(float(values.mean()), error, float(iqm(values)), ends, len(values))
+
+    def exceeds(self, other: "Score") -> bool:
+        """Return whether this mean is higher than the other by two standard errors of the difference, and by more than
+        the rounding of a sum of rewards."""
+        rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
+        return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
+
+    def __str__(self) -> str:
+        return number_text(self.mean)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A comparison of fresh ``agents`` on the real environment with ``random`` play, with the best constant action
+    (``constant``, whose name is ``action``) and, if there is one, with a ``teacher``.
+
+    ``goal`` is a return with which a constant action may be as good, such as the environment's largest return.
+    ``progress`` are the fitness in a search's first generation, and the winner's in the same units. ``advice`` says
+    what to try after a failure. ``real_steps`` counts the steps of the baselines.
+    """
+
+    random: Score
+    constant: Score
+    agents: Score
+    teacher: Score | None = None
+    action: str = ""
+    goal: float | None = None
+    progress: tuple[Score, Score] | None = None
+    advice: str = ""
+    real_steps: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the agents are better than random play and than the best constant action by two standard errors,
+        and the winner of a search than its first generation. The agents may equal the best constant action if they
+        reach ``goal``, or if the teacher equals it too."""
+        return not self._failure()
+
+    @property
+    def sentence(self) -> str:
+        """One sentence about the agents, without a full stop."""
+        if failure := self._failure():
+            return f"{failure}: try {self.advice}" if self.advice else failure
+        if self.teacher is not None:
+            share = (self.agents.mean - self.random.mean) / (self.teacher.mean - self.random.mean)
+            way = f"of the way from random play ({self.random}) to the teacher ({self.teacher})"
+            return f"agents ({self.agents}) reach {100 * share:.0f} % {way}"
+        margin = number_text(self.agents.mean - self.random.mean)
+        text = f"agents ({self.agents}) are better than random play ({self.random}) by {margin}"
+        than_constant = f"than the best constant action ({self.action}: {self.constant})"
+        if self.agents.exceeds(self.constant):
+            return f"{text}, and {than_constant}"
+        return f"{text}, and no worse {than_constant}, which reaches the goal"
+
+    def _failure(self) -> str:
+        """Return what is wrong with the agents, "" if nothing is."""
+        agents, random, constant, teacher = self.agents, self.random, self.constant, self.teacher
+        if not agents.count:
+            return "the weights of all agents are no longer finite"
+        scores = [score for score in (agents, random, constant, teacher) if score is not None]
+        if not any(score.error or score.exceeds(other) for score, other in itertools.permutations(scores, 2)):
+            return f"agents, random play and constant actions all return {random}, which shows nothing to learn"
+        if teacher is not None and not teacher.exceeds(random):
+            return f"the teacher ({teacher}) is no better than random play ({random})"
+        if not agents.exceeds(random):
+            return f"agents ({agents}) are no better than random play ({random})"
+        at_goal = self.goal is not None and agents.mean >= self.goal
+        as_good_as_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
+        if not (agents.exceeds(constant) or at_goal or as_good_as_teacher):
+            return f"agents ({agents}) are no better than a constant action ({self.action}: {constant})"
+        if self.progress is not None and not self.progress[1].exceeds(self.progress[0]):
+            first, winner = self.progress
+            return f"the fitness of the winner ({winner}) is no better than in the first generation ({first})"
+        return ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict as data for JSON."""
+        return {"passed": self.passed, "sentence": self.sentence} | dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Scores on the real environment of ``random`` play, of the best constant action (``constant``, whose name is
+    ``action``) and of a ``teacher``. ``real_steps`` counts the steps of all episodes."""
+
+    random: Score
+    constant: Score
+    action: str
+    teacher: Score | None
+    real_steps: int
+
+    @classmethod
+    @functools.lru_cache(8)
+    def measure(cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None) -> "Baselines":
+        """Play `EPISODES` episodes of each baseline, or fewer after `MOST_STEPS` steps. All baselines play the same
+        episodes, which ``seed`` determines. Other episodes choose the best constant action (`constant_actions`).
+        ``limit`` replaces the environment's time limit; an environment without one gets `LONG`. Equal arguments give
+        the result of the first call."""
+        spaces = spaces_of(game, limit)
+        limit = limit if spaces.max_episode_steps else LONG
+        streams = Streams([derive_seed(seed, "random play")])
+        constants = constant_actions(spaces.actions)
+        policies: dict[str, Act] = {"": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
+        policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
+        steps_of_all = len(policies) * (spaces.max_episode_steps or LONG)  # at most, of an episode of each policy
+        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * steps_of_all)))
+        real_steps = 0
+        with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
+
+            def play(names: list[str], count: int, most_steps: int) -> dict[str, list[float]]:
+                """Return the returns of about ``count`` episodes of each policy, of fewer after ``most_steps``."""
+                nonlocal real_steps
+                starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
+                returns: dict[str, list[float]] = {name: [] for name in names}
+                while len(returns[names[0]]) < count and (real_steps < most_steps or not returns[names[0]]):
+                    seeds = starts.episode_seeds(envs)
+                    for name in names:
+                        episodes = rollout(_Actor(policies[name]), real, seeds, keep=False)
+                        real_steps += int(episodes.lengths.sum())
+                        returns[name] += episodes.returns[0].tolist()
+                return returns
+
+            choice = play(list(constants), CHOICE_EPISODES, MOST_STEPS // 2)
+            best = max(choice, key=lambda name: sum(choice[name]))
+            if teacher is not None:
+                policies["teacher"] = teacher
+            returns = play(["", best, *(["teacher"] if teacher else [])], EPISODES, MOST_STEPS)
+        scores = {name: Score.of(values) for name, values in returns.items()}
+        return cls(scores[""], scores[best], best, scores.get("teacher"), real_steps)
+
+    def judge(self, returns: ArrayLike, **details: Any) -> Verdict:
+        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are further fields of it."""
+        baselines = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Verdict(agents=Score.of(returns), **baselines | details)
+
+
+def read_verdict(folder: Path) -> dict[str, Any]:
+    """Return `Verdict.as_dict` of the search in a run folder, {} if it has none."""
+    path = folder / SCORES
+    verdict: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")).get("verdict", {}) if path.exists() else {}
+    return verdict
+
+
+def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
+    """Return at most `MOST_CONSTANTS` actions by their names: numbers of discrete actions, or the lowest, the middle
+    and the highest value of continuous ones, in all combinations for one or two dimensions and jointly for more."""
+    if isinstance(actions, Discrete):
+        numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
+        return {str(number): torch.tensor(number) for number in numbers.tolist()}
+    low, high = np.array(actions.low), np.array(actions.high)
+    levels = [0.0, 0.5, 1.0]
+    joint = [(level,) * actions.size for level in levels]
+    shares = list(itertools.product(levels, repeat=actions.size)) if actions.size <= 2 else joint
+    values = [low + (high - low) * np.array(share) for share in shares]
+    names = [" ".join(f"{number:g}" for number in (value if len(set(value)) > 1 else value[:1])) for value in values]
+    return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(names, values, strict=True)}
+
+
+class _Actor(Policy):
+    """Policy of one member by a function `Act`."""
+
+    members = 1
+
+    def __init__(self, function: Act):
+        self.function = function
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.function(obs[0])[None]
+
+
+def _repeated(action: Tensor, obs: Tensor) -> Tensor:
+    """Return ``action`` for each of ``obs [N, *O]``."""
+    return action.expand(len(obs), *action.shape)

@@ -1,0 +1,223 @@
+"""The verdict about fresh agents: its sentences by hand, its baselines, and the exit codes of commands. Also the
+presets that are the default because they succeed."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import trainer
+import understudy
+from control.cli.parse import from_dict, parse, to_yaml
+from control.reports import verdict
+from control.reports.verdict import Baselines, Score, Verdict, constant_actions
+from helpers import flags
+from models.spaces import Continuous, Discrete
+
+
+def score(mean: float, error: float = 0.0) -> Score:
+    return Score(mean, error, mean, None, 32)
+
+
+# Random play returns -180 and the best constant action, 0, returns -140, both with a standard error of 3.
+# With 4 of the agents, two standard errors of a difference are 10.
+CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
+    "a teacher": (
+        {"agents": score(233.6, 4.0), "teacher": score(242.0, 4.0)}, True,
+        "agents (233.6) reach 98 % of the way from random play (-180.0) to the teacher (242.0)",
+    ),
+    "no teacher": (
+        {"agents": score(20.0, 4.0)}, True,
+        "agents (20.0) are better than random play (-180.0) by 200.0, and than the best constant action (0: -140.0)",
+    ),
+    "two standard errors": (
+        {"agents": score(-129.9, 4.0)}, True,
+        "agents (-129.9) are better than random play (-180.0) by 50.1, and than the best constant action (0: -140.0)",
+    ),
+    "less than two standard errors": (
+        {"agents": score(-130.1, 4.0), "advice": "--preset two_stage"}, False,
+        "agents (-130.1) are no better than a constant action (0: -140.0): try --preset two_stage",
+    ),
+    "no better than random play": (
+        {"agents": score(-171.0, 4.0)}, False, "agents (-171.0) are no better than random play (-180.0)",
+    ),
+    "a poor teacher": (
+        {"agents": score(233.6), "teacher": score(-175.0, 4.0)}, False,
+        "the teacher (-175.0) is no better than random play (-180.0)",
+    ),
+    "a teacher like the constant action": (
+        {"agents": score(-139.0, 4.0), "teacher": score(-138.0, 4.0)}, True,
+        "agents (-139.0) reach 98 % of the way from random play (-180.0) to the teacher (-138.0)",
+    ),
+    "the goal, by a constant action": (
+        {"agents": score(-140.0), "goal": -140.0}, True,
+        "agents (-140.0) are better than random play (-180.0) by 40.0, and no worse than the best constant action "
+        "(0: -140.0), which reaches the goal",
+    ),
+    "no progress": (
+        {"agents": score(20.0), "progress": (score(3.0, 0.5), score(3.9, 0.1)), "advice": "more --generations"}, False,
+        "the fitness of the winner (3.9) is no better than in the first generation (3.0): try more --generations",
+    ),
+    "diverged": (
+        {"agents": Score.of([np.nan, np.inf])}, False, "the weights of all agents are no longer finite",
+    ),
+    "equal returns": (
+        {name: score(7.0) for name in ("random", "constant", "agents")}, False,
+        "agents, random play and constant actions all return 7.0, which shows nothing to learn",
+    ),
+    "equal returns, random rewards": (
+        {"random": score(7.0, 0.1), "constant": score(7.0), "agents": score(7.0, 0.1)}, False,
+        "agents (7.0) are no better than random play (7.0)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sentences(case: str) -> None:
+    details, passed, sentence = CASES[case]
+    fields = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"} | details
+    result = Verdict(**fields)
+    assert (result.passed, result.sentence) == (passed, sentence)
+
+
+def test_scores() -> None:
+    numbers = Score.of([1.0, 2.0, np.nan, 3.0, 6.0])
+    # The squared deviations from 3 are 4, 1, 0 and 9: their sum by 3 is 14/3, and the error the root of 14/12.
+    assert (numbers.mean, numbers.iqm, numbers.count) == (3.0, 2.5, 4)
+    assert numbers.error == pytest.approx((14 / 12) ** 0.5)
+    assert numbers.bounds is not None
+    assert Score.of([5.0]) == Score(5.0, 0.0, 5.0, None, 1)
+    assert not Score.of([1e6 + 1]).exceeds(Score.of([1e6]))  # a difference by rounding
+
+
+def test_constant_actions() -> None:
+    assert list(constant_actions(Discrete(3))) == ["0", "1", "2"]
+    assert list(constant_actions(Discrete(500)))[:: verdict.MOST_CONSTANTS - 1] == ["0", "499"]
+    assert list(constant_actions(Continuous((-2.0,), (2.0,)))) == ["-2", "0", "2"]
+    pairs = constant_actions(Continuous((-1.0, 0.0), (1.0, 4.0)))
+    assert len(pairs) == 9 and torch.equal(pairs["-1 4"], torch.tensor([-1.0, 4.0]))
+    assert list(constant_actions(Continuous((-1.0,) * 3, (1.0,) * 3))) == ["-1", "0", "1"]
+
+
+def test_baselines_of_a_map() -> None:
+    """On the cliff, action 1 runs into a wall until the time limit of 50 steps, and others fall."""
+
+    def teacher(obs: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(obs), dtype=torch.int64)
+
+    baselines = Baselines.measure("cliff", 3)
+    assert (baselines.action, baselines.constant.mean, baselines.constant.error) == ("1", -50.0, 0.0)
+    assert baselines.random.mean < -50 and baselines.random.count == verdict.EPISODES
+    assert Baselines.measure("cliff", 3) is baselines  # measured once
+    taught = Baselines.measure("cliff", 3, None, teacher)
+    assert (taught.random, taught.teacher) == (baselines.random, baselines.constant)
+    result = baselines.judge([-13.0] * 4, advice="nothing")
+    assert result.passed and json.loads(json.dumps(result.as_dict()))["passed"]
+
+
+def test_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "MOST_STEPS", 4000)
+    baselines = Baselines.measure("mountaincar", 1)
+    assert baselines.real_steps <= 4000 + 4 * 200 and 2 <= baselines.random.count < 32
+
+
+# -- whole commands ----------------------------------------------------------------------------------------------------
+
+
+class RandomRewards(gym.Env[Any, Any]):
+    """Episodes of ten steps, whose observations and rewards depend on nothing."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.observe(), float(self.np_random.normal()), self.steps == 10, False, {}
+
+    def observe(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+gym.register("RandomRewards-v0", RandomRewards)
+CLIFF: dict[str, Any] = {
+    "implementation": "RN", "gamename": "cliff", "agent": "QLearning", "preset": "cheap", "population": 20,
+    "generations": 8, "second_phase": None, "seed": 0, "retest_agents": 8, "report_agents": 16,
+}  # fmt: skip
+
+
+def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rewards by chance: the command says before and after the search that agents learn nothing, and exits with 1. So
+    does an evaluation of its result. From Python the verdict is an attribute."""
+    words = flags(tmp_path, implementation="SE", gamename="RandomRewards-v0", proxy="bandit", report_agents=8)
+    assert trainer.main(words) == 1
+    output = capsys.readouterr().out
+    assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
+    sentence = re.search(r"verdict +(.*)", output)
+    assert sentence and re.fullmatch(r"agents \(.*\) are no better than .*: try --proxy bandit.*", sentence[1])
+    (scores,) = tmp_path.rglob("scores.json")
+    run = trainer.load(scores.parent)
+    assert run.verdict["sentence"] == sentence[1] and not run.verdict["passed"] and run.verdict["real_steps"] > 0
+    assert understudy.load(scores.parent).description["scores"]["verdict"] == run.verdict
+    assert trainer.main(["--eval_agent", str(scores.parent), "--num_agents", "4", "--no_real_baseline"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("agents (")
+
+
+def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for name, value in CLIFF.items() for word in (f"--{name}", str(value))]
+    assert trainer.main([*words, "--logdir", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "real steps: " not in output  # the settings for the cliff are known to suffice
+    assert "verdict     agents (-12.0) are better than random play (" in output
+    (folder,) = (path.parent for path in tmp_path.rglob("scores.json"))
+    first, winner = trainer.load(folder).verdict["progress"]
+    assert first["mean"] < winner["mean"] and first["count"] == 32  # center_agents
+
+
+def test_a_teacher(tmp_path: Path) -> None:
+    """A clone is compared with its policy."""
+    changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_verdict:balance", "table_size": 50}
+    status = trainer.main(flags(tmp_path, implementation="SE", **changes))
+    (scores,) = tmp_path.rglob("scores.json")
+    result = trainer.load(scores.parent).verdict
+    assert result["teacher"]["mean"] == 30  # the limit of tests
+    assert status == 1 - result["passed"]
+
+
+def balance(obs: Any) -> Any:
+    """A policy for CartPole: push towards the side to which the pole falls."""
+    return (obs[:, 2] + obs[:, 3] > 0).astype(int)
+
+
+def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer.main("--eval_agent cartpole-bandit --num_agents 3 --no_real_baseline --num_threads 1".split()) == 0
+    assert "agents (500.0) are better than random play" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--gamename pendulum", ("bandit", "two_stage", "TD3")),
+    ("--gamename pendulum --proxy bandit --agent TD3", ("bandit", "two_stage", "TD3")),
+    ("--gamename hopper --agent PPO", ("bandit", "two_stage", "PPO")),
+    ("--gamename mountaincar", ("bandit", "two_stage", "DDQN")),
+    ("--gamename pendulum --preset recipe", ("bandit", "recipe", "TD3")),
+    ("--gamename pendulum --preset broad --agent PPO", ("mdp", "broad", "PPO")),
+    ("--gamename pendulum --proxy mdp", ("mdp", "recipe", "TD3")),
+    ("--gamename cartpole", ("mdp", "recipe", "DDQN")),
+    ("--gamename acrobot --proxy bandit", ("bandit", "recipe", "DDQN")),
+])  # fmt: skip
+def test_default_presets(words: str, expected: tuple[str, str, str]) -> None:
+    """The preset that works on a game is the default, and is in config.yaml."""
+    settings = parse(["--implementation", "SE", *words.split()])
+    written = yaml.safe_load(to_yaml(settings))
+    assert tuple(written[name] for name in ("proxy", "preset", "agent")) == expected
+    assert from_dict(written).proxy == settings.proxy
