@@ -228,8 +228,8 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
 
 def _family_config(first_agent: str, game: str, config_class: type, values: Mapping[str, Any]) -> Any:
     """Return the default settings of ``first_agent``, of class ``config_class``, on a proxy of ``game``, overridden by
-    ``values``. Names of other settings are ignored. A value for an implementation of the family (``PPO_lr``) replaces a general one
-    (``lr``)."""
+    ``values``. Names of other settings are ignored. A value for an implementation of the family (``PPO_lr``) replaces a
+    general one (``lr``)."""
     family_spec, field_names = family(first_agent), kinds(config_class)
     overrides, game_defaults = family_spec.implementations, family_spec.game_defaults.get(game.partition(",")[0], {})
     changes = {field: value for field, value in values.items() if field in field_names}

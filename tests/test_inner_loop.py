@@ -22,7 +22,7 @@ from models.proxies.synthetic.config import Config
 from models.streams import Streams
 
 AGENT = AgentConfig(hidden_sizes=(8,), batch_size=5, lr=1e-2, eps_decay=0.8)
-TABLES = TableConfig(lr=1.0, discount=0.8, eps_init=0.3, eps_min=0.3, eps_decay=1.0)
+TABLES = TableConfig(lr=1.0, discount=0.8, eps_init=0.3, eps_min=0.3, eps_decay=1.0, random_ties=False)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
 PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
 TESTS: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3}  # of 3 steps each

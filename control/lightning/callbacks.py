@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
@@ -183,15 +183,15 @@ class RunLog(Callback):
 
 class Checkpoints(CheckpointCallback):
     """Saves ``last.ckpt`` every ``interval`` epochs and at the end, with everything that a resumed run needs. Saves
-    ``best.ckpt`` whenever the module's score improves, without the state that only a resumed run needs."""
+    ``best.ckpt`` whenever the module's score improves, and a second evaluation confirms it, without the state that only
+    a resumed run needs."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Save the checkpoints that are due, ``best.ckpt`` first, so that ``last.ckpt`` has the new best score."""
-        score = module.score()
-        if score is not None and math.isfinite(score) and score > module.best:
+        if _is_better(module.score(), module.best) and _is_better(score := module.confirmed_score(), module.best):
             module.best = score
             self._save(trainer, module, "best.ckpt", resumable=False)
         if module.epoch % self.interval == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
@@ -205,6 +205,11 @@ class Checkpoints(CheckpointCallback):
             synced(metrics_file)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
         module.resumable = True
+
+
+def _is_better(score: float | None, best: float) -> TypeGuard[float]:
+    """Return whether a score is finite and higher than the ``best`` so far."""
+    return score is not None and math.isfinite(score) and score > best
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -15,8 +15,8 @@ from models.intrinsic import Intrinsic
 from models.settings import setting
 
 VARIED = ("lr", "discount")
-# Maps with published results, or with results of this project that are compared with them. Elsewhere an agent that takes
-# the first of equal actions may never see a reward: a map that pays only at the goal begins with equal values.
+# Maps with published results, or with results of this project that are compared with them. On other maps, an agent that
+# takes the first of equal actions may never see a reward: if only the goal pays, all values begin equal.
 _PUBLISHED_MAPS = (
     "cliff", "cliffwalking", "emptyroom22", "emptyroom23", "emptyroom33", "wallroom", "holeroom", "holeroomlarge",
     "holeroomlargeshifted",
