@@ -1,5 +1,5 @@
-"""CartPole for tests of Ctrl-C, in which a step takes minutes while the file exists that the variable SLOW names. If the
-variable DEAF is not empty, no handler of a signal can run meanwhile, as in machine code."""
+"""CartPole for tests of Ctrl-C. A step takes minutes while the file exists that the variable SLOW names. If DEAF is not
+empty, no handler of a signal can run meanwhile, as in machine code."""
 
 import hashlib
 import os
