@@ -211,6 +211,16 @@ def test_programs_of_few_members_give_the_same_numbers(monkeypatch: pytest.Monke
     assert parts.test_steps == expected.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("game", "agents"), [("cartpole", 512), ("emptyroom33", 512), ("FrozenLake8x8-v1", 64), ("Taxi-v3", 8)]
+)
+def test_agents_with_long_observations_train_in_small_programs(game: str, agents: int) -> None:
+    """4,096 numbers: 64 agents of 64 cells, and 8 of 500. On a map an observation is one number, its cell."""
+    loop, seeds = loop_of(game), list(range(1000))
+    sizes = [len(rows) for _, rows in loop._batches(seeds, sample_all=False)]
+    assert sizes[0] == max(sizes) == agents and sum(sizes) == 1000
+
+
 def test_stopped_agent_is_tested_as_it_was() -> None:
     """Though it continued to learn beside the others until the next compaction."""
     loop, seeds = loop_of(**PLATEAU), list(range(12))
