@@ -84,7 +84,8 @@ class Family:
 
     It may have:
 
-    - ``environment_presets``: ``(implementation, game)`` -> overrides.
+    - ``game_defaults``: game -> overrides of all implementations, also of agents that train on a proxy of the game.
+    - ``environment_presets``: ``(implementation, game)`` -> overrides, not of agents that train on a proxy.
     - ``presets``: preset -> implementation -> overrides. ``config`` then has a field ``preset``; its default value
       changes nothing.
     - ``preset_game(preset)``: the game that a preset is for, None for a preset of any game.
@@ -105,6 +106,7 @@ class Family:
     config: type[Any]
     implementations: Mapping[str, Overrides]
     learns_from: _LEARNS_FROM
+    game_defaults: Mapping[str, Overrides] = dataclasses.field(default_factory=dict)
     environment_presets: Mapping[tuple[str, str], Overrides] = dataclasses.field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     preset_game: Callable[[str], str | None] = lambda preset: None
@@ -125,7 +127,8 @@ class Family:
         if self.learns_from not in loops:
             raise TypeError(f"learns_from of {module} is {self.learns_from!r}; allowed: {', '.join(loops)}")
         field_names = {field.name for field in dataclasses.fields(self.config)}
-        all_overrides = [*self.implementations.values(), *self.environment_presets.values()]
+        by_game = [*self.game_defaults.values(), *self.environment_presets.values()]
+        all_overrides = [*self.implementations.values(), *by_game]
         for by_implementation in self.presets.values():
             all_overrides += by_implementation.values()
         if unknown := sorted({name for overrides in all_overrides for name in overrides} - field_names):

@@ -182,7 +182,8 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
     ``game`` after a comma change no defaults. Raises SettingError for a preset that ``name`` does not have."""
     family_spec = family(name)
     game_name = game.partition(",")[0]
-    values = {**family_spec.implementations[name], **family_spec.environment_presets.get((name, game_name), {})}
+    values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, {})}
+    values |= family_spec.environment_presets.get((name, game_name), {})
     preset = (choices or {}).get("preset")
     if family_spec.presets and preset is not None:
         default_preset = family_spec.config.preset  # changes nothing
@@ -219,19 +220,20 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
         if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":  # nes may compare with the mean instead
             values.setdefault("rank_apart", True)
     configs = [
-        (first_agent, _family_config(first_agent, config_class, values)) for first_agent, config_class in classes
+        (first_agent, _family_config(first_agent, game, config_class, values)) for first_agent, config_class in classes
     ]
     proxy_values = {field: value for field, value in values.items() if field in kinds(family_spec.config)}
     return make_mixture(tuple(configs)), family_spec.config(**proxy_values)
 
 
-def _family_config(first_agent: str, config_class: type, values: Mapping[str, Any]) -> Any:
-    """Return the default settings of ``first_agent``, of class ``config_class``, overridden by ``values``. Names of
-    other settings are ignored. A value for an implementation of the family (``PPO_lr``) replaces a general one
-    (``lr``)."""
-    field_names, overrides = kinds(config_class), family(first_agent).implementations
+def _family_config(first_agent: str, game: str, config_class: type, values: Mapping[str, Any]) -> Any:
+    """Return the default settings of ``first_agent``, of class ``config_class``, on a proxy of ``game``, overridden by
+    ``values``. Names of other settings are ignored. A value for an implementation of the family (``PPO_lr``) replaces a
+    general one (``lr``)."""
+    family_spec, field_names = family(first_agent), kinds(config_class)
+    overrides, game_defaults = family_spec.implementations, family_spec.game_defaults.get(game.partition(",")[0], {})
     changes = {field: value for field, value in values.items() if field in field_names}
     for implementation in overrides:
         names = {field: f"{implementation}_{field}" for field in field_names}
         changes |= {field: values[name] for field, name in names.items() if name in values}
-    return config_class(**{**overrides[first_agent], **changes})
+    return config_class(**{**overrides[first_agent], **game_defaults, **changes})

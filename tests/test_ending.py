@@ -19,7 +19,7 @@ from control.cli.ending import SIGNALS, Ending, ending
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics, replacing
 from fake_runs import Shown
-from helpers import STEPPED_CAR, flags, run_folder, wait_until
+from helpers import STEPPED_CAR, flags, run_folder, same_runs, trained, wait_until
 
 COMMAND = [sys.executable, str(ROOT / "trainer.py")]
 
@@ -153,6 +153,46 @@ def test_import_error_after_a_signal_is_an_interruption(
     monkeypatch.setattr(trainer, "_work", lambda settings: work)
     assert trainer.main([]) == exit_status
     assert capfd.readouterr().err == message and not ending.orderly
+
+
+SLOW_GAME = "slow_cartpole:SlowCartPole-v0"
+SEARCH = {"implementation": "SE", "gamename": SLOW_GAME, "generations": 12}
+PHASES: dict[str, tuple[dict[str, Any], str]] = {  # settings, and the line after which every step takes minutes
+    "training": ({"implementation": "DDQN", "gamename": SLOW_GAME}, "seed 25"),
+    "code that is no Python": ({"implementation": "DDQN", "gamename": SLOW_GAME}, "seed 25"),
+    "workers": ({"implementation": "DDQN", "gamename": SLOW_GAME, "num_workers": 2}, "seed 25"),
+    "first draws": (SEARCH | {"initial_draws": 3, "initial_members": 2}, "seed 1"),
+    "a generation": (SEARCH, "generation 1/12"),
+    "re-evaluation": (SEARCH, "drawing the fitness"),
+}
+QUICK_PHASES = ("code that is no Python", "a generation")
+
+
+@pytest.mark.parametrize(
+    "phase", [phase if phase in QUICK_PHASES else pytest.param(phase, marks=pytest.mark.slow) for phase in PHASES]
+)
+def test_ctrl_c_is_heard_in_a_step_of_minutes(
+    phase: str, logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed search repeats the generation."""
+    settings, sign = PHASES[phase]
+    monkeypatch.setenv("SLOW", str(tmp_path / "slow"))
+    monkeypatch.setenv("DEAF", "1" if phase == "code that is no Python" else "")
+    variables = {"PYTHONPATH": str(ROOT / "tests"), "PYTHONUNBUFFERED": "1"}
+    process = started(flags(logdir, **settings), env=os.environ | variables)
+    assert process.stdout
+    while sign not in (line := process.stdout.readline()):
+        assert line, process.communicate()
+    (tmp_path / "slow").touch()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    output = clean(process, 60)
+    assert process.returncode == 130 and "interrupted" in output
+    if phase == "a generation":
+        (tmp_path / "slow").unlink()
+        interrupted_run = run_folder(logdir)
+        assert trainer.main(flags(logdir, "--resume", **settings)) == 0
+        same_runs(trained(tmp_path / "whole", **settings), interrupted_run)
 
 
 @pytest.mark.slow

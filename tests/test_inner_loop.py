@@ -22,7 +22,7 @@ from models.proxies.synthetic.config import Config
 from models.streams import Streams
 
 AGENT = AgentConfig(hidden_sizes=(8,), batch_size=5, lr=1e-2, eps_decay=0.8)
-TABLES = TableConfig(lr=1.0, discount=0.8, eps_init=0.3, eps_min=0.3, eps_decay=1.0)
+TABLES = TableConfig(lr=1.0, discount=0.8, eps_init=0.3, eps_min=0.3, eps_decay=1.0, random_ties=False)
 SMALL = Config(proxy_hidden_size=7, max_steps=25, inner_steps=160, test_episodes=3, test_limit=60)
 PLATEAU: dict[str, Any] = {"inner_rule": "plateau", "early_out_num": 2, "early_out_virtual_diff": 0.1}
 TESTS: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 4.0, "test_limit": 3}  # of 3 steps each
@@ -209,6 +209,16 @@ def test_programs_of_few_members_give_the_same_numbers(monkeypatch: pytest.Monke
     parts = loop.run(proxies, seeds)
     assert_same_outcome(parts, expected, list(range(7)))
     assert parts.test_steps == expected.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("game", "agents"), [("cartpole", 512), ("emptyroom33", 512), ("FrozenLake8x8-v1", 64), ("Taxi-v3", 8)]
+)
+def test_agents_with_long_observations_train_in_small_programs(game: str, agents: int) -> None:
+    """4,096 numbers: 64 agents of 64 cells, and 8 of 500. On a map an observation is one number, its cell."""
+    loop, seeds = loop_of(game), list(range(1000))
+    sizes = [len(rows) for _, rows in loop._batches(seeds, sample_all=False)]
+    assert sizes[0] == max(sizes) == agents and sum(sizes) == 1000
 
 
 def test_stopped_agent_is_tested_as_it_was() -> None:

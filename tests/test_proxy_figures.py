@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import rollout
 from control.loops.steps import StepLoop
+from control.reports import synthetic
 from control.reports.synthetic import action_rewards, behaviour, in_bins
 from envs.make import make_environment
 from models.proxies.files import Proxy
@@ -68,6 +70,21 @@ def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     assert states.shape == (400, 4)
     pays = [program.step(states[None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
     assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
+
+
+def test_cells_have_one_histogram(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of cells 2, 0 and 2 of the four cells of a room."""
+    settings = config.parse([*SEARCH.split(), "--gamename", "emptyroom22"])
+    loop = InnerLoop(settings.proxy, "DDQN", settings.agent, "emptyroom22")
+    proxy = Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "emptyroom22", torch.zeros(0), {})
+    rows = np.concatenate([np.eye(4)[[2, 0, 2]], [[1.0], [-1.0], [0.5]]], 1)
+    monkeypatch.setattr(synthetic, "behaviour", lambda *_: dict.fromkeys(("synthetic", "real"), rows))
+    shown: list[dict[str, np.ndarray]] = []
+    monkeypatch.setattr(synthetic, "draw_behaviour", lambda path, samples, *_: shown.append(samples))
+    synthetic.picture(proxy, tmp_path, settings)
+    assert shown[0]["real"].tolist() == [[2.0, 1.0], [0.0, -1.0], [2.0, 0.5]]
+    panels = synthetic.histograms(shown[0] | {"synthetic on real": shown[0]["real"]}, "emptyroom22", bandit=False)
+    assert [panel["name"] for panel in panels] == ["state", "reward"]
 
 
 def test_what_a_bandit_pays_for() -> None:

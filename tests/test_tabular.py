@@ -8,17 +8,21 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import RunConfig, Settings
+from control.commands.evaluate import agent_settings
 from control.loops.build import build_loop
+from envs.gridmaps import MAPS
 from helpers import config_of, loop_of
 from models.agents.tabular.agent import Agent, sample_config
-from models.agents.tabular.config import Config
+from models.agents.tabular.config import FAMILY, Config
+from models.proxies import files
+from models.registry import agent_and_proxy_defaults, default_config
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
 CELLS, ACTIONS = 3, 2
 SPACES = Spaces((CELLS,), Discrete(ACTIONS), one_hot=True)
-GREEDY = Config(lr=0.5, discount=0.5, eps_init=0.0, eps_min=0.0)
+GREEDY = Config(lr=0.5, discount=0.5, eps_init=0.0, eps_min=0.0, random_ties=False)
 
 
 def make_agent(config: Config = GREEDY, seeds: Any = (0, 1), spaces: Spaces = SPACES) -> Agent:
@@ -44,6 +48,20 @@ def step(agent: Agent, obs: Tensor, action: Any, next_obs: Tensor, reward: Any, 
     agent.act(obs)
     agent.observe(obs, column(*action).long(), next_obs, column(*reward), column(*discount), column(*done).bool())
     return agent.learn()
+
+
+def test_ties_are_random_except_on_maps_with_results() -> None:
+    """Also of agents that train on a proxy of the map; a file of settings without the name has the map's default."""
+    published = {game for game, values in FAMILY.game_defaults.items() if values == {"random_ties": False}}
+    assert published == {*MAPS, "cliffwalking"}
+    for game, expected in (("cliff", False), ("cliffwalking", False), ("FrozenLake-v1", True), ("Taxi-v3", True)):
+        for name in FAMILY.implementations:
+            assert default_config(name, game).random_ties == expected
+            joint, _ = agent_and_proxy_defaults("RN", game, {"preset": "paper"}, f"{name},DDQN")
+            assert joint.random_ties == expected
+    assert agent_and_proxy_defaults("RN", "cliffwalking", {}, "QLearning")[0].random_ties  # a preset's value
+    shipped = files.load("cliff-additive-potential")
+    assert not agent_settings(shipped, "SARSA", {}).random_ties
 
 
 def test_updates_by_hand() -> None:

@@ -1,6 +1,8 @@
 """Bandits cloned from a policy: hand-written rules and trained agents."""
 
 import json
+import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ import torch
 
 import trainer
 from control.cli import parse
-from control.evolution import teachers
-from control.evolution.teachers import cloned_proxy, teacher, visited_states
+from control.evolution import stable_baselines, teachers
+from control.evolution.teachers import check_teacher, cloned_proxy, teacher, visited_states
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from helpers import flags, run_folder, trained
@@ -22,6 +24,8 @@ from models.streams import derive_seed
 
 CARTPOLE = make_environment("cartpole", 1, 1).spaces
 PENDULUM = make_environment("pendulum", 1, 1).spaces
+CLONE = parse.parse(["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone",
+                     "--start_from", "test_teachers:balance"]).proxy  # fmt: skip
 DDQN = partial(trained, implementation="DDQN", gamename="cartpole")
 searched = partial(trained, implementation="SE")
 
@@ -105,6 +109,47 @@ def test_teacher_acts_greedily(tmp_path: Path) -> None:
     folder = DDQN(tmp_path)
     policy, obs = teacher(str(folder), "cartpole", CARTPOLE), 0.1 * torch.randn(20, 4)
     assert policy(obs).tolist() == [trainer.load(folder).predict(observation) for observation in obs.numpy()]
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"])
+def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("stable_baselines3")
+    game, spaces = ("pendulum", PENDULUM) if name in ("SAC", "TD3", "DDPG") else ("cartpole", CARTPOLE)
+    env_id = "Pendulum-v1" if game == "pendulum" else "CartPole-v1"
+    model = getattr(library, name)("MlpPolicy", env_id, policy_kwargs={"net_arch": [8]}, seed=1)
+    model.save(tmp_path / "agent")
+    source, obs = str(tmp_path / "agent.zip"), torch.randn(20, *spaces.obs_shape)
+    assert teachers.is_teacher(source)
+    expected, _ = model.predict(obs.numpy(), deterministic=True)
+    assert np.array_equal(check_teacher(source, stages_of(CLONE, game), game)(obs).numpy(), expected)
+    if name == "DQN":
+        q = teacher(source, game, spaces, wants_values=True)(obs)
+        assert (q.argmax(1).numpy() == expected).all() and q.shape == (20, 2)
+    else:
+        with pytest.raises(SettingError, match=f"{name.replace('DDPG', 'TD3')} has no value of each action"):
+            stable_baselines.load_policy(source, spaces, wants_values=True)
+    with pytest.raises(SettingError, match=r"one for observations \[6\] and actions Discrete\(n=3\)"):
+        teacher(source, "acrobot", make_environment("acrobot", 1, 1).spaces)
+
+
+def test_agent_of_stable_baselines3_plays_cells(tmp_path: Path) -> None:
+    library = pytest.importorskip("stable_baselines3")
+    model = library.PPO("MlpPolicy", "FrozenLake-v1", n_steps=8, batch_size=8, seed=1)
+    model.save(tmp_path / "agent.zip")
+    policy = teacher(str(tmp_path / "agent.zip"), "FrozenLake-v1", make_environment("FrozenLake-v1", 1, 1).spaces)
+    assert policy(torch.eye(16)).tolist() == [int(model.predict(cell, deterministic=True)[0]) for cell in range(16)]
+
+
+def test_missing_stable_baselines3_and_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "agent.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("_stable_baselines3_version", "2.9.2")
+        archive.writestr("data", "{}")
+    for module, words in ((None, "an agent of stable-baselines3, but .*pip install stable"), (np, "cannot be loaded")):
+        monkeypatch.setitem(sys.modules, "stable_baselines3", module)
+        with pytest.raises(SettingError, match=words) as error:
+            teacher(str(source), "cartpole", CARTPOLE)
+        assert "\n" not in str(error.value)
 
 
 def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:

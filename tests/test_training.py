@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 import trainer
 from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
+from control.lightning.callbacks import Checkpoints
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
@@ -94,6 +96,39 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
     for line in ("epoch 1/5", "epoch 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
         assert line in output
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
+
+
+def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its score is the mean of both evaluations. Metrics do not depend on the second one."""
+    changes = {"eval_every": 1, "num_seeds": 2}
+    folder = trained(logdir, **changes)
+    best, metrics = checkpoints.load(folder / "checkpoints" / "best.ckpt"), learned(folder)
+    epoch = best.run_state["epoch"]
+    module = AgentModule(best.settings)
+    module.load_weights(best)
+    module.loop.epochs = epoch
+    first = np.array(metrics["eval/return_greedy"]).reshape(5, 2)[epoch - 1]
+    second = module.loop.second_score().numpy()
+    assert (first != second).any() and (second == module.loop.second_score().numpy()).all()
+    assert best.run_state["best"] == pytest.approx((first + second).mean() / 2)
+    monkeypatch.setattr(AgentModule, "confirmed_score", AgentModule.score)
+    without = trained(tmp_path, **changes)
+    np.testing.assert_equal(learned(without), metrics)
+    best_of_one = checkpoints.load(without / "checkpoints" / "best.ckpt").run_state["best"]
+    assert best_of_one == pytest.approx(np.reshape(metrics["eval/return_greedy"], (5, 2)).mean(1).max())
+
+
+def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second scores are -1, 3, -11, 4 and 20: so the means are 0, 4, -1, 5; the last epoch has no second evaluation."""
+    module = SimpleNamespace(best=-math.inf, epoch=0)
+    saved: list[tuple[int, float]] = []
+    monkeypatch.setattr(Checkpoints, "_save", lambda *_, **__: saved.append((module.epoch, module.best)))
+    for first, confirmed in ((1.0, 0.0), (5.0, 4.0), (9.0, -1.0), (6.0, 5.0), (4.5, 12.0)):
+        module.epoch += 1
+        module.score, module.confirmed_score = (lambda first=first: first), (lambda confirmed=confirmed: confirmed)
+        trainer_state: Any = SimpleNamespace(should_stop=False, max_epochs=-1)
+        Checkpoints(tmp_path, 99).on_train_epoch_end(trainer_state, module)  # type: ignore[arg-type]
+    assert saved == [(1, 0.0), (2, 4.0), (4, 5.0)]
 
 
 def test_missing_measurements_are_nan_and_not_printed(logdir: Path, capsys: Shown) -> None:

@@ -6,21 +6,29 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, and a terminal that is closed
 INTERRUPTED = 130
+MOST_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running code does not react
 
 
 class Ending:
     """Signal handler of the command. The first signal raises KeyboardInterrupt if the running code has to clean up
     (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``. ``exit_callbacks`` are
-    functions to call if the process exits without cleaning up. ``stop_requested`` is whether a signal has arrived."""
+    functions to call if the process exits without cleaning up. ``stop_requested`` is whether a signal has arrived.
+
+    Python calls a handler only between two of its instructions, and machine code or a step of an environment may take
+    minutes. So a thread (`watch`) ends the process, as SIGKILL would, `MOST_SECONDS` after Ctrl-C unless the running
+    code has set the event ``heard``: it cleans up, or finishes its work.
+    """
 
     def __init__(self) -> None:
         self.exit_callbacks: list[Callable[[], Any]] = []
+        self.heard = threading.Event()
         self.reset()
 
     def reset(self) -> None:
@@ -28,13 +36,26 @@ class Ending:
         self.status = INTERRUPTED
         self.orderly = False
         self.stop_requested = False
+        self.heard.clear()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal ``number``: raise KeyboardInterrupt, or end the process."""
         self.stop_requested = True
         if self.orderly:
             self.orderly = False  # a second signal ends the process
+            self.heard.set()
             raise KeyboardInterrupt
+        self.exit()
+
+    def watch(self, signals: int) -> None:
+        """Read the numbers of signals from the file descriptor ``signals`` as they arrive, and end the process if
+        nothing reacts to Ctrl-C."""
+        while number := os.read(signals, 1):
+            if number[0] == signal.SIGINT and not self.heard.wait(MOST_SECONDS):
+                self.exit()
+
+    def exit(self) -> None:
+        """End the process at once, with ``status``."""
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self.print_interrupted()
@@ -71,6 +92,10 @@ def begin() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, ending)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=ending.watch, args=(reader,), daemon=True).start()
     sys.unraisablehook = _unraisable
     for descriptor in range(3):  # stdin, stdout, stderr
         try:

@@ -111,6 +111,7 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
     changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
     for preset, values_by_name in family.presets.items():
         changes |= {f"`--preset {preset}` with `{name}`": values for name, values in values_by_name.items()}
+    changes |= {f"on `{game}`": values for game, values in family.game_defaults.items()}
     changes |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
     if changes := {title: values for title, values in changes.items() if values}:
         yield "### other defaults\n"

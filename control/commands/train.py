@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, warning
-from control.cli.ending import ending
+from control.cli.ending import ending, say
 from control.cli.errors import one_line
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
@@ -104,6 +104,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         with stop:
             fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
     except StopNow:
+        if (folder / run_dir.LAST).exists():
+            say("cut short; the same command with --resume goes on from the last checkpoint")
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
     if finished:

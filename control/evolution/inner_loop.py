@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import functools
 import importlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,9 @@ from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 """A function ``(loop, count, running, pause)`` like `StepLoop.advance`."""
 
-MOST_MEMBERS = 512  # maximum number of agents in one program, to limit memory; the others are trained afterwards
+# Maximum number of agents in one program, to limit memory; the others are trained afterwards. An agent has thousands of
+# observations: of its replay buffer, and first ones of its next episodes.
+MOST_MEMBERS, _MOST_NUMBERS = 512, 4096  # agents, and agents times numbers of an observation
 _COMPACT_SHARE = 0.75  # if the share of members in training falls below this, finished members leave the program
 _MIN_PER_THREAD = 4  # mean number of agents in a batch, for each thread, from which on threads divide the batch
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
@@ -248,7 +251,8 @@ class InnerLoop:
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
             assert proxies is not None
-            slices = [slice(first, first + MOST_MEMBERS) for first in range(0, len(seeds), MOST_MEMBERS)]
+            most = self._most_members()
+            slices = [slice(first, first + most) for first in range(0, len(seeds), most)]
             return Outcome.joined([loop._test_targets(proxies[rows], seeds[rows]) for rows in slices])
         batches = loop._batches(seeds, sample_all)
         # Threads divide either the members of each batch or, if batches are small, whole batches among them.
@@ -282,8 +286,8 @@ class InnerLoop:
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can each be one program: agents of one implementation, with networks of one
-        shape, at most `MOST_MEMBERS`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        batches = []
+        shape, at most `_most_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        batches, most = [], self._most_members()
         for number, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
             if not indices:
@@ -293,9 +297,14 @@ class InnerLoop:
                 all_hyperparameters = type(loop.agent_config)().vary  # the default
                 loop.agent_config = dataclasses.replace(loop.agent_config, vary_hp=True, vary=all_hyperparameters)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
-                for first in range(0, len(group), MOST_MEMBERS):
-                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + MOST_MEMBERS]]))
+                for first in range(0, len(group), most):
+                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + most]]))
         return batches
+
+    def _most_members(self) -> int:
+        """Return the maximum number of agents in one program. On a map, cells take the place of observations."""
+        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
+        return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
 
     def alone(self, kind: str) -> "InnerLoop":
         """Return a copy of this loop for one of its agent implementations."""

@@ -1,5 +1,6 @@
 """Makes a synthetic environment from a policy, for direct use or as the start of a search. The policy is an agent's
-checkpoint or any function of observations, for example a manual controller or an agent of another library.
+checkpoint, an agent of stable-baselines3 (`control.evolution.stable_baselines`) or any function of observations, for
+example a manual controller.
 
 The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
 """
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from control.evolution import stable_baselines
 from control.loops.build import build_loop, take_weights
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint, CheckpointError
@@ -39,8 +41,9 @@ _ENVS_PER_LEVEL = 4
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy: a function ``module:function``, or an agent's run folder or checkpoint.
-    Otherwise it should name a proxy. A file that is no proxy counts as a policy, even if it is no checkpoint."""
+    """Return whether ``source`` names a policy: a function ``module:function``, an agent's run folder or checkpoint, or
+    an agent of stable-baselines3. Otherwise it should name a proxy. A file that is no proxy counts as a policy, even if
+    it is no checkpoint."""
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()
@@ -51,7 +54,10 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     """Return the policy ``source`` (`is_teacher`) as a function from observations to actions (continuous ones are
     clipped to their bounds) or, with ``wants_values``, to action values. Raises SettingError if it cannot be used in
     ``game``; so does the function if its output is invalid."""
-    policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
+    if stable_baselines.is_agent(source):
+        policy = stable_baselines.load_policy(source, spaces, wants_values)
+    else:
+        policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
     actions = spaces.actions
     if isinstance(actions, Discrete):
         shape = (actions.n,) if wants_values else ()  # of the output for one observation
@@ -196,7 +202,7 @@ def visited_states(
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
     SettingError if no proxy with these settings can be cloned from it."""
-    if Path(source).exists():
+    if Path(source).exists() and not stable_baselines.is_agent(source):
         _checkpoint(source)  # first raises its errors
     return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
 

@@ -150,9 +150,15 @@ class AgentModule(RunModule):
     def score(self) -> float | None:
         """Return the mean score over all seeds with a finite score; None if no seed has one. Diverged seeds count too,
         because they still play, so that the score is comparable between epochs."""
-        values = self.row.get(self.loop.score_tag, torch.empty(0))
-        finite = values[values.isfinite()]
-        return float(finite.mean()) if len(finite) else None
+        return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
+
+    def confirmed_score(self) -> float | None:
+        """Return the mean of the `score` and of a second evaluation from other seeds. Scores that are no evaluation,
+        and evaluations in which all episodes of a seed had one return, have no second one."""
+        loop = self.loop
+        if loop.score_tag != GREEDY or not loop.varies:
+            return self.score()
+        return _finite_mean((self.row[GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
         means, loop = self.means(), self.loop
@@ -208,3 +214,9 @@ class AgentModule(RunModule):
 
     def close(self) -> None:
         self.loop.close()
+
+
+def _finite_mean(values: Tensor) -> float | None:
+    """Return the mean of the finite ``values [M]``, None if there are none."""
+    finite = values[values.isfinite()]
+    return float(finite.mean()) if len(finite) else None

@@ -1,6 +1,7 @@
 """Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
 videos."""
 
+import functools
 import math
 import signal
 import sys
@@ -8,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
@@ -27,6 +28,8 @@ from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
 from models.settings import StopNow
+
+_EPOCH_SECONDS = 1.0  # after Ctrl-C; then the epoch is cut short
 
 # Lightning's callbacks accept any module, these only a `RunModule`, hence the ignores.
 
@@ -180,15 +183,15 @@ class RunLog(Callback):
 
 class Checkpoints(CheckpointCallback):
     """Saves ``last.ckpt`` every ``interval`` epochs and at the end, with everything that a resumed run needs. Saves
-    ``best.ckpt`` whenever the module's score improves, without the state that only a resumed run needs."""
+    ``best.ckpt`` whenever the module's score improves, and a second evaluation confirms it, without the state that only
+    a resumed run needs."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Save the checkpoints that are due, ``best.ckpt`` first, so that ``last.ckpt`` has the new best score."""
-        score = module.score()
-        if score is not None and math.isfinite(score) and score > module.best:
+        if _is_better(module.score(), module.best) and _is_better(score := module.confirmed_score(), module.best):
             module.best = score
             self._save(trainer, module, "best.ckpt", resumable=False)
         if module.epoch % self.interval == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
@@ -202,6 +205,11 @@ class Checkpoints(CheckpointCallback):
             synced(metrics_file)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
         module.resumable = True
+
+
+def _is_better(score: float | None, best: float) -> TypeGuard[float]:
+    """Return whether a score is finite and higher than the ``best`` so far."""
+    return score is not None and math.isfinite(score) and score > best
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -220,10 +228,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 class StopOnSignal(Callback):
     """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives; a second signal ends it at
-    once. Use it as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the
-    main thread it handles no signals."""
+    once, and so does the first Ctrl-C if the epoch takes longer than a second. A resumed run repeats the epoch. Use
+    this as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the main
+    thread it handles no signals."""
 
     stop_requested = False  # set by the first signal
+
+    def __init__(self) -> None:
+        repeat_signal = functools.partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
+        self._timer = threading.Timer(_EPOCH_SECONDS, repeat_signal)
+        self._timer.daemon = True
 
     def __enter__(self) -> None:
         signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
@@ -231,6 +245,8 @@ class StopOnSignal(Callback):
         self._previous_handlers = {number: signal.signal(number, self._handle_signal) for number in handled}
 
     def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+        ending.heard.clear()  # of the next Ctrl-C, in the work after training
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
@@ -238,9 +254,12 @@ class StopOnSignal(Callback):
         """Request a stop after the epoch. Raises StopNow if it was requested already."""
         if self.stop_requested:
             ending.orderly = False  # so a third signal ends the process at once
+            ending.heard.set()
             raise StopNow
         self.stop_requested = True
         say("\nstopping after this epoch; once more to stop at once")
+        if number == signal.SIGINT:  # a person waits
+            self._timer.start()
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # By now, Lightning has replaced our handler. Its handler would end the run without its summary.
@@ -248,7 +267,10 @@ class StopOnSignal(Callback):
             signal.signal(signal.SIGTERM, self._handle_signal)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        trainer.should_stop |= self.stop_requested
+        if self.stop_requested:
+            self._timer.cancel()
+            ending.heard.set()
+            trainer.should_stop = True
 
 
 class Recorder(Callback):

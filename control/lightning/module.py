@@ -84,6 +84,11 @@ class RunModule(pl.LightningModule):
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
         raise NotImplementedError
 
+    def confirmed_score(self) -> float | None:
+        """Return the `score`, which is the best so far, together with a second evaluation, if there is one. Of many
+        noisy scores the best one is too high; the second evaluation is not selected."""
+        return self.score()
+
     def means(self) -> dict[str, float]:
         """Return the mean of each tag of `row` over members with a finite number. Tags without any are left out."""
         finite = {tag: values[values.isfinite()].tolist() for tag, values in self.row.items()}

@@ -40,6 +40,7 @@ class Loop(ABC):
     watch: Watch | None = None  # called with the finished share of an epoch, if an epoch takes many steps
     action_log: list[Tensor] | None = None  # collects the first member's actions during an evaluation
     actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
+    varies = False  # whether greedy returns of a member differed in the latest evaluation
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
         self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes
@@ -98,6 +99,14 @@ class Loop(ABC):
         evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
+    def second_score(self) -> Tensor:
+        """Return the mean greedy returns ``[M]`` in as many episodes as `measure` plays, from other seeds. Changes no
+        state, so that training and later evaluations do not depend on it."""
+        with self.restored_streams():
+            name = f"second evaluation after epoch {self.epochs}"
+            self.evaluation_streams.set_state(Streams.from_name(self.seeds, name).get_state())
+            return self.evaluate(self.eval_episodes).returns.mean(1)
+
     @contextlib.contextmanager
     def restored_streams(self) -> Iterator[None]:
         """Restore all random streams at the end of the block, so that its evaluations do not affect later ones."""
@@ -113,6 +122,8 @@ class Loop(ABC):
         self.action_log = []
         episodes = self.evaluate(self.eval_episodes, mode == "sampled")
         self.actions = {**self.actions, mode: torch.cat(self.action_log)}
+        if mode == "greedy":
+            self.varies = bool((episodes.returns != episodes.returns[:, :1]).any())
         self.action_log = None
         return episodes
 

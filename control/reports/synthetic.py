@@ -91,13 +91,17 @@ _NAMES = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state and for
-    the reward. A bandit, whose episodes have one step, also gets ``behaviour_reward.png`` (`draw_rewards`)."""
+    """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state (one
+    histogram of cells if observations are one-hot) and for the reward. A bandit, whose episodes have one step, also
+    gets ``behaviour_reward.png`` (`draw_rewards`)."""
     look = look_of(settings.run)
     samples = behaviour(proxy, settings)
     path = look.path(folder, "behaviour")
     is_bandit = proxy.config.proxy == "bandit"
-    draw_behaviour(path, samples, proxy.game, is_bandit, look)
+    shown = samples
+    if proxy.spaces.one_hot:  # a histogram of cells, instead of one for each cell
+        shown = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
+    draw_behaviour(path, shown, proxy.game, is_bandit, look)
     if is_bandit:
         draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
     return path
@@ -105,7 +109,8 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 def names_of(game: str, size: int) -> list[str]:
     """Return the names of the ``size`` numbers of a state of ``game``."""
-    return [*_NAMES.get(game.partition(",")[0], [f"state {i}" for i in range(size)])]
+    numbered = [f"state {i}" for i in range(size)] if size > 1 else ["state"]
+    return [*_NAMES.get(game.partition(",")[0], numbered)]
 
 
 def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:

@@ -82,8 +82,8 @@ class SearchConfig:
     start_from: str | None = _search(
         None,
         "the search starts from the parameters of this proxy (file, run folder or name), or from a bandit made from "
-        "this policy: an agent's run or checkpoint, or module:function of observations [N, S], clipped to the "
-        "bounds of continuous actions; null: random parameters",
+        "this policy: an agent's run or checkpoint, a file of stable-baselines3 (no VecNormalize), or module:function "
+        "of observations [N, S], clipped to the bounds of continuous actions; null: random parameters",
     )
     rank_apart: bool = _search(
         False,
