@@ -34,6 +34,7 @@ from control.cli import parse as config
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
 
+    from control.commands.learn import Learned
     from control.commands.run import Evaluation, Run
     from control.lightning.module import RunModule
 
@@ -47,6 +48,16 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 
     folder, finished = train_here(training_settings, callbacks, verbose)
     return Run(folder, finished)
+
+
+def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
+    """Learn a synthetic environment and a reward for an environment, as ``--learn`` does, and return the result."""
+    learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
+    from control.commands.learn import learn_in_folder
+    from control.commands.process import prepare
+
+    prepare(learn_settings.run)
+    return learn_in_folder(learn_settings, verbose)
 
 
 def load(path: str | Path) -> "Run":
@@ -148,6 +159,10 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         from control.commands.tune import tune
 
         return lambda: tune(settings)
+    if command == "learn":
+        from control.commands.learn import learn as learn_here
+
+        return lambda: learn_here(settings)
     from control.lightning import lean
 
     lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is

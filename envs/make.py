@@ -4,7 +4,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from envs.names import Game, resolve
 from envs.probes import ProbeEnvironment
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
+from models.contract import Policy
 from models.proxies.contract import Parameters, Trainee
 from models.proxies.search import SearchConfig
 from models.settings import SettingError
@@ -98,6 +99,19 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     return dynamics
 
 
+class PolicyEpisodes(Protocol):
+    """Episodes of a policy on the real environment. Every call plays new ones."""
+
+    def states(self, count: int, limit: int | None, clone: Policy | None = None) -> Tensor:
+        """Return observations ``[count, S]`` that the policy visits or, if given, its ``clone``, a policy of one
+        member. Episodes restart after ``limit`` steps; None means the environment's limit."""
+        ...
+
+    def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
+        """Return observations ``[N, S]`` of ``episodes`` episodes, and the discounted returns ``[N]`` from them on."""
+        ...
+
+
 class Stages(Protocol):
     """One kind of proxy around one real environment.
 
@@ -130,12 +144,10 @@ class Stages(Protocol):
         ...
 
     def cloned_from_policy(
-        self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
+        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
     ) -> Tensor:
-        """Return parameters ``[M, D]`` cloned from a policy. ``policy`` maps observations ``[N, S]`` to its actions or
-        action values (`check_policy`). ``get_obs(clone, count, limit)`` returns observations ``[count, S]`` from
-        episodes of a `models.contract.Policy` with one member; None means the cloned policy. Episodes restart after
-        ``limit`` steps; None means the environment's limit."""
+        """Return parameters ``[M, D]`` made from a policy and its ``episodes``. ``policy`` maps observations ``[N, S]``
+        to its actions or action values (`check_policy`)."""
         ...
 
     def searched_part(self, flat: Tensor) -> Tensor:
@@ -151,7 +163,7 @@ class Stages(Protocol):
         """Return parameters ``flat [D]`` with initial states replaced by states from episodes of the proxy's target
         policy, if the settings ask for that. ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from
         episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see
-        `cloned_from_policy`). With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
+        `PolicyEpisodes.states`). With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
         ...
 
     def stage(self, flat: Tensor, agent: Trainee) -> Environment:
@@ -178,11 +190,11 @@ class StagesDefaults:
     def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError("a proxy of this kind has no forward")
 
-    def check_policy(self, source: str) -> NoReturn:
+    def check_policy(self, source: str) -> bool:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
-    def cloned_from_policy(self, policy: Any, get_obs: Any, streams: Streams) -> NoReturn:
+    def cloned_from_policy(self, policy: Any, episodes: Any, streams: Streams) -> Tensor:
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Real environments with learned rewards. Each member has a separate reward network."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from envs.base import Environment, Step
 from envs.gridmaps import CellTable
-from envs.make import StagesDefaults, make_dynamics, make_environment
+from envs.make import PolicyEpisodes, StagesDefaults, make_dynamics, make_environment
 from envs.potentials import HAND
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
@@ -144,6 +145,7 @@ class Stages(StagesDefaults):
 
     def __init__(self, config: Config, game: str):
         self.config, self.game = config, game
+        self.explained_variance: float | None = None  # of a potential made from a policy, on new episodes
         real = make_environment(game, 1, 1)
         self.spaces = real.spaces
         real.close()
@@ -175,6 +177,27 @@ class Stages(StagesDefaults):
             states, reward, terminated = collect_transitions(self.game)
             targets = reward if init == "real" else termination_values(reward, terminated)
         return self.parameters.fit(flat, states, targets)
+
+    def check_policy(self, source: str) -> bool:
+        """See `envs.make.Stages`. A potential of the state may have the policy's returns."""
+        mode = self.parameters.mode
+        if not (mode.potential and mode.state) or mode.info:
+            line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
+            raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
+        return False
+
+    def cloned_from_policy(
+        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
+    ) -> Tensor:
+        """See `envs.make.Stages`. The potential is fitted to the policy's discounted returns. The last tenth of the
+        episodes is held out, for ``explained_variance``."""
+        count = self.config.rn_episodes
+        states, values = episodes.returns(self.config.rn_discount, -(-count * 9 // 10))
+        flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
+        new_states, new_values = episodes.returns(self.config.rn_discount, -(-count // 10))
+        errors = new_values - self.parameters.program(flat)(new_states[None])[0]
+        self.explained_variance = 1 - float(errors.var() / new_values.var().clamp(min=1e-12))
+        return flat
 
     @torch.no_grad()
     def forward(

@@ -12,7 +12,7 @@ from torch import Tensor
 from envs import seeded
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
-from envs.make import make_environment
+from envs.make import PolicyEpisodes, make_environment
 from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import UPDATES, fit
@@ -204,7 +204,7 @@ class Stages:
         return self._clones_values
 
     def cloned_from_policy(
-        self, policy: Callable[[Tensor], Tensor], get_obs: Callable[..., Tensor], streams: Streams
+        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
     ) -> Tensor:
         """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values.
 
@@ -215,11 +215,11 @@ class Stages:
         flat = networks.initial(streams)
         if networks.cells:
             return self._fitted_to_policy(flat, policy, torch.eye(networks.state_size))
-        states = get_obs(None, self.num_scaling_obs, config.table_episodes)  # [N, S]
+        states = episodes.states(self.num_scaling_obs, config.table_episodes)  # [N, S]
         for _ in range(config.dagger_rounds if networks.has_target else 0):
             flat = self._fitted_to_policy(flat, policy, states, _DAGGER_UPDATES)
             clone = networks.target(flat)
-            new_states = get_obs(clone, self.num_scaling_obs // 2, config.table_episodes)
+            new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, clone)
             states = torch.cat([states, new_states])
             random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
             states = states[random_order]

@@ -93,11 +93,11 @@ class _LearnedReward:
 
 
 def _load_reward(
-    proxy: str | Path | Proxy, discount: float | None, space: gym.Space, action_space: gym.Space, spec: EnvSpec | None
+    proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
 ) -> _LearnedReward:
     """Load the reward of a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
-    spaces of other sizes, or if a potential has no discount. Bounds of actions may differ, because rewards do not
-    depend on actions."""
+    observations of another size, or if a potential has no discount. Actions may differ, because rewards do not depend
+    on them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
@@ -111,8 +111,7 @@ def _load_reward(
     error_start = f"learned reward {str(loaded.path)!r}: it is for"
     # The spaces fit if their descriptions are equal. A unit other than "numbers" never fits.
     unit = _describe_unit(space) if base_name in IDS else "numbers"
-    expected = f"observations of {loaded.spaces['obs_shape'][0]} numbers and {_describe_actions(loaded.action_space)}"
-    actual = f"observations of {obs_size} {unit} and {_describe_actions(action_space)}"
+    expected, actual = f"observations of {loaded.spaces['obs_shape'][0]} numbers", f"observations of {obs_size} {unit}"
     if actual != expected:
         raise ProxyError(f"{error_start} {expected}, those of {loaded.game}; here there are {actual}")
     if spec is not None and _other_task(spec, game_id):
@@ -120,14 +119,6 @@ def _load_reward(
     zero_at_end = loaded.config["rn_terminal"] == "zero"
     no_obs = np.zeros((0, obs_size), np.float32)  # before the first reset
     return _LearnedReward(phi, float(discount), zero_at_end, no_obs)
-
-
-def _describe_actions(action_space: gym.Space) -> str:
-    """Return kind and size of a space of actions, in words."""
-    if isinstance(action_space, gym.spaces.Discrete):
-        return f"{action_space.n} actions"
-    continuous = isinstance(action_space, gym.spaces.Box)
-    return f"continuous actions of size {gym.spaces.flatdim(action_space)}" if continuous else str(action_space)
 
 
 def _describe_unit(space: gym.Space) -> str:
@@ -184,9 +175,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
         gym.Wrapper.__init__(self, env)
-        self._learned_reward = _load_reward(
-            proxy, discount, env.observation_space, env.action_space, env.unwrapped.spec
-        )
+        self._learned_reward = _load_reward(proxy, discount, env.observation_space, env.unwrapped.spec)
 
     def _flatten(self, obs: Any) -> np.ndarray:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
@@ -217,9 +206,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments do.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
-        self._learned_reward = _load_reward(
-            proxy, discount, env.single_observation_space, env.single_action_space, spec
-        )
+        self._learned_reward = _load_reward(proxy, discount, env.single_observation_space, spec)
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._resets_next = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 

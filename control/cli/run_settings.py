@@ -25,6 +25,7 @@ _tuning = functools.partial(setting, section="tuning")
 _figure = functools.partial(setting, section="figures", by_flag=True)
 _film = functools.partial(setting, section="films", by_flag=True)
 _report = functools.partial(setting, section="reports", by_flag=True)
+_learning = functools.partial(setting, section="learning a task")
 _FILMS = ("eval_agent", "use_tune", "film")
 
 
@@ -33,7 +34,10 @@ class RunConfig:
     """Everything about a run that is not a hyperparameter of the agent. No other place defines these defaults."""
 
     implementation: str = _run(
-        "UDRL", "the learning algorithm, SE to learn a synthetic environment, or RN a reward", identity=True
+        "UDRL",
+        "the learning algorithm, SE to learn a synthetic environment, or RN a reward",
+        identity=True,
+        commands=("eval_agent", "use_tune", "learn"),
     )
     agent: str = _run(
         "DDQN",
@@ -48,16 +52,16 @@ class RunConfig:
         "the environment: one that `--help` lists, or any Gymnasium id",
         maximum=200,
         identity=True,
-        commands=("eval_agent", "use_tune", "import_proxy"),
+        commands=("eval_agent", "use_tune", "import_proxy", "learn"),
     )
-    exp_name: str = _output("debug", "name of the experiment, a folder", maximum=100)
+    exp_name: str = _output("debug", "name of the experiment, a folder", maximum=100, commands=("use_tune", "learn"))
     seed: int = _run(
         25,
         "seed of the run; with num_seeds, its first seed",
         minimum=0,
         maximum=2**63 - 1,
         identity=True,
-        commands=_FILMS,
+        commands=(*_FILMS, "learn"),
     )
     num_seeds: int = _count(1, "runs trained side by side, with seeds seed, seed + 1, ...", commands=("use_tune",))
     num_workers: int = _count(
@@ -71,7 +75,7 @@ class RunConfig:
         "threads of a tensor operation: above 1, numbers may differ in the last digit from run to run. Members in "
         "machine code are divided between these threads, which changes no number",
         outcome=False,
-        commands=_FILMS,
+        commands=(*_FILMS, "learn"),
     )
     matmul_precision: str = _run(
         "highest",
@@ -105,7 +109,7 @@ class RunConfig:
         "exp_dir",
         "folder for all output",
         by_flag=True,
-        commands=("use_tune", "film", "import_proxy"),
+        commands=("use_tune", "film", "import_proxy", "learn"),
     )
     output: str | None = _output(
         None,
@@ -186,7 +190,9 @@ class RunConfig:
     )
     no_checkpoint: bool = _saving(False, "save no checkpoints", usual=False)
     checkpoint_every: int = _saving(10, "epochs between checkpoints of everything that --resume needs", minimum=1)
-    resume: bool = _saving(False, "continue the newest run of this folder, or start one if there is none", commands=())
+    resume: bool = _saving(
+        False, "continue the newest run of this folder, or start one if there is none", commands=("learn",)
+    )
     reload: str | None = _training(
         None,
         "checkpoint from which a new run takes its first weights, and nothing else",
@@ -321,7 +327,38 @@ class ImportConfig(Command):
     )
 
 
+@dataclass(frozen=True)
+class LearnConfig(Command):
+    flag = "learn"
+    about = "learn an environment and a reward for a task"
+
+    learn: str | None = _learning(
+        None, "learn a synthetic environment and a reward for this environment, and judge them", by_flag=True
+    )
+    teacher: str | None = _learning(
+        None,
+        "policy to learn from: an agent's run or checkpoint, or module:function of observations [N, S]; null trains an "
+        "agent",
+        by_flag=True,
+    )
+    teacher_steps: int = _learning(1_000_000, "largest number of steps of that agent's training", minimum=1000)
+    exam_agents: int = _learning(
+        8, "fresh agents of each kind that train on the learned environment", minimum=2, maximum=4096
+    )
+    exam_steps: int | None = _learning(
+        None, "training steps of each of these agents; null is the default of the preset clone", minimum=1
+    )
+    race_agents: int = _learning(5, "agents that train with each of the two rewards", minimum=1, maximum=4096)
+    race_steps: int = _learning(131_072, "training steps of each of these agents", minimum=100)
+    only: str | None = _learning(
+        None,
+        "run only this stage, and the stages that it needs; null: all",
+        choices=("probe", "teacher", "bandit", "exam", "reward", "race"),
+    )
+
+
 COMMANDS = {
-    kind.flag: kind for kind in (EvaluateConfig, TuneConfig, PlotConfig, FilmConfig, ReportConfig, ImportConfig)
+    kind.flag: kind
+    for kind in (EvaluateConfig, TuneConfig, PlotConfig, FilmConfig, ReportConfig, ImportConfig, LearnConfig)
 }
 """The commands other than training, by their flags."""

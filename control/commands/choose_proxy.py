@@ -58,7 +58,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         return
     generation, winner = 0, module.mean.detach()[0]
     rows: list[dict[str, Any]] = []  # of means that were re-evaluated
-    is_clone = getattr(module.config, "preset", "") == "clone"  # then there is nothing to choose from
+    is_clone = getattr(module.config, "preset", "") in ("clone", "teacher")  # then there is nothing to choose from
     if not (fit or is_clone):
         generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
@@ -74,7 +74,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     if fit:
         origin = f"fitted to {fit['transitions']:,} transitions"
     elif is_clone:
-        origin = f"cloned from {module.config.start_from}"
+        origin = f"made from {module.config.start_from}"
     if not fit:
         scores = {
             "generation": generation,

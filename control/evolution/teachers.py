@@ -1,8 +1,8 @@
-"""Makes a synthetic environment from a policy, for direct use or as the start of a search. The policy is an agent's
-checkpoint, an agent of stable-baselines3 (`control.evolution.stable_baselines`) or any function of observations, for
-example a manual controller.
+"""Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
 
-The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
+The policy is an agent's checkpoint, an agent of stable-baselines3 (`control.evolution.stable_baselines`) or any
+function of observations, for example a manual controller. The rewards of such an environment reveal the policy: they
+show an agent the policy's action in each state. A reward made from a policy has its returns as potential.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,16 +18,18 @@ from torch import Tensor
 
 from control.evolution import stable_baselines
 from control.loops.build import build_loop, take_weights
+from control.loops.rollout import LONG
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from control.storage.run_dir import winner
+from envs.base import Environment
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.contract import Policy, StepAgent
 from models.registry import family
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
-from models.streams import Streams, derive_seed
+from models.streams import Streams, derive_seed, random_actions
 from understudy.files import SUFFIX, pretrained
 
 Teacher = Callable[[Tensor], Tensor]
@@ -38,6 +40,7 @@ CountSteps = Callable[[int], None]
 
 _NOISE_LEVELS = (0.0, 0.3, 1.0)  # of actions: standard deviation relative to half the range, or share of random actions
 _ENVS_PER_LEVEL = 4
+_RETURN_ENVS = 32  # parallel environments of episodes with known returns
 
 
 def is_teacher(source: str) -> bool:
@@ -199,9 +202,91 @@ def visited_states(
     return all_observations[sample]
 
 
+class TeacherEpisodes:
+    """Episodes of a policy ``act`` on the real environment. Every call plays new ones. ``count_steps`` is called with
+    the number of steps."""
+
+    def __init__(self, act: Teacher, game: str, seed: int, count_steps: CountSteps = lambda steps: None):
+        self.act, self.game, self.seed, self.count_steps = act, game, seed, count_steps
+        self._calls = itertools.count()
+
+    def states(self, count: int, limit: int | None, clone: Policy | None = None) -> Tensor:
+        """Return observations ``[count, S]`` that the policy or, if given, its ``clone`` visits (`visited_states`)."""
+        behaviour = self.act if clone is None else lambda obs: clone.act(obs[None])[0]  # of its only member
+        seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
+        return visited_states(behaviour, self.game, count, seed, limit, self.count_steps)
+
+    def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
+        """Return observations ``[N, S]`` and the policy's discounted returns ``[N]`` from them on, from ``episodes``
+        episodes. Each begins with random actions, for a random number of steps up to one and a half times a random
+        episode, so that the observations differ. A truncated episode is continued by the mean reward of its last
+        tenth."""
+        streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
+        observations, returns = [], []
+        with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS)) as real:
+            limit = real.spaces.max_episode_steps
+            random_play = self._episode(real, streams, torch.full((_RETURN_ENVS,), LONG))
+            longest = 1.5 * float(random_play.running.float().sum(0).mean())
+            longest = longest if limit is None else min(longest, limit / 2)
+            for _ in range(-(-episodes // _RETURN_ENVS)):
+                wander_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
+                played = self._episode(real, streams, wander_steps)
+                values = played.values(discount)  # [T, E]
+                steps = torch.arange(len(values)).unsqueeze(1)
+                of_policy = played.running & (steps >= wander_steps)
+                observations.append(played.obs[of_policy])
+                returns.append(values[of_policy])
+        return torch.cat(observations), torch.cat(returns)
+
+    def _episode(self, real: Environment, streams: Streams, wander_steps: Tensor) -> "_Played":
+        """Play an episode in each of E environments: random actions for ``wander_steps [E]``, then the policy's."""
+        obs = real.reset(streams.episode_seeds(real.envs))[0].float()
+        columns: list[tuple[Tensor, Tensor, Tensor]] = []  # observation, reward, whether running
+        running = torch.ones(real.envs, dtype=torch.bool)
+        truncated = torch.zeros(real.envs, dtype=torch.bool)
+        while running.any() and len(columns) < LONG:
+            wanders = len(columns) < wander_steps  # [E]
+            random_action = random_actions(real.spaces.actions, streams, real.envs)[0]
+            shape = (-1, *[1] * (random_action.dim() - 1))
+            action = random_action.where(wanders.view(shape), self.act(obs))
+            step = real.step(action[None], running[None])
+            columns.append((obs, step.reward[0], running))
+            truncated = truncated | (running & step.truncated[0] & ~step.terminated[0])
+            running = running & ~(step.terminated[0] | step.truncated[0])
+            obs = step.obs[0].float()
+        observations, rewards, masks = (torch.stack(column) for column in zip(*columns, strict=True))
+        played = _Played(observations, rewards, masks, truncated | running)
+        self.count_steps(int(played.running.sum()))
+        return played
+
+
+class _Played(NamedTuple):
+    """An episode in each of E environments: ``obs [T, E, S]``, ``reward [T, E]``, whether the episode was ``running [T,
+    E]``, and whether it was ``truncated [E]``."""
+
+    obs: Tensor
+    reward: Tensor
+    running: Tensor
+    truncated: Tensor
+
+    def values(self, discount: float) -> Tensor:
+        """Return discounted returns ``[T, E]`` from each step on (`TeacherEpisodes.returns`)."""
+        reward = self.reward * self.running
+        lengths = self.running.sum(0)  # [E]
+        steps = torch.arange(len(reward)).unsqueeze(1)
+        is_last_tenth = self.running & (steps >= (0.9 * lengths).floor())
+        mean_reward = (reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
+        value = mean_reward / max(1 - discount, 1e-3) * self.truncated
+        values = torch.zeros_like(reward)
+        for t in reversed(range(len(reward))):
+            value = torch.where(self.running[t], reward[t] + discount * value, value)
+            values[t] = value
+        return values
+
+
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
-    SettingError if no proxy with these settings can be cloned from it."""
+    SettingError if no proxy with these settings can be made from it."""
     if Path(source).exists() and not stable_baselines.is_agent(source):
         _checkpoint(source)  # first raises its errors
     return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
@@ -210,18 +295,12 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
-    """Return parameters ``[D]`` of the proxy cloned from the policy ``source``, on states that this policy visits.
-    ``count_steps`` is called with the number of real steps. Raises the errors of `check_teacher`."""
+    """Return parameters ``[D]`` of the proxy made from the policy ``source``: a bandit that shows its actions or values
+    in states that it visits, or a reward from its returns. ``count_steps`` is called with the number of real steps.
+    Raises the errors of `check_teacher`."""
     needs_values = stages.check_policy(source)
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
-
-    sample_numbers = itertools.count()
-
-    def get_obs(clone: Policy | None, count: int, limit: int | None) -> Tensor:
-        behaviour = act if clone is None else lambda obs: clone.act(obs[None])[0]  # of its only member
-        sample_seed = derive_seed(seed, f"states of a clone {next(sample_numbers)}")
-        return visited_states(behaviour, game, count, sample_seed, limit, count_steps)
-
+    episodes = TeacherEpisodes(act, game, seed, count_steps)
     streams = Streams([derive_seed(seed, "initial stand-in 0")])
-    return stages.cloned_from_policy(policy, get_obs, streams)[0]  # of the only stream
+    return stages.cloned_from_policy(policy, episodes, streams)[0]  # of the only stream

@@ -398,8 +398,8 @@ def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
         stages.check_start()
     elif is_teacher(start):
         check_teacher(start, stages, game)
-    elif getattr(search, "preset", "") == "clone":
-        line = f"start_from is {start!r}, which is no policy; allowed with preset clone"
+    elif (preset := getattr(search, "preset", "")) in ("clone", "teacher"):
+        line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:
         first_parameters(start, search, stages.spaces, game)  # raises the error

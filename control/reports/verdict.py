@@ -177,7 +177,7 @@ class Baselines:
                 while len(returns[names[0]]) < count and (real_steps < most_steps or not returns[names[0]]):
                     seeds = starts.episode_seeds(envs)
                     for name in names:
-                        episodes = rollout(_Actor(policies[name]), real, seeds, keep=False)
+                        episodes = rollout(Actor(policies[name]), real, seeds, keep=False)
                         real_steps += int(episodes.lengths.sum())
                         returns[name] += episodes.returns[0].tolist()
                 return returns
@@ -218,7 +218,7 @@ def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(names, values, strict=True)}
 
 
-class _Actor(Policy):
+class Actor(Policy):
     """Policy of one member by a function `Act`."""
 
     members = 1

@@ -15,7 +15,7 @@ from models.proxies.search import NetworkConfig, SearchConfig
 from models.settings import choice_error, setting
 
 _reward = functools.partial(setting, section="reward network")
-PRESETS = ("recipe", "cheap", "paper")
+PRESETS = ("recipe", "cheap", "paper", "teacher")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Reward:
     )
     preset: str = _reward(
         "recipe",
-        "recipe: tuned in this project; cheap: an eighth of its steps; paper: the published loop and objective [F]",
+        "recipe: tuned in this project; cheap: an eighth of its steps; paper: the published loop and objective [F]; "
+        "teacher: no search, a potential from the returns of the policy of --start_from",
         choices=PRESETS,
         chooses=True,
         tunable=False,
@@ -63,6 +64,16 @@ class Reward:
         "the real reward (Ng, Harada & Russell 1999) but teaches less",
         choices=("free", "zero"),
     )
+    rn_discount: float = _reward(
+        0.99,
+        "discount of the returns of a policy in start_from, from which the first phi is made; agents have another",
+        minimum=0,
+        maximum=1,
+        later=True,
+    )
+    rn_episodes: int = _reward(
+        768, "episodes of that policy, the last tenth of them to test phi", minimum=10, maximum=1_000_000, later=True
+    )
     rn_input_center: tuple[float, ...] = _reward(
         (), "subtracted from each number of an observation", empty=True, longest=512
     )
@@ -86,6 +97,14 @@ _PAPER: dict[str, object] = {
     "common_random_numbers": False, "train_episodes": 100, "inner_steps": 1_000_000, "test_episodes": 1,
     "center_agents": 16, "eval_every": 1, "keep_best": 1, "retest_drawn": False,
 }  # fmt: skip
+_TEACHER: dict[str, object] = {
+    "proxy_activation_fn": "tanh", "proxy_hidden_size": 128, "proxy_hidden_layer": 2, "rn_terminal": "zero",
+    # One generation, with a negligible step, scores the reward.
+    "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 65_536, "center_agents": 4,
+    "report_agents": 16, "test_every": 8192, "objective": "average",
+}  # fmt: skip
+# The potential has the returns, so policy gradients need to look only a few steps ahead.
+_LEARNS_FROM_RETURNS: dict[str, object] = {"discount": 0.95, "gae_lambda": 0.9}
 _TABULAR: dict[str, object] = {"QLearning_lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
 _Q: dict[str, object] = {  # the agents of a search for a reward of CartPole
     "hidden_sizes": (64,), "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
@@ -167,7 +186,10 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         game_defaults = _BY_GAME.get(("recipe", tuned_game), {}) if preset == "cheap" else {}
     mode_number = int(mode) if str(mode).isdecimal() else 0  # the mode may be a name
     mode_defaults = _BY_MODE.get((preset, tuned_game, mode_number), {})
-    defaults = (_PAPER if preset == "paper" else _RECIPE) | game_defaults | mode_defaults
+    presets = {"paper": _PAPER, "teacher": _TEACHER}
+    defaults = presets.get(preset, _RECIPE) | game_defaults | mode_defaults
+    if preset == "teacher" and values.get("agent") in ("PPO", "A2C"):
+        defaults |= _LEARNS_FROM_RETURNS
     num_agents = len(str(values.get("agent", "")).split(","))
     agents_per_proxy = int(str(defaults.get("agents_per_proxy", 1)))
     if agents_per_proxy % num_agents:  # the kinds of agents cannot be equally frequent
@@ -195,6 +217,7 @@ def ineffective(config: Config) -> dict[str, str]:
         (config.mode in (101, 102), (*layers, *inputs), f"mode is {config.mode}: {one_layer}"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (starts_from_proxy, ("rn_init",), "start_from says where the search starts"),
+        (not starts_from_proxy, ("rn_discount", "rn_episodes"), "start_from is null"),
         (starts_from_proxy and config.rn_evolve_scale, ("rn_output_scale",), proxy_scale),
     )
 
@@ -204,6 +227,9 @@ def validate(config: Config) -> str | None:
     for name in ("scored_by", "second_scored_by"):
         if getattr(config, name) == "target":
             return f"{name} is 'target', but a learned reward has none; allowed: agents"
+    if config.preset == "teacher" and config.start_from is None:
+        line = "preset is 'teacher', but start_from is null"
+        return f"{line}; allowed: an agent's run or checkpoint, or module:function, whose returns make the reward"
     return search.validate(config)
 
 

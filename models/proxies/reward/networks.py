@@ -87,6 +87,21 @@ class Networks:
         fitted = fitting.fit(self.parts["reward"], network_parameters, states[None], targets[None, :, None])
         return torch.cat([fitted, scale], 1)
 
+    def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
+        """Do `fit` with inputs and targets of mean 0 and variance 1. The first and the last layer then undo this
+        scaling."""
+        center, spread = states.mean(0), states.std(0)
+        spread = spread.where(spread > 1e-6, 1.0)
+        mean, scale = targets.mean(), targets.std().clamp(min=1e-6)
+        flat = self.fit(flat, (states - center) / spread, (targets - mean) / scale)
+        layers = self.parts["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
+        (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
+        first_weight.div_(spread)
+        first_bias.sub_(first_weight @ center[:, None])
+        last_weight.mul_(scale)
+        last_bias.mul_(scale).add_(mean)
+        return flat
+
     def program(self, flat: Tensor) -> "Phi":
         """Combine the network with parameters ``flat [M, size]``, ready to evaluate."""
         return Phi(self, flat)

@@ -1,0 +1,474 @@
+"""`--learn GAME`: learn a synthetic environment and a reward for a Gymnasium task, and judge them.
+
+The command has six stages. `probe` measures random play and the speed of the environment. `teacher` trains an agent, or
+judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment. `reward` makes a reward
+from the teacher's values. `exam` tests fresh agents that train on the bandit. `race` compares learning by the learned
+reward with learning by the task's reward. A stage writes its results to ``exam.json``, so ``--resume`` repeats none.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import EarlyStopping
+from torch import Tensor
+
+from control.cli.colour import paint
+from control.cli.parse import settings_from, training_from
+from control.cli.progress import Watch, part, progress
+from control.cli.run_settings import LearnConfig
+from control.cli.settings import Settings, acting
+from control.cli.words import command_line
+from control.commands.evaluate import agent_settings
+from control.commands.process import prepare
+from control.commands.run import Run
+from control.commands.summary import command, show_next
+from control.commands.train import train
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.evolution.objectives import first
+from control.evolution.teachers import cloned_proxy, teacher
+from control.loops.build import spaces_of
+from control.loops.rollout import rollout
+from control.reports.learned import write_page
+from control.reports.search import quartiles
+from control.reports.tables import number_text
+from control.reports.tags import GREEDY
+from control.reports.verdict import Actor, Baselines, Score, Verdict
+from control.storage import run_dir
+from envs.make import make_environment, stages_of
+from models.contract import Policy
+from models.proxies import files
+from models.registry import default_config, named_agents
+from models.settings import SettingError, names_with
+from models.spaces import Discrete, Spaces
+from models.streams import Streams, derive_seed
+
+RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
+_JUDGED = 64  # episodes that judge a teacher and a clone
+_ENOUGH = 0.9  # share of the way from random play to the teacher that a clone should reach
+_FAST = 4000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
+_PATIENCE = 0.3  # share of the teacher's budget without a better evaluation that ends its training
+_EVALUATIONS = 50  # of the teacher in training
+_TESTS = 32  # of an agent in the race
+_REAL_AGENTS = 4  # agents of the exam that train on the task itself
+_SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 2.5}  # rough, for estimates: of a step's update, a fit, a training
+
+
+@dataclass
+class Task:
+    """A task, the settings of the command, and the ``results`` of its stages by name, which `save` writes."""
+
+    settings: Settings
+    folder: Path
+    spaces: Spaces
+    results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def game(self) -> str:
+        return self.settings.run.gamename
+
+    @property
+    def options(self) -> LearnConfig:
+        options: LearnConfig = self.settings.subcommand
+        return options
+
+    @property
+    def seed(self) -> int:
+        return self.settings.run.seed
+
+    @property
+    def teacher(self) -> str:
+        """The policy that is cloned, as `control.evolution.teachers.teacher` takes it."""
+        return self.options.teacher or str(self.folder / TEACHER)
+
+    def save(self) -> None:
+        run_dir.atomic_write_text(self.folder / RESULTS, json.dumps(self.results, indent=1) + "\n")
+
+    def score(self, stage: str, name: str) -> Score:
+        """Return a `Score` in the results of a stage."""
+        values = dict(self.results[stage][name])
+        values["bounds"] = values["bounds"] and tuple(values["bounds"])
+        return Score(**values)
+
+    def verdict(self, agents: Score) -> Verdict:
+        """Return the verdict about agents or policies with the returns ``agents``."""
+        probe = self.results["probe"]
+        teacher_score = self.score("teacher", "score") if "teacher" in self.results else None
+        scores = (self.score("probe", "random"), self.score("probe", "constant"))
+        return Verdict(*scores, agents, teacher_score, probe["action"], self.spaces.max_return)
+
+    def share(self, score: Score) -> float:
+        """Return the share of the way from random play (0) to the teacher (1)."""
+        random_play, goal = self.score("probe", "random").mean, self.score("teacher", "score").mean
+        return (score.mean - random_play) / (goal - random_play)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The result of `trainer.learn`: a ``folder`` with the files, and whether the synthetic environment ``passed`` its
+    exam."""
+
+    folder: Path
+    passed: bool
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The results of all stages by name, the content of ``exam.json``."""
+        results: dict[str, Any] = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
+        return results
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence, empty if there was no exam."""
+        verdicts = [result["verdict"]["sentence"] for result in self.results.values() if "verdict" in result]
+        return verdicts[-1] if verdicts else ""
+
+
+def learn(settings: Settings) -> int:
+    """Run the stages of ``--learn``, print what they found, and write the page. Returns 0 if fresh agents learn from
+    the synthetic environment, else 1."""
+    prepare(settings.run)
+    learned = learn_in_folder(settings)
+    folder = learned.folder
+    page = folder / "page.html"
+    commands = [
+        command(settings, "--eval_agent", folder / name) for name in (BANDIT, REWARD) if (folder / name).exists()
+    ]
+    lines = [(path.stem, path) for path in (page, *(folder / name for name in (TEACHER, BANDIT, REWARD, RESULTS)))]
+    show_next([line for line in lines if line[1].exists()], commands)
+    return 0 if learned.passed else 1
+
+
+def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
+    """Run the stages of ``--learn`` in a new folder, or in the newest with ``resume``. Raises SettingError."""
+    run = dataclasses.replace(settings.run, implementation="learned")
+    previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
+    spaces = spaces_of(run.gamename)  # raises errors before files are written
+    if spaces.is_image:
+        raise SettingError(f"learn is {run.gamename!r}, which shows images; allowed: vectors of observations", "learn")
+    if settings.subcommand.teacher is not None:
+        try:
+            teacher(settings.subcommand.teacher, run.gamename, spaces)
+        except SettingError as error:
+            raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
+    folder = previous or run_dir.create(run)
+    with run_dir.locked(folder):
+        task = Task(settings, folder, spaces)
+        if (folder / RESULTS).exists():
+            task.results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+        if verbose:
+            print(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
+        return Learned(folder, _run_stages(task, verbose))
+
+
+def _run_stages(task: Task, verbose: bool) -> bool:
+    """Run the stages that are missing, and return whether the exam is passed or, without one, no stage failed."""
+    only = task.options.only
+    names = [name for name in STAGES if only is None or name in (only, *_needed_stages(only))]
+    for name in names:
+        if name not in task.results:
+            started, cpu_started = time.perf_counter(), time.process_time()
+            with progress(name, verbose) as watch:
+                task.results[name] = STAGES[name](task, watch)
+            spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
+            task.results[name] |= {key: round(value, 2) for key, value in spent.items()}
+            task.save()
+        if verbose:
+            left = sum(_estimates(task)[other] for other in names if other not in task.results)
+            rest = f"  about {_time_text(left)} left" if left else ""
+            print(f"{paint(f'{name:<8}', 'cyan', sys.stdout)} {task.results[name]['text']}{rest}", flush=True)
+        if task.results[name].get("failed"):
+            break
+    write_page(task.folder, task.game, task.results)
+    judged = [task.results[name] for name in names if name in task.results]
+    if verbose and "verdict" in judged[-1]:
+        print(paint(f"\n{judged[-1]['verdict']['sentence']}", "bold", sys.stdout))
+    return not any(result.get("failed") for result in judged)
+
+
+def _probe(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Measure random play, the best constant action and the speed of the environment."""
+    started = time.perf_counter()
+    baselines = Baselines.measure(task.game, task.seed)
+    rate = baselines.real_steps / (time.perf_counter() - started)
+    text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
+    return {
+        "text": f"{text}; {rate:,.0f} steps/s",
+        "random": dataclasses.asdict(baselines.random),
+        "constant": dataclasses.asdict(baselines.constant),
+        "action": baselines.action,
+        "real_steps": baselines.real_steps,
+        "steps_per_second": rate,
+    }
+
+
+def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train a teacher unless the user has one, and judge it in new episodes."""
+    trained: dict[str, Any] = {}
+    if task.options.teacher is None:
+        trained = _train_teacher(task, part(watch, 0, 0.95))
+    act = teacher(task.teacher, task.game, task.spaces)
+    score = Score.of(_returns(task, Actor(act), "judging the teacher"))
+    text = f"{trained.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
+    if trained:
+        text = f"{text}, after {trained['real_steps']:,} steps"
+    result = trained | {"text": text, "score": dataclasses.asdict(score)}
+    verdict = task.verdict(score)
+    if not score.exceeds(task.score("probe", "random")):
+        verdict = dataclasses.replace(verdict, teacher=score, advice="--teacher_steps, or another --teacher")
+        result |= {"failed": True, "verdict": verdict.as_dict()}
+    return result
+
+
+def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train the teacher until its evaluations no longer improve, and keep the checkpoint with the best returns in new
+    episodes as `TEACHER`. An interrupted training continues."""
+    run, options = task.settings.run, task.options
+    implementation = run.implementation
+    if "implementation" not in task.settings.explicit_names:
+        is_slow = task.results["probe"]["steps_per_second"] < _FAST
+        implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
+    settings = training_from(
+        implementation=implementation,
+        gamename=task.game,
+        seed=run.seed,
+        logdir=str(task.folder),
+        exp_name=TEACHER.partition(".")[0],
+        num_threads=run.num_threads,
+        total_steps=options.teacher_steps,
+        steps_per_epoch=-(-options.teacher_steps // _EVALUATIONS),
+        eval_every=1,
+        eval_episodes=20,
+        checkpoint_every=1,
+    )
+    has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
+    early_stopping = EarlyStopping(GREEDY, mode="max", patience=math.ceil(_PATIENCE * _EVALUATIONS))
+    callbacks = [early_stopping, _ShowProgress(watch)]
+    folder, finished = train(settings.replace(resume=has_begun), callbacks, verbose=False)
+    if not finished:
+        raise KeyboardInterrupt
+    candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
+    returns = {path: Run(path).evaluate(_JUDGED, seed=run.seed).mean for path in candidates if path.exists()}
+    best = max(returns, key=lambda path: returns[path])
+    shutil.copyfile(best, task.folder / TEACHER)
+    steps = int(Run(folder).metrics["env_steps"].max())
+    return {"implementation": implementation, "real_steps": steps, "run": str(folder.relative_to(task.folder))}
+
+
+class _ShowProgress(Callback):
+    """Shows the finished share of a training."""
+
+    def __init__(self, watch: Watch | None):
+        self.watch = watch
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        if self.watch is not None:
+            self.watch(module.share())
+
+
+def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Clone the teacher into a synthetic environment. If the clone is much worse than the teacher, try with more states
+    and with a wider network."""
+    names = ",".join(learners(task.spaces))
+    values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
+    values |= {"agent": names, "start_from": task.teacher}
+    if task.options.exam_steps is not None:
+        values["inner_steps"] = task.options.exam_steps
+    attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
+    if task.spaces.one_hot:  # the clone knows every cell
+        attempts = [{"first_states": "cells"}]
+    real_steps, best, best_score = 0, None, None
+
+    def count_steps(steps: int) -> None:
+        nonlocal real_steps
+        real_steps += steps
+
+    for changes in attempts:
+        settings = settings_from(**values | changes)
+        stages: Any = stages_of(settings.proxy, task.game)
+        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, count_steps)
+        score = Score.of(_returns(task, stages.parameters.target(flat[None]), "judging the clone"))
+        if best_score is None or score.mean > best_score.mean:
+            best, best_score = (settings, flat), score
+        if task.share(score) >= _ENOUGH:
+            break
+    assert best is not None and best_score is not None
+    settings, flat = best
+    _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(best_score)})
+    share = 100 * task.share(best_score)
+    text = f"its policy returns {best_score}, {share:.0f} % of the way from random play to the teacher"
+    return {"text": text, "score": dataclasses.asdict(best_score), "real_steps": real_steps}
+
+
+def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Make a reward network from the teacher's returns."""
+    settings = settings_from(
+        implementation="RN",
+        gamename=task.game,
+        seed=task.seed,
+        preset="teacher",
+        agent="QLearning" if task.spaces.one_hot else "PPO",
+        start_from=task.teacher,
+    )
+    real_steps = 0
+
+    def count_steps(steps: int) -> None:
+        nonlocal real_steps
+        real_steps += steps
+
+    stages: Any = stages_of(settings.proxy, task.game)
+    flat = cloned_proxy(task.teacher, stages, task.game, task.seed, count_steps)
+    explained = stages.explained_variance
+    _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
+    text = f"the teacher's returns from {real_steps:,} steps, {100 * explained:.0f} % of their variance explained"
+    return {"text": text, "real_steps": real_steps, "explained_variance": explained}
+
+
+def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train fresh agents on the bandit, and test them on the task. A few agents train on the task itself for as many
+    steps. A bandit that fails is renamed."""
+    path, count = task.folder / BANDIT, task.options.exam_agents
+    proxy = files.load(path)
+    names = learners(task.spaces)
+    agents: dict[str, Score] = {}
+    all_scores = []
+    for number, name in enumerate(names):
+        loop = _inner_loop(task, proxy, name, test_episodes=10)
+        seeds = fresh_seeds(task.seed, f"exam of {name}", count)
+        outcome = loop.run(
+            proxy.parameters.expand(count, -1), seeds, watch=part(watch, number / len(names), 1 / len(names))
+        )
+        agents[name] = Score.of(outcome.scores)
+        all_scores += outcome.scores.tolist()
+    real = _inner_loop(task, proxy, names[0], test_episodes=10).run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS))
+    verdict = dataclasses.replace(task.verdict(Score.of(all_scores)), advice="--teacher_steps, or another --teacher")
+    if not verdict.passed:
+        path.rename(path.with_name(f"rejected_{path.name}"))
+    steps = proxy.config.steps_in_use
+    text = ", ".join(f"{name} {score}" for name, score in agents.items())
+    real_score = Score.of(real.scores)
+    return {
+        "text": f"{text}; {names[0]} after {steps:,} steps on the task itself {real_score}",
+        "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
+        "real": {names[0]: dataclasses.asdict(real_score)},
+        "steps": steps,
+        "real_steps": int(real.steps.sum()),
+        "failed": not verdict.passed,
+        "verdict": verdict.as_dict(),
+    }
+
+
+def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train agents with the learned reward and with the task's reward, and compare the steps until they first come
+    near the teacher."""
+    proxy = files.load(task.folder / REWARD)
+    steps, count = task.options.race_steps, task.options.race_agents
+    random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
+    solved = random_play + _ENOUGH * (goal - random_play)
+    name = named_agents(proxy.description["settings"]["agent"])[0]
+    test_every = max(1, steps // _TESTS)
+    limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": 8}
+    seeds = fresh_seeds(task.seed, "race", count)
+    arms: dict[str, dict[str, Any]] = {}
+    for number, (arm, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):
+        loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
+        if flat is None:  # agents of the task's reward have their usual settings
+            loop.agent_config = default_config(name, task.game)
+        curve = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5)).curve  # [N, T]
+        median = quartiles(first(curve, solved), curve, test_every)[1]
+        late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
+        arms[arm] = {"median": median, "late": late, "curve": curve.mean(0).tolist()}
+    learned, own = arms["learned"]["median"], arms["task"]["median"]
+    if learned is None:
+        gain = f"no gain: {name} does not reach {number_text(solved)} in {steps:,} steps with the learned reward"
+    else:
+        own_text = f"{own:,.0f}" if own else f"more than {steps:,}"
+        ratio = f"{own / learned:.1f} times sooner" if own else f"at least {steps / learned:.1f} times sooner"
+        gain = f"{name} reaches {number_text(solved)} after {learned:,.0f} steps, {own_text} with the task's: {ratio}"
+    return {"text": gain, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
+
+
+STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
+    "probe": _probe,
+    "teacher": _find_teacher,
+    "bandit": _make_bandit,
+    "exam": _examine,
+    "reward": _make_reward,
+    "race": _race,
+}
+"""The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
+``failed``, and a ``verdict`` if it has one."""
+_NEEDED = {"teacher": "probe", "bandit": "teacher", "reward": "teacher", "exam": "bandit", "race": "reward"}
+
+
+def _needed_stages(name: str) -> list[str]:
+    """Return the stages without which a stage cannot begin."""
+    needed = _NEEDED.get(name)
+    return [] if needed is None else [*_needed_stages(needed), needed]
+
+
+def learners(spaces: Spaces) -> tuple[str, ...]:
+    """Return the implementations of agents that the exam trains: by value, by policy gradient, and another one."""
+    if not isinstance(spaces.actions, Discrete):
+        return "TD3", "SAC", "PPO"
+    return "DDQN", "PPO", "QLearning" if spaces.one_hot else "A2C"
+
+
+def _inner_loop(task: Task, proxy: files.Proxy, name: str, **changes: Any) -> InnerLoop:
+    """Return the inner loop of agents of implementation ``name`` with the settings in a proxy's file."""
+    config = dataclasses.replace(proxy.config, **changes)
+    return InnerLoop(config, name, agent_settings(proxy, name, {}), task.game, task.settings.run.num_threads)
+
+
+def _returns(task: Task, policy: Policy, name: str) -> np.ndarray:
+    """Play `_JUDGED` real episodes of a policy with one member. Return their returns."""
+    envs = 16
+    seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGED)
+    with contextlib.closing(make_environment(task.game, 1, envs)) as real:
+        parts = [rollout(policy, real, chunk, keep=False).returns[0] for chunk in seeds.split(envs, 1)]
+    return torch.cat(parts).numpy()
+
+
+def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
+    """Write a proxy with its settings and scores."""
+    unwritten = {key for config in settings.configs for key in names_with(config, "outcome", False)}
+    description = {
+        "command": command_line(task.settings, unwritten),
+        "settings": {key: value for key, value in acting(settings).items() if key not in unwritten},
+        "scores": dict(scores),
+    }
+    files.save(
+        task.folder / name, flat, config=settings.proxy, spaces=task.spaces, game=task.game, description=description
+    )
+
+
+def _estimates(task: Task) -> dict[str, float]:
+    """Return rough seconds of each stage, from the speed that the probe measured."""
+    options, probe = task.options, task.results["probe"]
+    step = 1 / probe["steps_per_second"]
+    length = probe["real_steps"] / max(1, probe["random"]["count"])
+    training = step + _SECONDS["update"]
+    agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
+    return {
+        "probe": 0.0,
+        "teacher": (options.teacher_steps * training if options.teacher is None else 0.0) + _JUDGED * length * step,
+        "bandit": 41_000 * step + _SECONDS["fit"],
+        "exam": agents * (_SECONDS["agent"] + 10 * length * step),
+        "reward": 60_000 * step + _SECONDS["fit"],
+        "race": 2 * options.race_agents * options.race_steps * training,
+    }
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"

@@ -1,0 +1,55 @@
+"""The page of `--learn`: one HTML file with what the stages found, and its figure. ``learned.html.j2`` is its
+template."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from control.reports.sheets import COLOURS, GREY, WIDTH, set_row_labels, sheet
+from control.storage.run_dir import atomic_write_text
+
+FIGURE, PAGE = "exam.png", "page.html"
+
+
+def write_page(folder: Path, game: str, results: Mapping[str, Any]) -> Path:
+    """Write the page about the ``results`` of the stages, and return its path."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=True
+    )
+    image = ""
+    if "exam" in results:
+        _draw(folder / FIGURE, results)
+        image = base64.b64encode((folder / FIGURE).read_bytes()).decode()
+    text = environment.get_template("learned.html.j2").render(game=game, results=results, image=image)
+    atomic_write_text(folder / PAGE, text)
+    return folder / PAGE
+
+
+def _draw(path: Path, results: Mapping[str, Any]) -> None:
+    """Draw the returns of all policies of the exam, and the curves of the race if there was one."""
+    probe, exam, race = results["probe"], results["exam"], results.get("race")
+    rows = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
+    rows |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
+    rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
+    rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
+    cells = [[0, 1]] if race else [[0]]
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), legend=1) as axes:
+        learned = [name in (f"{agent} on the bandit" for agent in exam["agents"]) for name in rows]
+        colours = [COLOURS[0] if is_learned else GREY for is_learned in learned]
+        means = [row["mean"] for row in rows.values()]
+        errors = [2 * row["error"] for row in rows.values()]
+        axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
+        axes[0].scatter(means, range(len(rows)), c=colours, zorder=3)
+        set_row_labels(axes[0], list(rows))
+        axes[0].set(xlabel="return", title="Returns on the task, mean ± 2 standard errors")
+        if race:
+            for arm, colour in zip(("learned", "task"), COLOURS, strict=False):
+                curve = race["arms"][arm]["curve"]
+                steps = race["test_every"] * np.arange(1, len(curve) + 1)
+                axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
+            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8)
+            axes[1].set(xlabel="steps on the task", title=f"{race['agent']}: return in training")

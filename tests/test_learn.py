@@ -1,0 +1,206 @@
+"""`--learn`: a learned environment and a learned reward for a task, judged; and rewards made from a policy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import trainer
+import understudy
+from control.commands import learn
+from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
+from envs.make import make_environment, stages_of
+from helpers import trained
+from models.proxies import files
+from models.settings import SettingError
+from models.spaces import Discrete
+
+
+class Corridor(gym.Env):
+    """Cells 0 to 5. Action 1 goes right, action 0 left; the right end pays 1 and ends the episode."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = gym.spaces.Discrete(6), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict]:
+        super().reset(seed=seed)
+        self.cell = 2
+        return self.cell, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        self.cell = max(0, self.cell + (1 if action == 1 else -1))
+        return self.cell, float(self.cell == 5), self.cell == 5, False, {}
+
+
+class Noise(Corridor):
+    """Pays random rewards, whatever the agent does."""
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        cell, _, end, _, info = super().step(action)
+        return cell, float(self.np_random.normal()), end, False, info
+
+
+for _name in ("Corridor", "Noise"):
+    gym.register(f"{_name}-v0", f"test_learn:{_name}", max_episode_steps=12)
+
+
+def right(obs: np.ndarray) -> np.ndarray:
+    return np.ones(len(obs), int)
+
+
+def left(obs: np.ndarray) -> np.ndarray:
+    return np.zeros(len(obs), int)
+
+
+def balance(obs: np.ndarray) -> np.ndarray:
+    return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
+
+
+def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[int, Path]:
+    """Run ``--learn`` with few agents. Return its exit status and the newest folder."""
+    words = ["--learn", game, "--teacher", f"test_learn:{policy}", "--logdir", str(tmp_path), "--exam_agents", "2"]
+    status = trainer.main([*words, "--exam_steps", "3000", "--race_agents", "2", "--race_steps", "512", *extra_flags])
+    (folder,) = tmp_path.glob("*/debug/learned/seed_25/version_0")
+    return status, folder
+
+
+@pytest.fixture
+def one_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn, "learners", lambda spaces: ("QLearning",) if spaces.one_hot else ("DDQN",))
+
+
+@pytest.mark.usefixtures("one_learner")
+def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
+    assert status == 0
+    results = json.loads((folder / learn.RESULTS).read_text())
+    assert [*results] == [*learn.STAGES]
+    assert results["teacher"]["score"]["mean"] == results["bandit"]["score"]["mean"] == 1.0
+    assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
+    printed = capsys.readouterr().out
+    assert "of the way from random play" in printed and "page.html" in printed
+    bandit, reward = files.load(folder / learn.BANDIT), understudy.load(folder / learn.REWARD)
+    assert "states.table" not in bandit.networks.named_tensors(bandit.parameters)
+    env = gym.make("understudy/Synthetic-v0", proxy=folder / learn.BANDIT)
+    cells = [env.reset(seed=seed)[0].argmax() for seed in range(60)]
+    assert {*cells} == {*range(6)}
+    wrapped = understudy.RewardWrapper(gym.make("Corridor-v0"), reward)
+    wrapped.reset(seed=0)
+    assert wrapped.step(1)[1] > wrapped.step(0)[1]  # going right is worth more, before the end pays
+    page = (folder / "page.html").read_text()
+    assert "of the way from random play" in page and "data:image/png" in page
+    # A resumed command repeats no stage except the missing one.
+    del results["race"]
+    (folder / learn.RESULTS).write_text(json.dumps(results))
+    assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
+    again = json.loads((folder / learn.RESULTS).read_text())
+    assert [*again] == [*learn.STAGES] and {name: again[name] for name in results} == results
+
+
+@pytest.mark.usefixtures("one_learner")
+@pytest.mark.parametrize(("game", "policy"), [("Corridor-v0", "left"), ("Noise-v0", "right")])
+def test_a_task_without_a_teacher_worth_cloning_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], game: str, policy: str
+) -> None:
+    status, folder = learned(tmp_path, f"test_learn:{game}", policy)
+    assert status == 1
+    assert "is no better than random play" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}
+    assert not [*folder.glob("*.safetensors")]
+
+
+def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
+    options = {"teacher_steps": 4000, "only": "teacher", "logdir": str(tmp_path), "implementation": "A2C"}
+    result = trainer.learn("cartpole", verbose=False, **options)
+    assert [*result.results] == ["probe", "teacher"]
+    trained_teacher = result.results["teacher"]
+    assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 4080
+    policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
+    assert policy(torch.zeros(3, 4)).shape == (3,)
+    again = trainer.learn("cartpole", verbose=False, resume=True, **options)
+    assert again.folder == result.folder and again.results == result.results
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--learn ALE/Pong-v5x", "ALE/Pong-v5x"),
+        ("--learn CartPole-v1 --only exams", "only is 'exams'; did you mean 'exam'? Allowed:"),
+        ("--learn CartPole-v1 --lr 0.1 --implementation PPO", "--lr has no effect with --learn"),
+        ("--learn cartpole --teacher test_learn:nobody", "module:function"),
+        ("--implementation RN --gamename cartpole --preset teacher", "start_from is null"),
+        ("--implementation RN --gamename cartpole --mode 5 --start_from test_learn:balance", "mode is 5"),
+    ],
+)
+def test_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, line: str) -> None:
+    assert trainer.main([*words.split(), "--logdir", str(tmp_path)]) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_returns_of_a_policy() -> None:
+    """Right of cell 2, the goal is 3 steps away: the return is the discount to the power of the steps before it."""
+    spaces = make_environment("test_learn:Corridor-v0", 1, 1).spaces
+    assert spaces.actions == Discrete(2)
+    steps: list[int] = []
+    episodes = TeacherEpisodes(
+        teacher("test_learn:right", "test_learn:Corridor-v0", spaces), "test_learn:Corridor-v0", 0, steps.append
+    )
+    obs, returns = episodes.returns(0.5, 64)
+    cells = obs.argmax(1)
+    # The longest way leaves 12 - 6 steps to the policy, which needs at most 5.
+    torch.testing.assert_close(returns, 0.5 ** (4.0 - cells))
+    assert len(cells.unique()) >= 4 and sum(steps) >= len(cells)
+
+
+def test_a_truncated_episode_continues_with_its_last_rewards() -> None:
+    spaces = make_environment("cartpole", 1, 1).spaces
+    episodes = TeacherEpisodes(teacher("test_learn:balance", "cartpole", spaces), "cartpole", 0)
+    _, returns = episodes.returns(0.9, 32)
+    # Each step pays 1, and the policy nearly always balances to the limit.
+    assert returns.median() == pytest.approx(10.0, abs=1e-4)
+
+
+def potential_of(game: str, policy: str) -> tuple[Any, Any]:
+    """Return the potential made from a policy, and the stages that made it."""
+    words = f"--implementation RN --gamename {game} --preset teacher --start_from test_learn:{policy}"
+    flags = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
+    stages: Any = stages_of(trainer.config.parse([*words.split(), *flags.split()]).proxy, game)
+    flat = cloned_proxy(f"test_learn:{policy}", stages, game, 0)
+    return stages.parameters.program(flat[None]), stages
+
+
+def test_a_potential_has_the_returns_of_a_policy() -> None:
+    phi, _ = potential_of("cartpole", "balance")
+    upright, falling = torch.zeros(1, 1, 4), torch.tensor([[[0.0, 0.0, 0.2, 2.0]]])
+    assert phi(upright).item() == pytest.approx(20.0, rel=0.1)
+    assert phi(falling).item() < 0.8 * phi(upright).item()
+
+
+def test_a_potential_of_cells_is_exact() -> None:
+    phi, stages = potential_of("test_learn:Corridor-v0", "right")
+    cells = torch.eye(6)[None, :5]  # cell 5 is the end
+    torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
+    assert stages.explained_variance > 0.98
+
+
+@pytest.mark.slow
+def test_a_reward_made_from_a_policy_is_scored(tmp_path: Path) -> None:
+    folder = trained(
+        tmp_path,
+        *"--preset teacher --start_from test_learn:balance --inner_steps 4096 --agent PPO".split(),
+        implementation="RN",
+        gamename="cartpole",
+        generations=1,
+        population=2,
+    )
+    assert files.load(folder / "proxy.safetensors").config.mode == 2
+
+
+def test_errors_come_before_files(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="teacher is 'nowhere'"):
+        trainer.learn("cartpole", logdir=str(tmp_path / "runs"), teacher="nowhere")
+    assert not (tmp_path / "runs").exists()
