@@ -165,10 +165,11 @@ touch "$joblog"
 
 unfinished=$(seeds_that failed)
 if [ -n "$unfinished" ]; then
-    echo "bash_train.sh: these seeds did not finish (--resume with the same flags continues them):" >&2
+    echo "bash_train.sh: these seeds did not finish (--resume with the same flags continues them) or failed:" >&2
     for seed in $unfinished; do
         log=$LOGS/seed_$seed.log
-        echo "  seed $seed: $(tail -n 1 "$log" 2>/dev/null) [$log]" >&2
+        verdict=$(sed -n 's/^  verdict *//p' "$log" 2>/dev/null | tail -n 1 || true) # of a search, which may fail by it
+        echo "  seed $seed: ${verdict:-$(tail -n 1 "$log" 2>/dev/null)} [$log]" >&2
     done
 fi
 ! has_metrics "$runs" ||

@@ -44,7 +44,8 @@ class Synthetic:
         "[F]; two_stage: a search for the target of a bandit, whose reward then trains agents; published: the "
         "published search for bandits [L]; clone: no search, a bandit whose reward compares with the policy of "
         "--start_from; distilled: a search for a bandit of a few states and their right actions; supervised: no "
-        "search, an MDP fitted to transitions of the real environment, the baseline of [F]",
+        "search, an MDP fitted to transitions of the real environment, the baseline of [F]. Some games have another "
+        "default, which --help shows with their --gamename",
         choices="recipe broad paper paper_varied two_stage published clone distilled supervised".split(),
         chooses=True,
         tunable=False,
