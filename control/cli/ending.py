@@ -127,8 +127,11 @@ def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
 
 
 def _unraisable(exception: Any) -> None:
-    """Hook for exceptions in finalizers, which Python only prints. End the command if a signal raised it."""
-    if exception.exc_type is KeyboardInterrupt:
+    """Hook for exceptions in finalizers and in functions that C code calls, which Python only prints. End the command
+    if a signal raised it."""
+    from models.settings import StopNow  # the module is loaded, if the exception is this one
+
+    if issubclass(exception.exc_type, KeyboardInterrupt | StopNow):
         ending(signal.SIGINT, frame=None)
     else:
         sys.__unraisablehook__(exception)
