@@ -47,6 +47,12 @@ class Ending:
             raise KeyboardInterrupt
         self.exit()
 
+    def raise_again(self) -> None:
+        """Raise KeyboardInterrupt if a signal has arrived. Call this before long work: an interrupted import may have
+        raised another exception, which the importing code ignored."""
+        if self.stop_requested:
+            raise KeyboardInterrupt
+
     def watch(self, signals: int) -> None:
         """Read the numbers of signals from the file descriptor ``signals`` as they arrive, and end the process if
         nothing reacts to Ctrl-C."""
