@@ -13,6 +13,7 @@ from torch import Tensor
 
 from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, seed_hash
 
+_MOST_AT_ONCE = 1 << 18  # numbers that are computed together, because a hash needs several copies of them in memory
 _NUMPY_BELOW = 1 << 10  # number of seeds below which NumPy takes half of torch's time
 
 
@@ -39,7 +40,11 @@ def normal(seeds: Tensor, n: int) -> Tensor:
         radius = (1.0 - _unit(seeds[..., None], columns, RADIUS)).log_().mul_(-2.0).sqrt_()
         return radius.mul_(_unit(seeds[..., None], columns, ANGLE).mul_(2.0 * math.pi).cos_())
 
-    return _draw_unique(draw_normal, seeds)
+    def draw_in_parts(seeds: Tensor) -> Tensor:
+        parts = seeds.reshape(-1).split(max(1, _MOST_AT_ONCE // n))
+        return torch.cat([draw_normal(part) for part in parts]).view(*seeds.shape, n)
+
+    return _draw_unique(draw_in_parts, seeds)
 
 
 def sign(seeds: Tensor) -> Tensor:

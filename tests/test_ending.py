@@ -1,5 +1,6 @@
 """Ends of the command: signals at any moment, and closed output streams."""
 
+import contextlib
 import io
 import os
 import random
@@ -16,6 +17,7 @@ import trainer
 from conftest import ROOT
 from control.cli import ending as module
 from control.cli.ending import SIGNALS, Ending, ending
+from control.cli.progress import progress
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics, replacing
 from fake_runs import Shown
@@ -136,6 +138,19 @@ def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch, capfd: Show
     assert (statuses, capfd.readouterr().err) == ([130, 0], "interrupted\n")
 
 
+def test_ignored_interruption_is_raised_again() -> None:
+    """Before the next long work; an import may have made an ImportError of the first exception."""
+    ending.reset()
+    with progress("work", enabled=False):
+        pass
+    ending.orderly = True
+    with contextlib.suppress(KeyboardInterrupt):
+        ending(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt), progress("more work", enabled=False):
+        pytest.fail("the work began")
+    ending.reset()
+
+
 @pytest.mark.parametrize(("exit_status", "message"), [(130, "interrupted\n"), (0, "")])
 def test_import_error_after_a_signal_is_an_interruption(
     exit_status: int, message: str, monkeypatch: pytest.MonkeyPatch, capfd: Shown
@@ -187,7 +202,8 @@ def test_ctrl_c_is_heard_in_a_step_of_minutes(
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     output = clean(process, 60)
-    assert process.returncode == 130 and "interrupted" in output
+    assert process.returncode == 130
+    assert ("--resume does what is left" if phase == "re-evaluation" else "interrupted") in output
     if phase == "a generation":
         (tmp_path / "slow").unlink()
         interrupted_run = run_folder(logdir)

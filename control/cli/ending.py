@@ -47,6 +47,12 @@ class Ending:
             raise KeyboardInterrupt
         self.exit()
 
+    def raise_again(self) -> None:
+        """Raise KeyboardInterrupt if a signal has arrived. Call this before long work: an interrupted import may have
+        raised another exception, which the importing code ignored."""
+        if self.stop_requested:
+            raise KeyboardInterrupt
+
     def watch(self, signals: int) -> None:
         """Read the numbers of signals from the file descriptor ``signals`` as they arrive, and end the process if
         nothing reacts to Ctrl-C."""
@@ -127,8 +133,11 @@ def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
 
 
 def _unraisable(exception: Any) -> None:
-    """Hook for exceptions in finalizers, which Python only prints. End the command if a signal raised it."""
-    if exception.exc_type is KeyboardInterrupt:
+    """Hook for exceptions in finalizers and in functions that C code calls, which Python only prints. End the command
+    if a signal raised it."""
+    from models.settings import StopNow  # the module is loaded, if the exception is this one
+
+    if issubclass(exception.exc_type, KeyboardInterrupt | StopNow):
         ending(signal.SIGINT, frame=None)
     else:
         sys.__unraisablehook__(exception)

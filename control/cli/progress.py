@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
+from control.cli.ending import ending
+
 Watch = Callable[[float], object]
 """Takes the share of the work that is done, from 0 to 1. The result is ignored."""
 
@@ -41,7 +43,9 @@ class Lines:
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     """Yield a function that shows the progress of ``label``, or None unless ``enabled``. On a terminal it draws a bar
-    on stderr, which is erased at the end; otherwise it prints lines (`Lines`)."""
+    on stderr, which is erased at the end; otherwise it prints lines (`Lines`). Raises KeyboardInterrupt if the command
+    was interrupted before."""
+    ending.raise_again()
     if not enabled:
         yield None
     elif sys.stderr.isatty():

@@ -104,6 +104,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         with stop:
             fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
     except StopNow:
+        module.close()  # now, because Ray may not end at the exit of the interpreter
         if (folder / run_dir.LAST).exists():
             say("cut short; the same command with --resume goes on from the last checkpoint")
         raise KeyboardInterrupt from None

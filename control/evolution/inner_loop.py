@@ -37,7 +37,7 @@ Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
 
 # Maximum number of agents in one program, to limit memory; the others are trained afterwards. An agent has thousands of
 # observations: of its replay buffer, and first ones of its next episodes.
-MOST_MEMBERS, _MOST_NUMBERS = 512, 4096  # agents, and agents times numbers of an observation
+MOST_MEMBERS, _MOST_NUMBERS = 512, 2048  # agents, and agents times numbers of an observation
 _COMPACT_SHARE = 0.75  # if the share of members in training falls below this, finished members leave the program
 _MIN_PER_THREAD = 4  # mean number of agents in a batch, for each thread, from which on threads divide the batch
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports

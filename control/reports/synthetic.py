@@ -10,6 +10,7 @@ from torch import Tensor
 
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
+from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet
 from envs.base import Environment
@@ -99,7 +100,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     path = look.path(folder, "behaviour")
     is_bandit = proxy.config.proxy == "bandit"
     shown = samples
-    if proxy.spaces.one_hot:  # a histogram of cells, instead of one for each cell
+    if spaces_of(proxy.game).one_hot:  # a histogram of cells, instead of one for each cell
         shown = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
     draw_behaviour(path, shown, proxy.game, is_bandit, look)
     if is_bandit:
