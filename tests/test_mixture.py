@@ -112,7 +112,7 @@ def test_agent_alone_equals_agent_in_company(case: str) -> None:
     game, agents, changes = MIXTURES[case]
     arguments = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
     proxy = Config(
-        proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40, compiled=False
+        proxy_hidden_size=7, max_steps=25, inner_steps=40, test_every=10, test_episodes=2, test_limit=40, compiled=False
     )
     settings = config.settings_from(**arguments)
     loop = InnerLoop(proxy, agents, settings.agent, game)
