@@ -13,23 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor
 
-from control.cli.parse import parse  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.sheets import WIDTH, write_numbers  # noqa: E402
-from envs.base import Environment, Step  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
-from models.proxies import files  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.cli.parse import parse
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.loops.steps import StepLoop
+from control.reports.sheets import WIDTH, write_numbers
+from envs.base import Environment, Step
+from experiments.comparison import Layout, check_given
+from experiments.plotting import measure_and_draw, run_command
+from models.proxies import files
+from models.settings import SettingError
 
 FLAGS = "--implementation RN --gamename cliff --agent {agent} --lr 0.5 --no_compiled --inner_rule budget --no_vary_hp"
 COLUMNS = 12
@@ -125,11 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--agent", choices=("SARSA", "QLearning"), default="SARSA")
     measuring.add_argument("--agents", type=int, default=100)
     measuring.add_argument("--steps", type=int, default=1000)
-    values = flags.parse_args(argv)
-    if values.command == "measure":
-        return run_script(lambda: measure(values))
-    cells = ([[0], [1]], (WIDTH, 3.6))
-    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE))
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, ([[0], [1]], (WIDTH, 3.6)), NOTE)
 
 
 if __name__ == "__main__":

@@ -15,24 +15,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor
 
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, write_numbers  # noqa: E402
-from control.reports.synthetic import names_of  # noqa: E402
-from envs.base import Environment, Step  # noqa: E402
-from experiments.comparison import Layout, check_given, check_number, numbers_in, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
-from experiments.synthetic_environments.exam import opened  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.loops.steps import StepLoop
+from control.reports.sheets import COLOURS, WIDTH, write_numbers
+from control.reports.synthetic import names_of
+from envs.base import Environment, Step
+from experiments.comparison import Layout, check_given, check_number, numbers_in
+from experiments.plotting import measure_and_draw, run_command
+from experiments.synthetic_environments.exam import opened
+from models.proxies.files import Proxy
 
 SCALES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 LAYOUT = Layout(("proxy", "agents", "spread", "returns"))
@@ -143,12 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("proxy", help="file, run folder or shipped name of a synthetic environment")
     measuring.add_argument("--agents", type=int, default=32)
     measuring.add_argument("--scales", nargs="+", type=float, default=list(SCALES), help="standard deviations")
-    values = flags.parse_args(argv)
-    if values.command == "measure":
-        return run_script(lambda: measure(values))
-    return run_script(
-        lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 2.6)), NOTE)
-    )
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, ([[0]], (WIDTH, 2.6)), NOTE)
 
 
 if __name__ == "__main__":
