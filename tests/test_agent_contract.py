@@ -268,7 +268,7 @@ def trained(case: str, game: str) -> Any:
         discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 600 if PROBES[game].continuous else 350)
         learning = LEARNING_BY_STEPS
         if by_rollouts(case):
-            learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps
+            learning, steps = LEARNING_BY_ROLLOUTS, 8 * steps
         elif has_values(case) and steps == 350:
             steps = 250  # action values converge faster than an actor
         depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))

@@ -61,7 +61,6 @@ SLOW = (
 # One process runs all pages, so that a command of several pages runs once. test_compiled.py has the same process, so
 # that no machine code is compiled twice.
 ONE_PROCESS = pytest.mark.xdist_group("compiled")
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 # The quick suite only parses the commands of these pages: reference pages, with commands of other pages, and long ones.

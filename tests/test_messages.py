@@ -148,6 +148,9 @@ COMMANDS = """
     -> --noise_type has no effect: action_std is 0
 --implementation DDQN --gamename pendulum
     -> gamename is 'pendulum', whose actions are continuous; DDQN takes discrete actions
+--implementation QLearning --gamename cartpole
+    -> gamename is 'cartpole', whose observations are no cells; QLearning takes one-hot observations...
+--record_episodes 2 -> --record_episodes has no effect without --record or --film
 --implementation DDQN --gamename cartpole --command.return 3
     -> command.return has no effect: DDQN here follows no command
 --film -> --film needs a value...

@@ -190,8 +190,3 @@ def test_failed_member_is_the_worst(name: str, kind: int, failure: float) -> Non
     assert moved.isfinite().all() and not torch.equal(moved, MEAN)
     # Both failed members share the last rank, like equal scores below all others.
     assert torch.equal(moved, updated_mean(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))
-
-
-def test_transformation_seven_needs_the_fitness_of_the_mean() -> None:
-    with pytest.raises(ValueError, match="needs the fitness of the mean"):
-        updated_mean(make("nes", score_transform=7))
