@@ -170,7 +170,7 @@ def test_shorter_episode_waits_for_the_longer_one(
 def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
     with encoding.mp4(path, 20) as add:
-        for _ in range(60):
+        for _ in range(30):
             add(chance.integers(0, 255, (100, 200, 3), np.uint8))
     full_size = encoding.gif(path).stat().st_size
     monkeypatch.setattr(encoding, "GIF_BYTES", full_size // 3)

@@ -182,7 +182,7 @@ def test_steps_equal_the_tensor_program(tmp_path: Path, kind: str) -> None:
     assert_near(firsts[0], expected[0], error)
     tensors = TensorEnvironment(dynamics, 1, 1)
     ends = []
-    for episode in range(20):
+    for episode in range(12):
         obs, _ = env.reset(seed=5 if episode == 0 else None)
         tensors.set_state(torch.from_numpy(obs)[None, None])
         done = False
