@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from control.cli.parse import parse
-from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from control.loops.steps import StepLoop
+from control.evolution.inner_loop import fresh_seeds
 from control.reports.sheets import WIDTH, write_numbers
 from envs.base import Environment, Step
 from experiments.comparison import Layout, check_given
 from experiments.plotting import measure_and_draw, run_command
+from experiments.proxies import WrappedLoop, Wrapper
 from models.proxies import files
 from models.settings import SettingError
 
@@ -35,34 +35,17 @@ LAYOUT = Layout(("share", "return"), 1)
 NOTE = "share of the steps of all agents that enter a cell; falls end an episode"
 
 
-class Counter:
-    """Wraps an environment and counts the steps that enter each cell, ``entered [S]``."""
+class Counter(Wrapper):
+    """Counts the steps that enter each cell, ``entered [S]``."""
 
     def __init__(self, environment: Environment):
-        self.environment = environment
+        super().__init__(environment)
         self.entered = torch.zeros(environment.spaces.obs_shape[0], dtype=torch.float64)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.environment, name)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         step = self.environment.step(actions, active)
         self.entered += step.obs.sum((0, 1))
         return step
-
-
-class CountingLoop(InnerLoop):
-    """Trains agents and counts the cells that they enter."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.counters: list[Counter] = []  # copies of this loop share the list
-
-    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        loop = super().begin(proxies, seeds)
-        self.counters.append(Counter(loop.environment))
-        loop.environment = self.counters[-1]  # type: ignore[assignment]
-        return loop
 
 
 def measure(flags: argparse.Namespace) -> None:
@@ -85,10 +68,10 @@ def measure(flags: argparse.Namespace) -> None:
             inner_rule="budget",
             test_episodes=1,
         )
-        loop = CountingLoop(config, flags.agent, settings.agent, "cliff")
+        loop = WrappedLoop(Counter, config, flags.agent, settings.agent, "cliff")
         rows = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
         outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents))
-        entered = torch.stack([counter.entered for counter in loop.counters]).sum(0)
+        entered = torch.stack([counter.entered for counter in loop.wrappers]).sum(0)
         share = entered / entered.sum()
         results[name] = {
             "share": [float(f"{value:.4g}") for value in share],
