@@ -167,8 +167,8 @@ def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_
 @pytest.mark.parametrize("case", [case for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)])
 def test_select_does_not_change_remaining_members(case: str) -> None:
     """From the restored state of another agent, within episodes and rollouts."""
-    config = tiny(case, default_game(case), fill=20)
-    full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=43) for _ in range(2))
+    config = tiny(case, default_game(case), fill=10)
+    full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=25) for _ in range(2))
     full_loop.epoch()
     for source, target in zip(parts(full_loop), parts(part_loop), strict=True):
         target.load_state_dict(copy.deepcopy(source.state_dict()))
