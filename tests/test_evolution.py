@@ -14,7 +14,7 @@ from torch import Tensor
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.evolution.inner_loop import Outcome
-from control.evolution.strategies import Archive
+from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.proxy_module import ProxyModule
 from envs.make import StagesDefaults
 from helpers import different
@@ -69,8 +69,10 @@ def test_search_converges_or_ends_with_the_first_solved_mean() -> None:
     assert best[0] == pytest.approx(float(value(best[2])), abs=1e-5)
 
 
-def test_resumed_search_equals_uninterrupted(tmp_path: Any) -> None:
-    six, three = replace(SMALL, generations=6), replace(SMALL, generations=3)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_resumed_search_equals_uninterrupted(strategy: str, tmp_path: Any) -> None:
+    config = replace(SMALL, strategy=strategy, weight_decay=0.01)
+    six, three = replace(config, generations=6), replace(config, generations=3)
     full_search = search(six)
     search(three, tmp_path)
     second = search(six, tmp_path, resume=True)
