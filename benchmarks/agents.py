@@ -6,21 +6,18 @@ Seconds are CPU time of this process. Contenders take turns in one run. stable-b
 without it, its rows and the ratios are left out.
 """
 
-import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import statistics
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import common  # first: one thread, and the project on the path
-from common import Meter, Result, cpu_seconds, interleave, median_ratio
+from common import Meter, Result, cpu_seconds, has_baseline, interleave, median_ratio
 
-from control.loops.process import configure_torch
 from control.loops.steps import StepLoop
 from envs.make import make_environment
 from models.registry import agent_class, default_config
@@ -142,7 +139,8 @@ def updates(size: Size) -> int:
     return size.passes * -(-size.rollout // ON_POLICY.batch)
 
 
-def contest(case: Case, size: Size, with_baseline: bool) -> dict[str, Result]:
+def contest(case: Case, size: Size) -> dict[str, Result]:
+    with_baseline = has_baseline()
     project_sides = {f"{members}": Ours(case, members, size) for members in MEMBERS}
     sides: dict[str, Ours | Theirs] = {**project_sides}
     if with_baseline:
@@ -167,17 +165,8 @@ def contest(case: Case, size: Size, with_baseline: bool) -> dict[str, Result]:
 
 
 def main() -> None:
-    options = common.parser(__doc__.splitlines()[0]).parse_args()
-    size = QUICK if options.quick else Size()
-    configure_torch(1)
-    with_baseline = importlib.util.find_spec("stable_baselines3") is not None
-    results: dict[str, Result] = {}
-    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        if not with_baseline:
-            print("stable-baselines3 is not installed (extra `bench`); its rows and the ratios are left out")
-        for case in [*CASES, ON_POLICY]:
-            results |= contest(case, size, with_baseline)
-    common.report("Updates of agents on the spaces of Pendulum", results, options.json)
+    parts = [partial(contest, case) for case in (*CASES, ON_POLICY)]
+    common.run("Updates of agents on the spaces of Pendulum", __doc__, parts, Size(), QUICK)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """Shared parts of all benchmarks: one thread, CPU time, interleaved repeats, a table, JSON. Import it first."""
 
 import argparse
+import contextlib
 import datetime
+import functools
+import importlib.util
 import json
 import operator
 import os
@@ -24,9 +27,12 @@ if str(ROOT) not in sys.path:
 
 import pytorch_lightning as pl  # noqa: E402
 
+from control.cli.settings import RunConfig  # noqa: E402
+from control.commands.process import prepare  # noqa: E402
 from control.loops.process import configure_torch  # noqa: E402
 
 T = TypeVar("T")
+S = TypeVar("S")
 _HOLDS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
@@ -175,7 +181,7 @@ def interleave(contenders: Mapping[str, Callable[[], T]], repeats: int) -> dict[
     return gathered
 
 
-def median_ratio(numerators: list[float], denominators: list[float]) -> float:
+def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
     """Return the median over rounds of the ratio within a round."""
     return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
@@ -227,6 +233,47 @@ def parser(description: str) -> argparse.ArgumentParser:
     flags.add_argument("--json", action="store_true", help="one JSON object on stdout; the table goes to stderr")
     flags.add_argument("--quick", action="store_true", help="shows that it runs; its numbers mean nothing")
     return flags
+
+
+@functools.cache
+def has_baseline() -> bool:
+    """Return whether stable-baselines3 is installed; at the first call, print a line if it is not."""
+    found = importlib.util.find_spec("stable_baselines3") is not None
+    if not found:
+        print("stable-baselines3 is not installed (extra `bench`); its rows and the ratios are left out")
+    return found
+
+
+def run(title: str, description: str, parts: Sequence[Callable[[S], dict[str, Result]]], full: S, quick: S) -> None:
+    """Run the command of a benchmark: call all ``parts`` with the amount of work, ``quick`` with ``--quick``, on one
+    thread, and report their rows. ``description`` begins with the help. What is printed meanwhile goes to stderr."""
+    options = parser(description.splitlines()[0]).parse_args()
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
+        results = measure(parts, quick if options.quick else full)
+    report(title, results, options.json)
+
+
+def measure(parts: Sequence[Callable[[S], dict[str, Result]]], size: S) -> dict[str, Result]:
+    """Return the rows of all ``parts`` on one thread."""
+    import torch
+
+    prepare(RunConfig())
+    torch.manual_seed(0)
+    results: dict[str, Result] = {}
+    for part in parts:
+        results |= part(size)
+    return results
+
+
+def speedup(
+    name: str, plain: Sequence[float], ours: Sequence[float], unit: str, against: str, work: str, least: float
+) -> dict[str, Result]:
+    """Return three rows: seconds of the plain loop, of ours, and the ratio, which is to be ``least`` at least."""
+    return {
+        f"{name}_plain": Result(statistics.median(plain), unit, against),
+        name: Result(statistics.median(ours), unit, work),
+        f"{name}_speedup": Result(median_ratio(plain, ours), "times", against, (">=", least)),
+    }
 
 
 def machine(timing: str | None = None) -> str:

@@ -6,11 +6,9 @@ Seconds are CPU time of one thread of this process, in the middle of trainings. 
 wall-clock time, which other jobs disturb. Contenders take turns in one run. Compilation is not measured.
 """
 
-import contextlib
 import dataclasses
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from typing import Any
 
 import common  # first: one thread, and the project on the path
 import evolution
-import torch
 from common import Result, cpu_seconds, interleave, median_ratio
 
 from control.cli import parse
@@ -205,14 +202,8 @@ def _full_training(loop: InnerLoop, threads: int, size: Size) -> None:
 
 
 def main() -> None:
-    options = common.parser(__doc__.splitlines()[0]).parse_args()
-    size = QUICK if options.quick else Size()
-    torch.set_num_threads(1)
-    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        results = (
-            against_torch(size) | drawn_shapes(size) | against_plain_loops(size) | by_members(size) | two_threads(size)
-        )
-    common.report("Inner loops in machine code", results, options.json)
+    parts = (against_torch, drawn_shapes, against_plain_loops, by_members, two_threads)
+    common.run("Inner loops in machine code", __doc__, parts, Size(), QUICK)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ Seconds are CPU time of this process, so other jobs on the machine matter little
 The comparison with stable-baselines3 needs the extra `bench` and is left out without it.
 """
 
-import contextlib
 import dataclasses
-import importlib.util
 import multiprocessing
 import resource
 import statistics
@@ -22,7 +20,7 @@ from typing import Any
 import common  # first: one thread, and the project on the path
 import gymnasium as gym
 import torch
-from common import Result, cpu_seconds, interleave, median_ratio
+from common import Result, cpu_seconds, has_baseline, interleave, median_ratio, speedup
 from plain import ddqn as plain
 
 from control.evolution import inner_loop
@@ -147,14 +145,12 @@ def inner_loops(preset: str, size: Size) -> dict[str, Result]:
     contenders: dict[str, Callable[[], float]] = {"plain": partial(plain_side.rate, size.steps)}
     for members, side in project_sides.items():
         contenders[f"{members}"] = partial(side.rate, size.own_steps * (10 if members == 1 else 1))
-    with_baseline = preset == "paper" and importlib.util.find_spec("stable_baselines3") is not None
+    with_baseline = preset == "paper" and has_baseline()
     if with_baseline:
         real = Ours(loop, counts[-1], real=True).begin(HALF_WAY[preset])
         model, count = plain.stable_baselines(plain.PRESETS[preset]), size.baseline
         sb3_training = partial(model.learn, count, reset_num_timesteps=False)
         contenders |= {"real": partial(real.rate, size.own_steps), "sb3": lambda: count / cpu_seconds(sb3_training)}
-    elif preset == "paper":
-        print("stable-baselines3 is not installed (extra `bench`); its rows are left out")
     rates = interleave(contenders, size.rounds)
     middle = {name: statistics.median(values) for name, values in rates.items()}
     description = f"{preset}: batch {plain.PRESETS[preset].batch}, {plain.PRESETS[preset].hidden} units"
@@ -211,15 +207,10 @@ class Generation:
 def generation(size: Size) -> dict[str, Result]:
     contest = Generation(size)
     rounds = interleave({"ours": contest.project_seconds, "plain": contest.plain_seconds}, size.generations)
-    middle = {name: statistics.median(values) for name, values in rounds.items()}
     count = len(contest.proxies)
     work = f"{count} agents of {size.training} steps and {TESTS} tests"
     scaled = f"the plain loop, {size.sampled} agents scaled to {count}"
-    return {
-        "generation_plain": Result(middle["plain"], "s", scaled),
-        "generation": Result(middle["ours"], "s", f"{work}, side by side"),
-        "generation_speedup": Result(median_ratio(rounds["plain"], rounds["ours"]), "times", scaled, (">=", 8)),
-    }
+    return speedup("generation", rounds["plain"], rounds["ours"], "s", scaled, f"{work}, side by side", 8)
 
 
 def peak() -> float:
@@ -284,15 +275,9 @@ def environments(size: Size) -> dict[str, Result]:
 
 
 def main() -> None:
-    options = common.parser(__doc__.splitlines()[0]).parse_args()
-    size = QUICK if options.quick else Size()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        used = memory(size)
-        results = inner_loops("paper", size) | inner_loops("recipe", size) | generation(size)
-        results |= used | environments(size)
-    common.report("Learned synthetic environments on CartPole", results, options.json)
+    loops = (partial(inner_loops, preset) for preset in ("paper", "recipe"))
+    parts = (memory, *loops, generation, environments)
+    common.run("Learned synthetic environments on CartPole", __doc__, parts, Size(), QUICK)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ stable-baselines3 needs the extra `bench` and is left out without it.
 """
 
 import contextlib
-import importlib.util
 import io
 import itertools
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,11 +23,10 @@ os.environ["MKL_CBWR"] = "AUTO"  # as trainer.py sets it
 
 import common  # first: one thread, and the project on the path
 import pytorch_lightning as pl
-from common import LightningClock, Result, cpu_seconds, interleave, median_ratio
+from common import LightningClock, Result, cpu_seconds, has_baseline, interleave, median_ratio
 from plain import policy_gradients as plain
 
-from control.cli.settings import RunConfig, Settings, from_dict
-from control.commands.process import prepare
+from control.cli.settings import Settings, from_dict
 from control.commands.train import train
 from control.lightning.callbacks import Checkpoints
 from control.loops.build import build_loop
@@ -158,7 +155,7 @@ def _layers(hidden: tuple[int, ...]) -> str:
 def training(network: str, size: Size) -> dict[str, Result]:
     """Measure the training of one network by us, by the plain loop and by stable-baselines3."""
     contest, simulator = Contest(network, size), Simulator(settings_of(network, size))
-    peers = contest.peers() if importlib.util.find_spec("stable_baselines3") else {}
+    peers = contest.peers() if has_baseline() else {}
     rounds = {
         "ours": partial(contest.project_rate, 1),
         "members": partial(contest.project_rate, MEMBERS),
@@ -206,18 +203,9 @@ def overhead(network: str, size: Size) -> dict[str, Result]:
 
 
 def main() -> None:
-    options = common.parser(__doc__.splitlines()[0]).parse_args()
-    size = QUICK if options.quick else Size()
-    prepare(RunConfig())
-    results: dict[str, Result] = {}
-    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        if not importlib.util.find_spec("stable_baselines3"):
-            print("stable-baselines3 is not installed (extra `bench`); its rows are left out")
-        for network in NETWORKS:
-            results |= training(network, size)
-        for network in ("cpg", "aac"):
-            results |= overhead(network, size)
-    common.report("Policy gradients on the 300-step lander", results, options.json)
+    parts = [partial(training, network) for network in NETWORKS]
+    parts += [partial(overhead, network) for network in ("cpg", "aac")]
+    common.run("Policy gradients on the 300-step lander", __doc__, parts, Size(), QUICK)
 
 
 if __name__ == "__main__":

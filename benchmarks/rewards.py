@@ -6,16 +6,13 @@ Seconds are CPU time of this process. Our program and plain loops, which do the 
 turns in one run. The plain loops train a sample of the agents; their times are scaled to all.
 """
 
-import contextlib
 import dataclasses
-import statistics
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import common  # first: one thread, and the project on the path
 import torch
-from common import Result, cpu_seconds, interleave, median_ratio
+from common import Result, cpu_seconds, interleave, speedup
 from plain import ddqn
 from plain import rewards as plain
 from torch import nn
@@ -110,21 +107,11 @@ def cartpole(size: Size) -> dict[str, Result]:
 def contest(name: str, sides: dict, size: Size, description: str, sampled: int) -> dict[str, Result]:
     rounds = interleave(sides, size.rounds)
     against = f"the plain loop, {sampled} agents scaled to all"
-    return {
-        f"{name}_plain": Result(statistics.median(rounds["plain"]), "s", against),
-        f"{name}": Result(statistics.median(rounds["ours"]), "s", f"a generation: {description}"),
-        f"{name}_speedup": Result(median_ratio(rounds["plain"], rounds["ours"]), "times", against, (">=", 10)),
-    }
+    return speedup(name, rounds["plain"], rounds["ours"], "s", against, f"a generation: {description}", 10)
 
 
 def main() -> None:
-    options = common.parser(__doc__.splitlines()[0]).parse_args()
-    size = QUICK if options.quick else Size()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        results = cliff(size) | cartpole(size)
-    common.report("Searches for reward networks", results, options.json)
+    common.run("Searches for reward networks", __doc__, (cliff, cartpole), Size(), QUICK)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import common  # first: one thread, and the project on the path
@@ -151,11 +152,11 @@ def epochs(state: str, size: Size, checkpoint: str | None = None) -> dict[str, R
     }
 
 
-def simulator(repeats: int) -> dict[str, Result]:
+def simulator(size: Size) -> dict[str, Result]:
     """Measure random actions in the environment alone, resets included."""
     env, rates = gym.make("LunarLander-v3", disable_env_checker=True), []
     env.action_space.seed(0)
-    for seed in range(repeats):
+    for seed in range(size.early):
         steps, start = 0, time.process_time()
         for episode in range(20):
             env.reset(seed=100 * seed + episode)
@@ -220,12 +221,10 @@ def main() -> None:
     parser = common.parser(__doc__.splitlines()[0])
     parser.add_argument("--checkpoint", help="last.ckpt of a UDRL run on lunarlander, for the trained state")
     options = parser.parse_args()
-    size = QUICK if options.quick else Size()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+    trained = partial(epochs, "trained", checkpoint=options.checkpoint)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
-        results = epochs("early", size) | epochs("trained", size, options.checkpoint)
-        results |= simulator(size.early) | updates(size) | lightning(size)
+        parts = (partial(epochs, "early"), trained, simulator, updates, lightning)
+        results = common.measure(parts, QUICK if options.quick else Size())
     common.report("Upside-Down RL on LunarLander", results, options.json)
 
 

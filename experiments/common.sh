@@ -57,6 +57,19 @@ in_parallel() { # FUNCTION JOB...
     rm -f "$JOB_STOP"
 }
 
+# Prints the last line of each job without a file LOGS/JOB.done. Ends with 130 after Ctrl-C, with 1 if there is such a job.
+end_unless_finished() { # HOW_TO_GO_ON JOB...
+    local name status=0
+    for name in "${@:2}"; do
+        [ ! -e "$LOGS/$name.done" ] || continue
+        [ $status = 1 ] || echo "${0##*/}: these did not finish ($1):" >&2
+        echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
+        status=1
+    done
+    [ -z "$interrupted" ] || exit 130
+    [ $status = 0 ] || exit 1
+}
+
 # Replaces the shell of a job by its program. What a shell starts in the background, as xargs, does not hear Ctrl-C: the
 # program does again, and begins only before Ctrl-C.
 # shellcheck disable=SC2329  # called in jobs

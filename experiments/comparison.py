@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,8 @@ from control.cli.settings import from_dict
 from control.reports.runs import Run, find_groups
 from control.reports.sheets import FORMATS, PLAIN, THEMES, Look, check_writable, figure_file
 from models.settings import Kind, SettingError, check_value
+
+TRAINER = Path(__file__).resolve().parents[1] / "trainer.py"
 
 
 class Layout(NamedTuple):
@@ -26,9 +30,14 @@ REWARD_ROWS = Layout(("every", "tests", "mean", "low", "high"), 2)
 """Of reward_networks/compare.py: comparison -> reward -> its numbers."""
 
 
+def script_flags(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help begins with ``description`` as it is written."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def command_line(description: str, out: str) -> argparse.ArgumentParser:
     """Return a parser with ``logdir`` (run folders), ``--out`` (the figure) and the flags of `add_look`."""
-    flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(description)
     flags.add_argument("logdir", nargs="+", type=Path, help="run folders, or any folder above them")
     flags.add_argument("--out", type=Path, default=Path(out), help=".png, .pdf, .svg or a folder")
     add_look(flags)
@@ -55,6 +64,15 @@ def figure_to_write(setting: str, out: Path) -> Path:
     target = figure_file(out, setting)
     check_writable(setting, target)
     return target
+
+
+def run_search(logdir: Path, game: str, exp_name: str, seed: int, flags: Sequence[str]) -> Path:
+    """Run a search for a synthetic environment with trainer.py, or resume it if it was stopped. Return its folder."""
+    words = f"""--implementation SE --gamename {game} --exp_name {exp_name} --seed {seed} --keep_best 1
+        --retest_agents 1 --report_agents 1 --no_record --resume"""
+    command = [sys.executable, str(TRAINER), *words.split(), "--logdir", str(logdir), *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return logdir / game / exp_name / "SE" / f"seed_{seed}" / "version_0"
 
 
 def run_script(action: Callable[[], None]) -> int:

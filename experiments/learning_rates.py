@@ -14,24 +14,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch  # noqa: E402
+import torch
 
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.reports.search import describe  # noqa: E402
-from control.reports.sheets import write_numbers  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from experiments.proxies import load_proxy  # noqa: E402
-from models.proxies import files  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
-from models.registry import default_config  # noqa: E402
-from models.settings import SettingError  # noqa: E402
-from models.streams import derive_seed  # noqa: E402
-from understudy.kinds import KINDS  # noqa: E402
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop
+from control.reports.search import describe
+from control.reports.sheets import write_numbers
+from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.proxies import load_proxy
+from models.proxies import files
+from models.proxies.files import Proxy
+from models.registry import default_config
+from models.settings import SettingError
+from models.streams import derive_seed
+from understudy.kinds import KINDS
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 LAYOUT = Layout(("learning_rate", "mean", "worst"), 2)  # proxy -> "rate" or "rate, real reward" -> its numbers
@@ -96,7 +94,7 @@ def make(flags: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_flags(__doc__)
     parser.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES), help="learning rates")
     parser.add_argument("--agents", type=int, default=32, help="agents at each rate")

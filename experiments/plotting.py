@@ -1,21 +1,23 @@
 """Figures of experiments: the flags of scripts that measure and draw, and one drawing for a light and a dark page."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from control.reports.sheets import THEMES, Cells, Look, sheet
-from experiments.comparison import Layout, figure_to_write, numbers_in
+from experiments.comparison import Layout, figure_to_write, numbers_in, run_script, script_flags
 
 Array = np.ndarray[Any, Any]
+Draw = Callable[[list[Any], dict[str, Any]], None]
+Panels = tuple[Cells, tuple[float, float]]
 
 
 def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, Any, Any]:
     """Return the parser of a script with the commands ``measure`` and ``draw``, and the parsers of both commands."""
-    flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(description)
     commands = flags.add_subparsers(dest="command", required=True)
     measure = commands.add_parser("measure", help="run what the file lacks, and write the file after each unit")
     measure.add_argument("--json", type=Path, required=True, help="file of the numbers; a stopped call goes on from it")
@@ -25,26 +27,44 @@ def measure_and_draw(description: str | None) -> tuple[argparse.ArgumentParser, 
     return flags, measure, draw
 
 
+def run_command(
+    values: argparse.Namespace, measure: Callable[[Any], None], layout: Layout, draw: Draw, panels: Panels, note: str
+) -> int:
+    """Run the command of `measure_and_draw` that ``values`` names: ``measure(values)`` or `draw_pages`. Return the exit
+    status."""
+    if values.command == "measure":
+        return run_script(lambda: measure(values))
+    return run_script(lambda: draw_pages(values.source, layout, values.out, draw, panels, note))
+
+
+def parse_with_extra_flags(flags: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse ``argv``. Unknown flags of ``measure`` become ``extra_flags``, for the searches that it starts."""
+    values, extra_flags = flags.parse_known_args(argv)
+    if extra_flags and values.command == "draw":
+        flags.error(f"unrecognized arguments: {' '.join(extra_flags)}")
+    values.extra_flags = extra_flags
+    return values
+
+
 def draw_pages(
     source: Path,
     layout: Layout,
     out: Path,
-    draw: Callable[[list[Any], dict[str, Any]], None],
-    cells: Callable[[dict[str, Any]], tuple[Cells, tuple[float, float]]],
+    draw: Draw,
+    panels: Panels,
     note: str = "",
     **sheet_options: Any,
 ) -> None:
     """Write the figure of the numbers in ``source`` for a light and for a dark page, and print both names.
 
-    ``cells`` gives the panels and their size in inches, ``draw`` fills them. Raises SettingError if ``source`` has
+    ``panels`` are their numbers and their size in inches, ``draw`` fills them. Raises SettingError if ``source`` has
     another ``layout`` or ``out`` cannot be replaced.
     """
     numbers = numbers_in("source", source, layout)
     light = figure_to_write("out", out)
     dark = figure_to_write("out", light.with_stem(f"{light.stem}_dark"))
     for theme, path in zip(THEMES, (light, dark), strict=True):
-        panels, size = cells(numbers)
-        with sheet(path, panels, size, Look(theme), source, note=note, **sheet_options) as axes:
+        with sheet(path, *panels, Look(theme), source, note=note, **sheet_options) as axes:
             draw(axes, numbers)
         print(f"Figure:  {path}")
 

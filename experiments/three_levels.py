@@ -7,7 +7,6 @@
 again with ``--seeds`` fresh seeds, under the same budget. ``--out`` draws a figure of each search in the file.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -15,11 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from control.lightning import lean  # noqa: E402
+from control.lightning import lean
 
 lean.load()
 
@@ -29,7 +26,7 @@ from control.commands.search_trials import for_trials, run_searches  # noqa: E40
 from control.commands.trials import METRIC, SPACE, TRIALS  # noqa: E402
 from control.reports.search import importance_figure  # noqa: E402
 from control.reports.sheets import THEMES, Look, write_numbers  # noqa: E402
-from experiments.comparison import run_script  # noqa: E402
+from experiments.comparison import run_script, script_flags  # noqa: E402
 
 FIRST_SEED = 1000  # of the comparison; trials have lower seeds
 
@@ -60,7 +57,7 @@ def _scores(settings: Settings, values: dict[str, Any], seeds: int) -> list[floa
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("json", type=Path, help="the numbers of all searches")
     flags.add_argument("--collect", nargs="*", default=[], metavar="NAME=FOLDER")
     flags.add_argument("--seeds", type=int, default=0, help="of the comparison; 0: none")

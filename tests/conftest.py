@@ -78,6 +78,7 @@ def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         from matplotlib.figure import Figure
 
         monkeypatch.setattr(Figure, "findobj", lambda self, *args, **kwargs: [])
+        monkeypatch.setattr("control.reports.sheets.DPI", 20)  # large blank pictures take long to compress
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from envs.seeded import uniform_at
 from envs.tensor import Dynamics, TensorEnvironment
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -19,12 +18,6 @@ def plain_uniform_at(seed: int, column: int) -> float:
     """`envs.seeded.uniform_at` of one seed, any integer, and one column."""
     seed_hash = _mix((seed + _GOLDEN) % 2**64)
     return (_mix((_mix((seed_hash + 3) % 2**64) + (column + 1) * _GOLDEN) % 2**64) >> 11) / 2**53
-
-
-def seeds_with_event(column: int, chance: float) -> Tensor:
-    """Those of the first 100,000 seeds whose number of that column is below ``chance``."""
-    seeds = torch.arange(100_000)
-    return seeds[uniform_at(seeds, column) < chance]
 
 
 def random_actions(dynamics: Dynamics, *shape: int, seed: int = 0) -> Tensor:

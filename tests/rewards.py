@@ -100,28 +100,30 @@ def plain(networks: Networks, flat: Tensor) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
-    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by `plain`, scaled as the settings say."""
+def phi_inputs(networks: Networks, obs: Tensor, info: Tensor | None) -> Tensor:
+    """What the network sees of ``obs [N, S]`` and ``info [N, I]``, scaled as the settings say."""
     config, mode = networks.config, networks.mode
-    if config.mode == 0:
-        return torch.zeros(len(obs))
     scaled_obs = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
     scaled_obs = scaled_obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else scaled_obs
-    parts = [scaled_obs] * mode.state + ([info] if mode.info and info is not None else [])
+    return torch.cat([scaled_obs] * mode.state + ([info] if mode.info and info is not None else []), 1)
+
+
+def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
+    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by `plain`."""
+    config = networks.config
+    if config.mode == 0:
+        return torch.zeros(len(obs))
     with torch.no_grad():
-        phi = plain(networks, flat)(torch.cat(parts, 1))[:, 0] * float(networks.output_scale(flat[None]))
+        phi = plain(networks, flat)(phi_inputs(networks, obs, info))[:, 0] * float(networks.output_scale(flat[None]))
     return phi.sign() * (phi.abs().exp() - 1) if config.rn_output == "symexp" else phi
 
 
 def phi_error(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
     """Error bound ``[N]`` of `phi_of`."""
-    config, mode = networks.config, networks.mode
+    config = networks.config
     if config.mode == 0:
         return torch.zeros(len(obs))
-    scaled_obs = obs - torch.tensor(config.rn_input_center) if config.rn_input_center else obs
-    scaled_obs = scaled_obs / torch.tensor(config.rn_input_spread) if config.rn_input_spread else scaled_obs
-    parts = [scaled_obs] * mode.state + ([info] if mode.info and info is not None else [])
-    x = torch.cat(parts, 1)
+    x = phi_inputs(networks, obs, info)
     linear = [layer for layer in plain(networks, flat) if isinstance(layer, nn.Linear)]
     layers = [(layer.weight, torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias) for layer in linear]
     bounds = Stack(layers, LAYERS[config.proxy_activation_fn], x, 2 * UNIT * x.abs())

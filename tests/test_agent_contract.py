@@ -167,8 +167,8 @@ def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_
 @pytest.mark.parametrize("case", [case for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)])
 def test_select_does_not_change_remaining_members(case: str) -> None:
     """From the restored state of another agent, within episodes and rollouts."""
-    config = tiny(case, default_game(case), fill=20)
-    full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=43) for _ in range(2))
+    config = tiny(case, default_game(case), fill=10)
+    full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=25) for _ in range(2))
     full_loop.epoch()
     for source, target in zip(parts(full_loop), parts(part_loop), strict=True):
         target.load_state_dict(copy.deepcopy(source.state_dict()))
@@ -268,7 +268,7 @@ def trained(case: str, game: str) -> Any:
         discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 600 if PROBES[game].continuous else 350)
         learning = LEARNING_BY_STEPS
         if by_rollouts(case):
-            learning, steps = LEARNING_BY_ROLLOUTS, 10 * steps
+            learning, steps = LEARNING_BY_ROLLOUTS, 8 * steps
         elif has_values(case) and steps == 350:
             steps = 250  # action values converge faster than an actor
         depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))

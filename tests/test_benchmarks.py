@@ -1,6 +1,7 @@
 """Benchmarks run at small scale, and their plain loops compute the same updates as the product."""
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import math
@@ -8,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from benchmarks.plain.udrl import BehaviorPolicy
 from conftest import ROOT
 from control.cli.settings import from_dict
 from control.loops.build import build_loop
+from fake_runs import Shown
 from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
@@ -65,24 +68,28 @@ def test_first_result_of_this_project(tmp_path: Path) -> None:
     assert len(numbers["seconds"]) == 1 and numbers["steps"][0] % 2560 == 0 and numbers["steps"][0] > 0
 
 
-def test_libraries_that_are_missing_are_named() -> None:
-    command = [sys.executable, str(AGAINST_JAX), "--quick", "--peers_python", sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    missing = {"rejax", "gymnax", "sbx"} - {
-        name for name in ("rejax", "gymnax", "sbx") if importlib.util.find_spec(name)
-    }
+@pytest.fixture
+def against_jax(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("benchmarks.against_jax")
+
+
+def test_libraries_that_are_missing_are_named(against_jax: ModuleType, capsys: Shown) -> None:
+    missing = {name for name in ("rejax", "gymnax", "sbx") if not importlib.util.find_spec(name)}
     if not missing:
         pytest.skip("the extra jax is installed")
-    assert done.returncode == 2 and not done.stdout
-    (line,) = done.stderr.splitlines()
+    assert against_jax.main(["--quick", "--peers_python", sys.executable]) == 2
+    output = capsys.readouterr()
+    (line,) = output.err.splitlines()
     assert line.startswith("against_jax.py: ") and all(name in line for name in missing) and "--peers_python" in line
+    assert not output.out
 
 
-def test_tables_of_the_page_are_of_the_stored_numbers() -> None:
-    stored = (ROOT / "docs" / "results" / "against_jax.json").read_text()
-    command = [sys.executable, str(AGAINST_JAX), "--tables", str(ROOT / "docs" / "results" / "against_jax.json")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert json.loads(stored)["command"] and printed in (ROOT / "docs" / "benchmarks.md").read_text()
+def test_tables_of_the_page_are_of_the_stored_numbers(against_jax: ModuleType, capsys: Shown) -> None:
+    stored = ROOT / "docs" / "results" / "against_jax.json"
+    assert against_jax.main(["--tables", str(stored)]) == 0
+    assert json.loads(stored.read_text())["command"]
+    assert capsys.readouterr().out in (ROOT / "docs" / "benchmarks.md").read_text()
 
 
 def test_faster_is_claimed_only_if_every_round_was() -> None:

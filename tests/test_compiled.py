@@ -246,7 +246,7 @@ THREADED = [
 ]
 
 
-@pytest.mark.parametrize("argv", [*THREADED, TABLES["SARSA"]])
+@pytest.mark.parametrize("argv", THREADED)
 @pytest.mark.parametrize("rule", ["budget", "train_episodes"])
 def test_threads_do_not_change_results(argv: str, rule: str) -> None:
     """With seven threads each member trains alone."""

@@ -19,7 +19,7 @@ from control.films import encoding, pictures
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused
-from helpers import flags, trained
+from helpers import trained
 from models.contract import Policy, RandomPolicy
 from models.proxies.search import SearchConfig
 from models.settings import HAS_NUMBA
@@ -170,7 +170,7 @@ def test_shorter_episode_waits_for_the_longer_one(
 def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
     with encoding.mp4(path, 20) as add:
-        for _ in range(60):
+        for _ in range(30):
             add(chance.integers(0, 255, (100, 200, 3), np.uint8))
     full_size = encoding.gif(path).stat().st_size
     monkeypatch.setattr(encoding, "GIF_BYTES", full_size // 3)
@@ -190,8 +190,6 @@ def test_run_records_a_film(logdir: Path, capsys: Shown, monkeypatch: pytest.Mon
     assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif"}
     height = frames(folder / "videos" / "final.mp4")[0]["size"][1]
     assert height == 400 + 2 * 26 + 8  # one line more for the command
-    error = refused(trainer.main, flags(logdir, "--record_episodes", "2"), "", capsys)
-    assert error == "error: --record_episodes has no effect without --record or --film\n"
 
 
 def test_evaluation_is_filmed_by_default(
@@ -254,19 +252,8 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         monkeypatch.setattr("control.loops.compiled.can_compile", lambda loop: False)  # saves time
     (logdir / "films").mkdir(parents=True)
     (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
-    argv = [
-        "--film",
-        "cartpole-bandit",
-        "real",
-        "untrained",
-        "--agent",
-        "PPO",
-        "--record_episodes",
-        "1",
-        "--time_limit",
-        "5",
-    ]
-    assert trainer.main([*argv, "--logdir", str(logdir)]) == 0
+    words = "--film cartpole-bandit real untrained --agent PPO --record_episodes 1 --time_limit 5"
+    assert trainer.main([*words.split(), "--logdir", str(logdir)]) == 0
     output = capsys.readouterr().out
     for title in ("300 steps on cartpole-bandit", "300 steps on the real cartpole", "untrained"):
         assert f"\nPPO, {title}: one episode, return 5\n" in output

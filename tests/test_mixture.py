@@ -112,7 +112,7 @@ def test_agent_alone_equals_agent_in_company(case: str) -> None:
     game, agents, changes = MIXTURES[case]
     arguments = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}
     proxy = Config(
-        proxy_hidden_size=7, max_steps=25, inner_steps=60, test_every=15, test_episodes=2, test_limit=40, compiled=False
+        proxy_hidden_size=7, max_steps=25, inner_steps=40, test_every=10, test_episodes=2, test_limit=40, compiled=False
     )
     settings = config.settings_from(**arguments)
     loop = InnerLoop(proxy, agents, settings.agent, game)
@@ -137,6 +137,7 @@ def test_agent_alone_equals_agent_in_company(case: str) -> None:
 TINY = (
     "--population 4 --generations 3 --inner_steps 40 --test_episodes 2 --test_limit 30 --center_agents 4 "
     "--eval_every 1 --retest_agents 4 --report_agents 4 --hidden_sizes 8 --batch_size 8 --rollout_steps 20 "
+    "--ppo_epochs 1 "
     "--exp_name m --seed 1 --logger none --no_compiled --test_limit_first 10 --test_limit_grows 1 3"
 ).split()
 

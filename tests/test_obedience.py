@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import trainer
 from control.cli.run_settings import EvaluateConfig
 from control.reports import obedience
-from fake_runs import Shown, is_png, refused
+from fake_runs import Shown, refused
 from helpers import trained
 from models.streams import Streams
 from test_command_conditioned import experienced_agent
@@ -84,7 +85,7 @@ def test_evaluation_of_run(logdir: Path, capsys: Shown) -> None:
     assert "15 commands, 3 episodes of each per seed" in output and "rank correlation" in output
     file = folder / "checkpoints" / "best_obedience.json"
     first = json.loads(file.read_text())
-    assert is_png(file.with_suffix(".png")) and set(first["modes"]) == {"greedy", "sampled"}
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG") and set(first["modes"]) == {"greedy", "sampled"}
     greedy = first["modes"]["greedy"]
     assert greedy["regions"]["all"]["episodes"] == 2 * 15 * 3 and len(greedy["seen"]) == 2
     assert greedy["commanded"][0] < min(low for low, _ in greedy["seen"])
@@ -96,9 +97,8 @@ def test_evaluation_of_run(logdir: Path, capsys: Shown) -> None:
     refused(trainer.main, words, line, capsys, run_started=True)
 
 
-def test_agents_without_return_command_are_refused(logdir: Path, capsys: Shown) -> None:
+def test_agents_without_return_command_are_refused(finished: Any, capsys: Shown) -> None:
     for implementation in ("RCP-A", "VPG"):
-        folder = trained(logdir / implementation, gamename="cartpole", implementation=implementation)
-        words = ["--eval_agent", str(folder), "--obedience"]
+        words = ["--eval_agent", str(finished(implementation=implementation)[0]), "--obedience"]
         refused(trainer.main, words, f"--obedience has no effect with {implementation}", capsys)
     assert obedience.EPISODES < EvaluateConfig.num_eval_episodes

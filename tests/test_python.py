@@ -1,5 +1,6 @@
 """The Python interface: `trainer.train`, `load`, `evaluate`, and modules under Lightning's Trainer."""
 
+import importlib.util
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
+from pytorch_lightning.loggers import CSVLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainer
@@ -125,15 +126,11 @@ def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_module_works_with_lightnings_callbacks_and_loggers(name: str, tmp_path: Path) -> None:
-    """Callbacks get scores, loggers get numbers, and checkpoints load."""
+def test_module_stops_early_and_its_best_checkpoint_loads(name: str, tmp_path: Path) -> None:
     module = trainer.module(**SMALL[name])
-    logger = CSVLogger(tmp_path)
     stop = EarlyStopping(monitor="eval/return_greedy", mode="max", patience=0, min_delta=1e9)
     best = ModelCheckpoint(tmp_path, monitor="eval/return_greedy", mode="max")
-    fitting = pl.Trainer(
-        max_epochs=5, accelerator="cpu", logger=logger, callbacks=[stop, best], enable_progress_bar=False
-    )
+    fitting = lightning(tmp_path, 5, stop, best, logger=(logger := CSVLogger(tmp_path)))
     fitting.fit(module)
     assert module.epoch == 2  # the first without improvement
     assert float(fitting.callback_metrics["eval/return_greedy"]) == float(module.row["eval/return_greedy"].mean())
@@ -281,51 +278,47 @@ def test_lightning_tests_cover_every_family() -> None:
     assert {family(name).package for name in ONE_OF_EACH_FAMILY} == packages
 
 
-def run_with_callbacks(name: str, folder: Path, *loggers: Logger) -> pl.Trainer:
-    """Train two epochs with Lightning's usual callbacks, and check what they recorded."""
-    module, rates = trainer.module(**ONE_OF_EACH_FAMILY[name]), LearningRateMonitor()
-    saved = ModelCheckpoint(folder, filename="{step}", every_n_epochs=1, save_top_k=-1)
-    score = "search/center_return" if name in ("SE", "RN") else "eval/return_greedy"
+def strategy_of(name: str) -> list[EvolutionStrategy]:
+    """The callback of a search; empty for an agent."""
+    return [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name in ("SE", "RN") else []
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+def test_lightnings_callbacks_and_loggers_work_with_every_family(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    loggers: list[Any] = [CSVLogger(tmp_path)]
+    if importlib.util.find_spec("wandb"):  # of the extra `loggers`
+        loggers.append(WandbLogger(save_dir=tmp_path, offline=True))
+    module, rates, search = trainer.module(**ONE_OF_EACH_FAMILY[name]), LearningRateMonitor(), strategy_of(name)
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_epochs=1, save_top_k=-1)
+    score = "search/center_return" if search else "eval/return_greedy"
     stop = EarlyStopping(monitor=score, mode="max", patience=5, check_on_train_epoch_end=True)
-    search = [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name in ("SE", "RN") else []
-    fitting = lightning(folder, 2, rates, saved, stop, *search, logger=list(loggers), max_time="00:00:10:00")
+    fitting = lightning(tmp_path, 2, rates, saved, stop, *search, logger=loggers)
     fitting.fit(module)
     assert fitting.global_step == module.epoch == 2
-    assert {path.name for path in folder.glob("*.ckpt")} == {"step=1.ckpt", "step=2.ckpt"}
+    assert {path.name for path in tmp_path.glob("*.ckpt")} == {"step=1.ckpt", "step=2.ckpt"}
     assert rates.lrs and stop.best_score >= fitting.callback_metrics[score]
-    if search:
-        (callback,) = (callback for callback in fitting.callbacks if isinstance(callback, EvolutionStrategy))
-        assert callback is search[0] and len(module.population) == 4
+    for callback in search:
+        assert callback in fitting.callbacks and len(module.population) == 4
         assert callback.generation == 2 and callback.archive.entries
     module.close()
-    return fitting
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
-def test_lightnings_callbacks_and_csv_logger_work_with_every_family(name: str, tmp_path: Path) -> None:
-    fitting = run_with_callbacks(name, tmp_path, CSVLogger(tmp_path))
-    (log_dir,) = (logger.log_dir for logger in fitting.loggers)
-    assert len(Path(log_dir, "metrics.csv").read_text().splitlines()) >= 3
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
-def test_wandb_records_every_family_offline(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="needs the extra `loggers`")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    logger = WandbLogger(save_dir=tmp_path, offline=True)
-    fitting = run_with_callbacks(name, tmp_path, logger)
-    logger.experiment.finish()
-    (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    content = record.read_bytes()
-    assert all(tag.encode() in content for tag in fitting.logged_metrics)
+    tags = fitting.callback_metrics.keys()
+    header, *rows = Path(loggers[0].log_dir, "metrics.csv").read_text().splitlines()
+    assert len(tags) > 5 and tags <= {*header.split(",")} and len(rows) >= 2
+    for logger in loggers[1:]:
+        logger.experiment.finish()
+        (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+        content = record.read_bytes()
+        assert all(tag.encode() in content for tag in tags)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
 def test_max_time_ends_the_training_of_every_family(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.lightning.evolution_strategy.FLAT_LIMIT", 10**9)  # fast machines make many generations
     module = trainer.module(**ONE_OF_EACH_FAMILY[name])
-    search = [EvolutionStrategy(seed=1, population=4, noise_std=0.2)] if name in ("SE", "RN") else []
-    fitting = lightning(tmp_path, 10**6, *search, max_time=timedelta(seconds=0.3))
+    fitting = lightning(tmp_path, 10**6, *strategy_of(name), max_time=timedelta(seconds=0.3))
     fitting.fit(module)
     assert fitting.should_stop and fitting.global_step == module.epoch < 10**6
     module.close()

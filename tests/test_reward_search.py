@@ -72,8 +72,6 @@ def test_two_phases_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "emptyroom33 by a reward network: " in output and output.count("\n  solved first ") == 2
     rows = [line for line in output.splitlines() if line.startswith(("reward network ", "real reward "))]
     assert len(rows) == 2 and all(" 40 " in row for row in rows)  # the same number of steps
-    line = "whose observations are no cells; QLearning takes one-hot observations"
-    refused(trainer.main, ["--eval_agent", "cartpole-mdp", "--agent", "QLearning"], line, capsys)
 
 
 @pytest.mark.parametrize("solved", [None, -1e6])

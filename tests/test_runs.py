@@ -95,8 +95,6 @@ def test_evaluation_without_commands(capsys: Shown, finished: Finished) -> None:
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "3"]) == 0
     output = capsys.readouterr().out
     assert "AAC on cartpole" in output and "greedy" in output and "sampled" in output and "command" not in output
-    error = refused(trainer.main, ["--eval_agent", str(folder), "--command.return", "5"], "", capsys)
-    assert error == "error: command.return has no effect: AAC here follows no command\n"
 
 
 # -- agents that learn between steps -----------------------------------------------------------------------------------

@@ -7,16 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.cli.settings import RunConfig, Settings
 from control.commands.evaluate import agent_settings
-from control.loops.build import build_loop
 from envs.gridmaps import MAPS
 from helpers import config_of, loop_of
 from models.agents.tabular.agent import Agent, sample_config
 from models.agents.tabular.config import FAMILY, Config
 from models.proxies import files
 from models.registry import agent_and_proxy_defaults, default_config
-from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
@@ -192,12 +189,6 @@ def test_values_of_one_hot_observations() -> None:
     agent.flat_parameters.copy_(torch.arange(12.0).view(2, 6))
     assert agent.values(obs)[..., 0].tolist() == [[0, 4, 2], [8, 6, 10]]
     assert agent.with_weights(agent.flat_parameters[[1, 1, 0]]).act(obs[[0, 0, 0]]).tolist() == [[1] * 3] * 3
-
-
-def test_environment_without_cells_is_refused() -> None:
-    run = RunConfig(implementation="QLearning", gamename="cartpole")
-    with pytest.raises(SettingError, match="'cartpole', whose observations are no cells; QLearning takes one-hot"):
-        build_loop(Settings(run, Config()))
 
 
 def test_q_learning_solves_cliff_as_fast_as_published() -> None:

@@ -26,8 +26,13 @@ CARTPOLE = make_environment("cartpole", 1, 1).spaces
 PENDULUM = make_environment("pendulum", 1, 1).spaces
 CLONE = parse.parse(["--implementation", "SE", "--gamename", "cartpole", "--proxy", "bandit", "--preset", "clone",
                      "--start_from", "test_teachers:balance"]).proxy  # fmt: skip
-DDQN = partial(trained, implementation="DDQN", gamename="cartpole")
 searched = partial(trained, implementation="SE")
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a run of DDQN on CartPole, to be read only."""
+    return str(trained(tmp_path_factory.mktemp("agent"), implementation="DDQN", gamename="cartpole"))
 
 
 def balance(obs: np.ndarray) -> np.ndarray:
@@ -92,11 +97,10 @@ def test_continuous_clone_imitates_within_the_bounds() -> None:
     assert (actions - expected).abs().mean() < 0.05
 
 
-def test_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
-    folder = DDQN(tmp_path)
-    stages, flat = make_clone("cartpole", str(folder), "--clone_of", "values", "--reward_form", "free")
+def test_values_of_an_agent_become_rewards(agent: str) -> None:
+    stages, flat = make_clone("cartpole", agent, "--clone_of", "values", "--reward_form", "free")
     states = stages.parameters.fixed(flat[None])["states.table"][0]
-    q = teacher(str(folder), "cartpole", CARTPOLE, wants_values=True)(states)
+    q = teacher(agent, "cartpole", CARTPOLE, wants_values=True)(states)
     program = stages.parameters.program(flat[None])
     rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
     expected = (q - q.mean()) / q.std()
@@ -105,10 +109,9 @@ def test_values_of_an_agent_become_rewards(tmp_path: Path) -> None:
     assert torch.equal(without_target, flat)
 
 
-def test_teacher_acts_greedily(tmp_path: Path) -> None:
-    folder = DDQN(tmp_path)
-    policy, obs = teacher(str(folder), "cartpole", CARTPOLE), 0.1 * torch.randn(20, 4)
-    assert policy(obs).tolist() == [trainer.load(folder).predict(observation) for observation in obs.numpy()]
+def test_teacher_acts_greedily(agent: str) -> None:
+    policy, obs = teacher(agent, "cartpole", CARTPOLE), 0.1 * torch.randn(20, 4)
+    assert policy(obs).tolist() == [trainer.load(agent).predict(observation) for observation in obs.numpy()]
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"])
@@ -161,6 +164,7 @@ def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.Monke
     assert states[:, 2].std() > 1.5 * calm[:, 2].std()
     starts = visited_states(act, "cartpole", 600, 0, limit=1)
     assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)  # only the states count
     stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
     assert stages.parameters.fixed(flat[None])["states.table"].abs().max() <= 0.05
 
@@ -188,10 +192,9 @@ def test_continuous_actions_are_clipped() -> None:
     assert actions.tolist() == [[2.0], [-2.0], [0.0]]
 
 
-def test_teacher_of_another_environment_is_refused(tmp_path: Path) -> None:
-    folder = DDQN(tmp_path)
+def test_teacher_of_another_environment_is_refused(agent: str) -> None:
     with pytest.raises(SettingError, match="an agent on cartpole; allowed: one on acrobot"):
-        teacher(str(folder), "acrobot", make_environment("acrobot", 1, 1).spaces)
+        teacher(agent, "acrobot", make_environment("acrobot", 1, 1).spaces)
 
 
 def test_agents_learn_on_a_cloned_bandit(tmp_path: Path, capsys: Any) -> None:

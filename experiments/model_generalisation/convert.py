@@ -8,12 +8,10 @@
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from control.cli.parse import parse, to_yaml  # noqa: E402
-from experiments.comparison import run_script  # noqa: E402
+from control.cli.parse import parse, to_yaml
+from experiments.comparison import run_script
 
 
 def main(argv: list[str]) -> int:

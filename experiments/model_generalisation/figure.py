@@ -15,13 +15,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from control.reports.curves import (  # noqa: E402
+from control.reports.curves import (
     LEAST,
     STEPS_LABEL,
     Level,
@@ -30,8 +28,8 @@ from control.reports.curves import (  # noqa: E402
     scale,
     share_limits,
 )
-from control.reports.runs import LAST, Array, Run  # noqa: E402
-from control.reports.sheets import (  # noqa: E402
+from control.reports.runs import LAST, Array, Run
+from control.reports.sheets import (
     COLOURS,
     INK,
     WIDTH,
@@ -43,12 +41,12 @@ from control.reports.sheets import (  # noqa: E402
     sheet,
     show,
 )
-from control.reports.statistics import interval, mean  # noqa: E402
-from control.reports.tables import Table, seeds_text  # noqa: E402
-from control.reports.tags import GREEDY, REWARD_RATE  # noqa: E402
-from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of  # noqa: E402
-from models.agents.model_generalisation.config import IMPLEMENTATIONS  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.reports.statistics import interval, mean
+from control.reports.tables import Table, seeds_text
+from control.reports.tags import GREEDY, REWARD_RATE
+from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of
+from models.agents.model_generalisation.config import IMPLEMENTATIONS
+from models.settings import SettingError
 
 TITLES = {"procmaze": "ProcMaze", "buttongrid": "ButtonGrid", "panflute": "PanFlute", "opengrid": "OpenGrid"}
 REGIMES = {"high": "high data", "low": "low data"}

@@ -18,18 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import trainer  # noqa: E402
-from control.cli.errors import show  # noqa: E402
-from control.cli.parse import parse  # noqa: E402
-from control.reports.curves import RETURN_LABEL, STEPS_LABEL, scale, share_limits  # noqa: E402
-from control.reports.runs import Array, read_runs  # noqa: E402
-from control.reports.sheets import (  # noqa: E402
+import trainer
+from control.cli.errors import show
+from control.cli.parse import parse
+from control.reports.curves import RETURN_LABEL, STEPS_LABEL, scale, share_limits
+from control.reports.runs import Array, read_runs
+from control.reports.sheets import (
     COLOURS,
     GREY,
     WIDTH,
@@ -38,12 +36,12 @@ from control.reports.sheets import (  # noqa: E402
     sheet,
     write_numbers,
 )
-from control.reports.sheets import rows as rows_of  # noqa: E402
-from control.reports.tables import Table  # noqa: E402
-from control.reports.tags import REWARD_RATE  # noqa: E402
-from control.storage.run_dir import newest, parent  # noqa: E402
-from experiments.comparison import Layout, check_given, figure_to_write, run_script  # noqa: E402
-from models.settings import SettingError, nearest  # noqa: E402
+from control.reports.sheets import rows as rows_of
+from control.reports.tables import Table
+from control.reports.tags import REWARD_RATE
+from control.storage.run_dir import newest, parent
+from experiments.comparison import Layout, check_given, figure_to_write, run_script
+from models.settings import SettingError, nearest
 
 FIXTURES: dict[str, Any] = json.loads(Path(__file__).with_name("parity.json").read_text(encoding="utf-8"))["fixtures"]
 CLOSE = 2.0  # standard errors of the difference

@@ -148,16 +148,10 @@ done
 echo "Seeds $SEED to $((SEED + NUM_SEEDS - 1)); follow a cell with: tail -f $LOGS/${cells[0]}.log"
 in_parallel train "${cells[@]}"
 
-status=0
+end_unless_finished "--resume with the same call goes on with them" "${cells[@]}"
 runs=()
 for name in "${cells[@]}"; do
     # Where trainer.py said that the run is: the folder of an environment has its parameters after its name.
     [ ! -e "$LOGS/$name.log" ] || runs+=("$(sed -n 's/^  run  *//p' "$LOGS/$name.log" | tail -n 1)")
-    [ ! -e "$LOGS/$name.done" ] || continue
-    [ $status = 1 ] || echo "run.sh: these did not finish (--resume with the same call goes on with them):" >&2
-    echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
-    status=1
 done
-[ -z "$interrupted" ] || exit 130
-[ $status = 0 ] || exit 1
 "$PYTHON" "$ROOT/experiments/model_generalisation/figure.py" "${runs[@]}" --out "$LOGS/comparison.png"

@@ -7,7 +7,6 @@ gradient for each of three weights: the reward-to-go q, q minus the batch's mean
 fitted to q of other episodes. The spread of the estimates is the variance of a training step.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +15,11 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from envs.names import resolve  # noqa: E402
-from experiments.comparison import run_script  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from envs.names import resolve
+from experiments.comparison import run_script, script_flags
+from models.settings import SettingError
 
 DISCOUNT = 0.99
 CRITIC_STEPS = 500
@@ -119,7 +116,7 @@ def measure(game: str, batches: int, episodes: int, critic_episodes: int, seed: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_flags(__doc__)
     parser.add_argument("--game", default="cartpole", help="an environment with vectors and discrete actions")
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--episodes", type=int, default=8, help="episodes of a batch")

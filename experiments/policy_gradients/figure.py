@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from control.reports import scores  # noqa: E402
-from control.reports.curves import (  # noqa: E402
+from control.reports import scores
+from control.reports.curves import (
     RETURN_LABEL,
     SMOOTHED,
     STEPS_LABEL,
@@ -35,13 +33,13 @@ from control.reports.curves import (  # noqa: E402
     share_limits,
     sources,
 )
-from control.reports.runs import Run, logged  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, Book, Look, figure_file, rows, set_title, show  # noqa: E402
-from control.reports.tables import AGGREGATES, Table, aggregates, over_seeds, seeds_text  # noqa: E402
-from control.reports.tags import RUNNING_MEAN  # noqa: E402
-from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of  # noqa: E402
-from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.reports.runs import Run, logged
+from control.reports.sheets import COLOURS, WIDTH, Book, Look, figure_file, rows, set_title, show
+from control.reports.tables import AGGREGATES, Table, aggregates, over_seeds, seeds_text
+from control.reports.tags import RUNNING_MEAN
+from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of
+from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config
+from models.settings import SettingError
 
 FOUR, TWO = ("VPG", "EPG", "BPG", "CPG"), ("CPG", "AAC")
 # Title, tag, implementations and label of the y axis of each panel; panels of returns are first.

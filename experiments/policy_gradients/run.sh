@@ -76,16 +76,7 @@ export -f train
 echo "Seeds ${seeds[*]}; follow one run with: tail -f $LOGS/CPG_published.log"
 in_parallel train "${ARMS[@]}"
 
-status=0
-for arm in "${ARMS[@]}"; do
-    name=${arm/\//_}
-    [ ! -e "$LOGS/$name.done" ] || continue
-    [ $status = 1 ] || echo "run.sh: these did not finish (the same call goes on with them):" >&2
-    echo "  $name: $(tail -n 1 "$LOGS/$name.log" 2>/dev/null) [$LOGS/$name.log]" >&2
-    status=1
-done
-[ -z "$interrupted" ] || exit 130
-[ $status = 0 ] || exit 1
+end_unless_finished "the same call goes on with them" "${ARMS[@]/\//_}"
 members=seed_${seeds[0]}
 [ ${#seeds[@]} = 1 ] || members+=-${seeds[-1]}
 "$PYTHON" "$ROOT/experiments/policy_gradients/figure.py" "$LOGDIR"/beresheet/{published,aac_tuned}/*/"$members" \

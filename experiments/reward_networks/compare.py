@@ -21,38 +21,36 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
-from control.cli import parse  # noqa: E402
-from control.cli.options import flags as known_flags  # noqa: E402
-from control.cli.settings import Settings, build, validate  # noqa: E402
-from control.cli.words import read_value  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
-from control.evolution.objectives import first, first_stable, stays_solved  # noqa: E402
-from control.loops.build import check_spaces  # noqa: E402
-from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.search import quartiles  # noqa: E402
-from control.reports.sheets import write_numbers  # noqa: E402
-from control.reports.statistics import interval, iqm  # noqa: E402
-from control.reports.tables import Table  # noqa: E402
-from envs.gridmaps import CellTable  # noqa: E402
-from envs.make import make_dynamics, make_environment  # noqa: E402
-from envs.names import resolve  # noqa: E402
-from envs.potentials import HAND  # noqa: E402
-from envs.reward import RewardedEnvironment  # noqa: E402
-from experiments.comparison import REWARD_ROWS, check_given, check_number, numbers_in, run_script  # noqa: E402
-from models.mixture import Mixture  # noqa: E402
-from models.off_policy import TwinCriticAgent  # noqa: E402
-from models.proxies import files  # noqa: E402
-from models.registry import agent_class, families_of, named_agents  # noqa: E402
-from models.settings import SettingError, choice_error, kinds  # noqa: E402
-from models.vocabulary import translate  # noqa: E402
-from understudy.kinds import KINDS, MODES  # noqa: E402
+from control.cli import parse
+from control.cli.options import flags as known_flags
+from control.cli.settings import Settings, build, validate
+from control.cli.words import read_value
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
+from control.evolution.objectives import first, first_stable, stays_solved
+from control.loops.build import check_spaces
+from control.loops.steps import StepLoop
+from control.reports.search import quartiles
+from control.reports.sheets import write_numbers
+from control.reports.statistics import interval, iqm
+from control.reports.tables import Table
+from envs.gridmaps import CellTable
+from envs.make import make_dynamics, make_environment
+from envs.names import resolve
+from envs.potentials import HAND
+from envs.reward import RewardedEnvironment
+from experiments.comparison import REWARD_ROWS, check_given, check_number, numbers_in, run_script, script_flags
+from models.mixture import Mixture
+from models.off_policy import TwinCriticAgent
+from models.proxies import files
+from models.registry import agent_class, families_of, named_agents
+from models.settings import SettingError, choice_error, kinds
+from models.vocabulary import translate
+from understudy.kinds import KINDS, MODES
 
 ADDITIVE_POTENTIAL = MODES[2]
 # Game -> kind of the agents, their training steps, steps between tests, episodes of a test.
@@ -279,7 +277,7 @@ def cells(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("gamename", choices=list(GAMES))
     flags.add_argument("--reward", action="append", default=[], help="NAME=FILE, a learned reward; may be repeated")
     flags.add_argument("--agents", type=int, default=64)

@@ -9,25 +9,22 @@ steps. The map shows the reward that each move in each cell of Cliff pays, as tr
 blue the highest. ``--simplify`` leaves rewards of -50 and less grey, as the second panel of the paper does.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from control.reports.curves import Level, draw_levels  # noqa: E402
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, balanced, set_title, sheet  # noqa: E402
-from control.reports.sheets import rows as rows_of  # noqa: E402
-from envs.gridmaps import GOAL, HOLE, CellTable  # noqa: E402
-from envs.make import make_dynamics  # noqa: E402
-from experiments.comparison import (  # noqa: E402
+from control.reports.curves import Level, draw_levels
+from control.reports.sheets import COLOURS, GREY, WIDTH, Look, balanced, set_title, sheet
+from control.reports.sheets import rows as rows_of
+from envs.gridmaps import GOAL, HOLE, CellTable
+from envs.make import make_dynamics
+from experiments.comparison import (
     REWARD_ROWS,
     add_look,
     are_numbers,
@@ -36,10 +33,11 @@ from experiments.comparison import (  # noqa: E402
     look_of,
     numbers_in,
     run_script,
+    script_flags,
 )
-from models.proxies import files  # noqa: E402
-from models.settings import SettingError  # noqa: E402
-from understudy.rewards import shaped  # noqa: E402
+from models.proxies import files
+from models.settings import SettingError
+from understudy.rewards import shaped
 
 # Default selection of comparisons and rewards: a file can hold too many for one figure.
 COMPARISONS = (
@@ -192,7 +190,7 @@ def draw_map(axis: Any, dynamics: CellTable, rewards: np.ndarray, simplify: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("kind", choices=("curves", "map"))
     flags.add_argument("source", nargs="+", help="JSON of compare.py, or learned rewards")
     flags.add_argument("--out", type=Path, required=True)

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import gymnasium  # noqa: E402
-import numpy as np  # noqa: E402
+import gymnasium
+import numpy as np
 
-import understudy  # noqa: E402
+import understudy
 
 Env = gymnasium.Env[Any, Any]
 DISCOUNT, EPSILON, EPISODE = 0.8, 0.1, 50

@@ -13,23 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor
 
-from control.cli.parse import parse  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.sheets import WIDTH, write_numbers  # noqa: E402
-from envs.base import Environment, Step  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
-from models.proxies import files  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.cli.parse import parse
+from control.evolution.inner_loop import fresh_seeds
+from control.reports.sheets import WIDTH, write_numbers
+from envs.base import Environment, Step
+from experiments.comparison import Layout, check_given
+from experiments.plotting import measure_and_draw, run_command
+from experiments.proxies import WrappedLoop, Wrapper
+from models.proxies import files
+from models.settings import SettingError
 
 FLAGS = "--implementation RN --gamename cliff --agent {agent} --lr 0.5 --no_compiled --inner_rule budget --no_vary_hp"
 COLUMNS = 12
@@ -37,34 +35,17 @@ LAYOUT = Layout(("share", "return"), 1)
 NOTE = "share of the steps of all agents that enter a cell; falls end an episode"
 
 
-class Counter:
-    """Wraps an environment and counts the steps that enter each cell, ``entered [S]``."""
+class Counter(Wrapper):
+    """Counts the steps that enter each cell, ``entered [S]``."""
 
     def __init__(self, environment: Environment):
-        self.environment = environment
+        super().__init__(environment)
         self.entered = torch.zeros(environment.spaces.obs_shape[0], dtype=torch.float64)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.environment, name)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         step = self.environment.step(actions, active)
         self.entered += step.obs.sum((0, 1))
         return step
-
-
-class CountingLoop(InnerLoop):
-    """Trains agents and counts the cells that they enter."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.counters: list[Counter] = []  # copies of this loop share the list
-
-    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        loop = super().begin(proxies, seeds)
-        self.counters.append(Counter(loop.environment))
-        loop.environment = self.counters[-1]  # type: ignore[assignment]
-        return loop
 
 
 def measure(flags: argparse.Namespace) -> None:
@@ -87,10 +68,10 @@ def measure(flags: argparse.Namespace) -> None:
             inner_rule="budget",
             test_episodes=1,
         )
-        loop = CountingLoop(config, flags.agent, settings.agent, "cliff")
+        loop = WrappedLoop(Counter, config, flags.agent, settings.agent, "cliff")
         rows = None if name == "native" else proxy.parameters.expand(flags.agents, -1)
         outcome = loop.run(rows, fresh_seeds(0, "visits", flags.agents))
-        entered = torch.stack([counter.entered for counter in loop.counters]).sum(0)
+        entered = torch.stack([counter.entered for counter in loop.wrappers]).sum(0)
         share = entered / entered.sum()
         results[name] = {
             "share": [float(f"{value:.4g}") for value in share],
@@ -125,11 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--agent", choices=("SARSA", "QLearning"), default="SARSA")
     measuring.add_argument("--agents", type=int, default=100)
     measuring.add_argument("--steps", type=int, default=1000)
-    values = flags.parse_args(argv)
-    if values.command == "measure":
-        return run_script(lambda: measure(values))
-    cells = ([[0], [1]], (WIDTH, 3.6))
-    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE))
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, ([[0], [1]], (WIDTH, 3.6)), NOTE)
 
 
 if __name__ == "__main__":

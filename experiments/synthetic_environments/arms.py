@@ -14,28 +14,25 @@ search's hyperparameters, which shows the generalisation gap.
 import argparse
 import dataclasses
 import functools
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers  # noqa: E402
-from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
-from experiments.plotting import density, draw_pages, measure_and_draw  # noqa: E402
-from models.proxies import files  # noqa: E402
-from models.proxies.synthetic.config import PROXIES  # noqa: E402
-from models.settings import SettingError, kinds  # noqa: E402
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
+from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers
+from experiments.comparison import Layout, check_given, numbers_in, run_script, run_search
+from experiments.plotting import density, draw_pages, measure_and_draw, parse_with_extra_flags
+from models.proxies import files
+from models.proxies.synthetic.config import PROXIES
+from models.settings import SettingError, kinds
 
 GAMES = {"cartpole-200": "CartPole, 200 steps", "acrobot": "Acrobot"}
 AGENTS = ("DDQN", "DuelingDDQN", "TD3Discrete")
@@ -52,23 +49,11 @@ NOTE = """densities: Gaussian kernels; bars: mean steps and episodes of a traini
 number: mean return in ten test episodes of each agent; all agents draw their hyperparameters"""
 
 
-def searched(game: str, proxy: str, arm: str, seed: int, folder: Path, extra_flags: Sequence[str]) -> Path:
+def searched(flags: argparse.Namespace, arm: str, seed: int) -> Path:
     """Run a search, or resume it if it was stopped. Return its folder."""
-    target = {"cartpole-200": "195", "acrobot": "-100"}[game]
-    flags = f"""--implementation SE --gamename {game} --proxy {proxy} --exp_name arms_{proxy}_{arm} --seed {seed}
-        --target_return {target} --eval_every 2 --keep_best 1 --retest_agents 1 --report_agents 1
-        --no_record --resume"""
-    command = [
-        sys.executable,
-        str(ROOT / "trainer.py"),
-        *flags.split(),
-        *SEARCH[arm],
-        "--logdir",
-        str(folder),
-        *extra_flags,
-    ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return folder / game / f"arms_{proxy}_{arm}" / "SE" / f"seed_{seed}" / "version_0"
+    target = {"cartpole-200": "195", "acrobot": "-100"}[flags.game]
+    words = ["--proxy", flags.proxy, "--target_return", target, "--eval_every", "2", *SEARCH[arm], *flags.extra_flags]
+    return run_search(flags.logdir, flags.game, f"arms_{flags.proxy}_{arm}", seed, words)
 
 
 def columns(outcome: Outcome) -> dict[str, Any]:
@@ -104,7 +89,7 @@ def on_real(folder: Path, kind: str, count: int, steps: int, vary_hp: bool) -> d
     return columns(outcome)
 
 
-def measure(flags: argparse.Namespace, extra_flags: Sequence[str]) -> None:
+def measure(flags: argparse.Namespace) -> None:
     """Run the searches and trainings that the file lacks. Raises SettingError for a file of another script."""
     check_given(flags, LAYOUT, searches=1, agents=1, real_agents=1, real_steps=1)
     torch.set_num_threads(1)
@@ -113,9 +98,7 @@ def measure(flags: argparse.Namespace, extra_flags: Sequence[str]) -> None:
     for seed in range(flags.searches):
         for arm in SEARCH:
             started = time.process_time()
-            folder = functools.cache(
-                functools.partial(searched, flags.game, flags.proxy, arm, seed, flags.logdir, extra_flags)
-            )
+            folder = functools.cache(functools.partial(searched, flags, arm, seed))
             for kind in flags.kinds:
                 cell = of_game.setdefault(arm, {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
                 if len(cell["returns"]) > seed:
@@ -131,10 +114,7 @@ def measure(flags: argparse.Namespace, extra_flags: Sequence[str]) -> None:
     for kind in flags.kinds:
         cell = of_game.setdefault("real", {}).setdefault(kind, {"returns": [], "steps": [], "episodes": []})
         if not cell["returns"]:
-            folder = functools.cache(
-                functools.partial(searched, flags.game, flags.proxy, "fixed", 0, flags.logdir, extra_flags)
-            )
-            row = on_real(folder(), kind, flags.real_agents, flags.real_steps, vary_hp)
+            row = on_real(searched(flags, "fixed", 0), kind, flags.real_agents, flags.real_steps, vary_hp)
             cell.update({name: [values] for name, values in row.items()})
             write_numbers(flags.json, results)
             print(
@@ -232,7 +212,7 @@ def draw(flags: argparse.Namespace) -> None:
     panels = ([[0], [1]], (WIDTH, 4.2)) if flags.consistency else (rows(count, count), (WIDTH, 4.2))
     fill = violins if flags.consistency else densities
     note = VIOLINS if flags.consistency else NOTE
-    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, key), lambda _: panels, note, title=title)
+    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, key), panels, note, title=title)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -250,10 +230,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     drawing.add_argument("--game", choices=GAMES, default="cartpole-200")
     for command in (measuring, drawing):
         command.add_argument("--no_vary_hp", action="store_true", help="agents have the search's hyperparameters")
-    values, extra_flags = flags.parse_known_args(argv)
-    if extra_flags and values.command == "draw":
-        flags.error(f"unrecognized arguments: {' '.join(extra_flags)}")
-    return run_script(lambda: measure(values, extra_flags) if values.command == "measure" else draw(values))
+    values = parse_with_extra_flags(flags, argv)
+    return run_script(lambda: measure(values) if values.command == "measure" else draw(values))
 
 
 if __name__ == "__main__":

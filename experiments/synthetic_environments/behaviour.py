@@ -16,21 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch  # noqa: E402
+import torch
 
-from control.cli.parse import parse  # noqa: E402
-from control.commands.evaluate import agent_settings, proxy_or_checkpoint  # noqa: E402
-from control.loops.build import check_spaces  # noqa: E402
-from control.reports.sheets import Look, write_numbers  # noqa: E402
-from control.reports.synthetic import BINS, behaviour, draw_histograms, draw_rewards, histograms  # noqa: E402
-from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
-from models.registry import agent_class, named_agents  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.cli.parse import parse
+from control.commands.evaluate import agent_settings, proxy_or_checkpoint
+from control.loops.build import check_spaces
+from control.reports.sheets import Look, write_numbers
+from control.reports.synthetic import BINS, behaviour, draw_histograms, draw_rewards, histograms
+from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script, script_flags
+from models.proxies.files import Proxy
+from models.registry import agent_class, named_agents
+from models.settings import SettingError
 
 LAYOUT = Layout(("game", "kind", "panels"), 1)
 LABELS = {
@@ -94,7 +92,7 @@ def make(flags: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("proxy", help="file, run folder or shipped name")
     flags.add_argument("--agent", default="DDQN", help="what trains on it")
     flags.add_argument("--out", type=Path, default=Path("behaviour.png"), help=".png, .pdf or .svg")

@@ -6,23 +6,20 @@ Follows the figure of Ferreira et al. 2022 on hyperparameter rankings: a point f
 correlations of Spearman and Kendall, and Pearson's correlation of the returns.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from control.reports.obedience import rank_correlation  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, rows  # noqa: E402
-from experiments.comparison import Layout, numbers_in, run_script  # noqa: E402
-from experiments.plotting import Array, draw_pages  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.reports.obedience import rank_correlation
+from control.reports.sheets import COLOURS, WIDTH, rows
+from experiments.comparison import Layout, numbers_in, run_script, script_flags
+from experiments.plotting import Array, draw_pages
+from models.settings import SettingError
 
 LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
 ORDERS = ("real return", "synthetic return")
@@ -72,7 +69,7 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("source", type=Path, help="JSON of tuning.py")
     flags.add_argument("--out", type=Path, required=True, help=".png, .pdf or .svg; the dark page's ends in _dark")
     values = flags.parse_args(argv)
@@ -81,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (panels := panels_of(numbers_in("source", values.source, LAYOUT, script="tuning.py")["results"])):
             raise SettingError(f"source is '{values.source}', which has no synthetic environment", "source")
         cells = (rows(len(panels) // 2, len(panels) // 2), (WIDTH, 3.6))
-        draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE)
+        draw_pages(values.source, LAYOUT, values.out, fill, cells, NOTE)
 
     return run_script(draw)
 

@@ -20,26 +20,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch  # noqa: E402
+import torch
 
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.evolution.cluster import make_workers  # noqa: E402
-from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.reports.search import describe, iqm_text  # noqa: E402
-from control.reports.sheets import write_numbers  # noqa: E402
-from envs.synthetic import Stages  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from experiments.proxies import load_proxy  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
-from models.proxies.synthetic.config import Config  # noqa: E402
-from models.registry import agent_class, default_config  # noqa: E402
-from models.settings import SettingError  # noqa: E402
-from models.streams import Streams, derive_seed  # noqa: E402
-from understudy.kinds import KINDS  # noqa: E402
+from control.commands.evaluate import agent_settings
+from control.evolution.cluster import make_workers
+from control.evolution.inner_loop import InnerLoop
+from control.reports.search import describe, iqm_text
+from control.reports.sheets import write_numbers
+from envs.synthetic import Stages
+from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.proxies import load_proxy
+from models.proxies.files import Proxy
+from models.proxies.synthetic.config import Config
+from models.registry import agent_class, default_config
+from models.settings import SettingError
+from models.streams import Streams, derive_seed
+from understudy.kinds import KINDS
 
 WIDE = {"hidden_sizes": (128, 128), "batch_size": 128}  # the published ranges: 42 to 384, 1 to 3 layers
 EXAMS: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -104,7 +102,7 @@ def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     flags.add_argument("--json", type=Path, help="write the numbers here")
     flags.add_argument("--exams", nargs="+", choices=list(EXAMS), default=USUAL)

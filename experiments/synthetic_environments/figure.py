@@ -13,19 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from control.reports.curves import Level, draw_levels, share_limits, solved_return  # noqa: E402
-from control.reports.runs import read_runs  # noqa: E402
-from control.reports.sheets import COLOURS, INK, WIDTH, Book, rows, set_row_labels, set_title  # noqa: E402
-from control.reports.statistics import iqm  # noqa: E402
-from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
-from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from control.reports.curves import Level, draw_levels, share_limits, solved_return
+from control.reports.runs import read_runs
+from control.reports.sheets import COLOURS, INK, WIDTH, Book, rows, set_row_labels, set_title
+from control.reports.statistics import iqm
+from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
+from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script, script_flags
+from models.settings import SettingError
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
 # A training environment has the same colour in all panels.
@@ -126,7 +124,7 @@ def make(options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("--runs", type=Path, help="folder of the searches")
     flags.add_argument("--transfer", type=Path, help="JSON of transfer.py")
     flags.add_argument("--numbers", type=Path, help="JSON of earlier results")

@@ -10,24 +10,21 @@ their mean. Our search is ``--preset recipe``. The next call resumes a stopped s
 
 import argparse
 import functools
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from control.reports.curves import Level, draw_levels  # noqa: E402
-from control.reports.runs import read_runs  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers  # noqa: E402
-from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS  # noqa: E402
-from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
+from control.reports.curves import Level, draw_levels
+from control.reports.runs import read_runs
+from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers
+from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
+from experiments.comparison import Layout, check_given, numbers_in, run_script, run_search
+from experiments.plotting import draw_pages, measure_and_draw, parse_with_extra_flags
 
 # Game -> title, return at which it is solved.
 GAMES = {"cartpole": ("CartPole, 200 steps", 195.0), "acrobot": ("Acrobot", -100.0)}
@@ -52,25 +49,14 @@ def measure(flags: argparse.Namespace) -> None:
     check_given(flags, LAYOUT, seeds=1, generations=1)
     for seed in range(flags.seeds):
         for search in flags.searches:
-            words = f"""--implementation SE --gamename {flags.game} --exp_name curves_{search} --seed {seed}
-                --keep_best 1 --retest_agents 1 --report_agents 1 --no_record --resume"""
-            command = [
-                sys.executable,
-                str(ROOT / "trainer.py"),
-                *words.split(),
-                "--logdir",
-                str(flags.logdir),
-                *flags_of(flags.game, search),
-            ]
+            words = [*flags_of(flags.game, search), *flags.extra_flags]
             if flags.generations:
-                command += ["--generations", str(flags.generations)]
-            subprocess.run([*command, *flags.extra_flags], check=True, stdout=subprocess.DEVNULL)
-            collect(flags, search, seed)
+                words = ["--generations", str(flags.generations), *words]
+            collect(flags, search, seed, run_search(flags.logdir, flags.game, f"curves_{search}", seed, words))
 
 
-def collect(flags: argparse.Namespace, search: str, seed: int) -> None:
-    """Add the curve of a run to the file."""
-    folder = flags.logdir / flags.game / f"curves_{search}" / "SE" / f"seed_{seed}" / "version_0"
+def collect(flags: argparse.Namespace, search: str, seed: int, folder: Path) -> None:
+    """Add the curve of the run in ``folder`` to the file."""
     (run,) = read_runs(folder / "metrics.csv")
     steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
     results = numbers_in("json", flags.json, LAYOUT, new=True)
@@ -111,7 +97,7 @@ def draw(flags: argparse.Namespace) -> None:
     numbers = numbers_in("source", flags.source, LAYOUT)
     games = [game for game in GAMES if game in numbers]
     cells = (rows(len(games)), (WIDTH, 2.4))
-    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, games), lambda _: cells, NOTE)
+    draw_pages(flags.source, LAYOUT, flags.out, functools.partial(fill, games), cells, NOTE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,10 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--seeds", type=int, default=10, help="of each search: 0 and on")
     measuring.add_argument("--generations", type=int, help="of each search, in place of its settings")
     measuring.add_argument("--logdir", type=Path, default=Path("exp_dir"), help="folder of the searches")
-    values, extra_flags = flags.parse_known_args(argv)
-    if extra_flags and values.command == "draw":
-        flags.error(f"unrecognized arguments: {' '.join(extra_flags)}")
-    values.extra_flags = extra_flags
+    values = parse_with_extra_flags(flags, argv)
     return run_script(lambda: measure(values) if values.command == "measure" else draw(values))
 
 

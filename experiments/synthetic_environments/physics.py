@@ -18,20 +18,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch  # noqa: E402
+import torch
 
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.rollout import Episodes  # noqa: E402
-from control.reports.curves import Level, draw_levels  # noqa: E402
-from control.reports.search import describe, iqm_text  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, Book, grid, write_numbers  # noqa: E402
-from envs.names import CartPoleParameters  # noqa: E402
-from experiments.comparison import (  # noqa: E402
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.loops.rollout import Episodes
+from control.reports.curves import Level, draw_levels
+from control.reports.search import describe, iqm_text
+from control.reports.sheets import COLOURS, WIDTH, Book, grid, write_numbers
+from envs.names import CartPoleParameters
+from experiments.comparison import (
     Layout,
     add_look,
     are_numbers,
@@ -42,11 +40,12 @@ from experiments.comparison import (  # noqa: E402
     look_of,
     numbers_in,
     run_script,
+    script_flags,
 )
-from experiments.synthetic_environments.exam import opened  # noqa: E402
-from models.contract import Policy  # noqa: E402
-from models.registry import default_config  # noqa: E402
-from models.settings import SettingError  # noqa: E402
+from experiments.synthetic_environments.exam import opened
+from models.contract import Policy
+from models.registry import default_config
+from models.settings import SettingError
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PROPERTIES = ("half_length", "pole_mass", "cart_mass", "gravity")
@@ -158,7 +157,7 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("--proxies", nargs="+", default=["fixed=cartpole-bandit"], metavar="NAME=FILE")
     flags.add_argument("--numbers", type=Path, help="draw a JSON of earlier results")
     flags.add_argument("--json", type=Path, help="write the numbers here")

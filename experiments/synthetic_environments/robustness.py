@@ -15,40 +15,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor
 
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, write_numbers  # noqa: E402
-from control.reports.synthetic import names_of  # noqa: E402
-from envs.base import Environment, Step  # noqa: E402
-from experiments.comparison import Layout, check_given, check_number, numbers_in, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
-from experiments.synthetic_environments.exam import opened  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import fresh_seeds
+from control.reports.sheets import COLOURS, WIDTH, write_numbers
+from control.reports.synthetic import names_of
+from envs.base import Environment, Step
+from experiments.comparison import Layout, check_given, check_number, numbers_in
+from experiments.plotting import measure_and_draw, run_command
+from experiments.proxies import WrappedLoop, Wrapper
+from experiments.synthetic_environments.exam import opened
+from models.proxies.files import Proxy
 
 SCALES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 LAYOUT = Layout(("proxy", "agents", "spread", "returns"))
 NOTE = "mean and quartiles over agents; noise in standard deviations that the number itself has while agents train"
 
 
-class Noisy:
-    """Wraps an environment and adds noise of standard deviation ``noise`` to one column of [observation, reward]."""
+class Noisy(Wrapper):
+    """Adds noise of standard deviation ``noise`` to one column of [observation, reward]."""
 
     def __init__(self, environment: Environment, column: int, noise: float):
-        self.environment, self.column, self.noise = environment, column, noise
+        super().__init__(environment)
+        self.column, self.noise = column, noise
         self.generator = torch.Generator().manual_seed(column)
         self.answers: list[Tensor] = []  # [N, S + 1], before noise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.environment, name)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         step = self.environment.step(actions, active)
@@ -63,32 +59,16 @@ class Noisy:
         return replace(step, obs=obs)
 
 
-class NoisyLoop(InnerLoop):
-    """Trains agents on a synthetic environment with noisy observations or rewards."""
-
-    column, noise = 0, 0.0
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.stages_seen: list[Noisy] = []  # copies of this loop share the list
-
-    def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        loop = super().begin(proxies, seeds)
-        self.stages_seen.append(Noisy(loop.environment, self.column, self.noise))
-        loop.environment = self.stages_seen[-1]  # type: ignore[assignment]
-        return loop
-
-
 def agents_under(proxy: Proxy, column: int, noise: float, agents: int) -> tuple[list[float], Tensor]:
     """Return the mean real return of each agent (0 if it diverged), and the standard deviations ``[S + 1]`` of
     observations and reward before noise."""
     config = replace(
         proxy.config, inner_steps=proxy.config.steps_in_use, compiled=False, test_episodes=10, test_limit=200
     )
-    loop = NoisyLoop(config, "DDQN", agent_settings(proxy, "DDQN", {"vary_hp": False}), proxy.game)
-    loop.column, loop.noise = column, noise
+    agent = agent_settings(proxy, "DDQN", {"vary_hp": False})
+    loop = WrappedLoop(lambda environment: Noisy(environment, column, noise), config, "DDQN", agent, proxy.game)
     scores = loop.run(proxy.parameters.expand(agents, -1), fresh_seeds(0, "robustness", agents)).scores
-    answers = torch.cat([answer for stage in loop.stages_seen for answer in stage.answers])
+    answers = torch.cat([answer for wrapper in loop.wrappers for answer in wrapper.answers])
     return [round(float(score), 2) for score in scores.nan_to_num(0.0)], answers.std(0)
 
 
@@ -143,12 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("proxy", help="file, run folder or shipped name of a synthetic environment")
     measuring.add_argument("--agents", type=int, default=32)
     measuring.add_argument("--scales", nargs="+", type=float, default=list(SCALES), help="standard deviations")
-    values = flags.parse_args(argv)
-    if values.command == "measure":
-        return run_script(lambda: measure(values))
-    return run_script(
-        lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 2.6)), NOTE)
-    )
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, ([[0]], (WIDTH, 2.6)), NOTE)
 
 
 if __name__ == "__main__":

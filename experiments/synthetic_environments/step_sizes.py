@@ -17,20 +17,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from control.cli.parse import parse  # noqa: E402
-from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.evolution.strategies import NES  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, grid, write_numbers  # noqa: E402
-from experiments.comparison import Layout, check_given, numbers_in, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
-from models.streams import Streams, derive_seed  # noqa: E402
+from control.cli.parse import parse
+from control.evolution.inner_loop import InnerLoop
+from control.evolution.strategies import NES
+from control.reports.sheets import COLOURS, WIDTH, grid, write_numbers
+from experiments.comparison import Layout, check_given, numbers_in
+from experiments.plotting import measure_and_draw, run_command
+from models.streams import Streams, derive_seed
 
 ROOMS = ("emptyroom22", "emptyroom23", "emptyroom33")
 FLAGS = """--implementation SE --agent QLearning --preset paper --proxy_hidden_size 32
@@ -171,11 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--room", choices=ROOMS, default=ROOMS[0], help="of a new file")
     measuring.add_argument("--searches", type=int, default=2000, help="of all calls together")
     measuring.add_argument("--generations", type=int, default=GENERATIONS, help="of a new file")
-    values = flags.parse_args(argv)
-    if values.command == "measure":
-        return run_script(lambda: measure(values))
-    cells = (grid(8, 4), (WIDTH, 3.4))
-    return run_script(lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: cells, NOTE))
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, (grid(8, 4), (WIDTH, 3.4)), NOTE)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import gymnasium  # noqa: E402
+import gymnasium
 
-import understudy  # noqa: E402  # registers the synthetic environments
-from control.reports.sheets import COLOURS, WIDTH, write_numbers  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from experiments.plotting import draw_pages, measure_and_draw  # noqa: E402
-from models.settings import SettingError  # noqa: E402
-from understudy.kinds import KINDS  # noqa: E402
-from understudy.program import IDS  # noqa: E402
+import understudy  # registers the synthetic environments
+from control.reports.sheets import COLOURS, WIDTH, write_numbers
+from experiments.comparison import Layout, check_given
+from experiments.plotting import measure_and_draw, run_command
+from models.settings import SettingError
+from understudy.kinds import KINDS
+from understudy.program import IDS
 
 LAYOUT = Layout(("kind", "game", "microseconds", "steps", "episodes"), 1)
 NOTE = "CPU time of a step with a random action, resets included; one environment in one process"
@@ -86,12 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags, measuring, _ = measure_and_draw(__doc__)
     measuring.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     measuring.add_argument("--episodes", type=int, default=50)
-    values = flags.parse_args(argv)
-    if values.command == "measure":
-        return run_script(lambda: measure(values))
-    return run_script(
-        lambda: draw_pages(values.source, LAYOUT, values.out, fill, lambda _: ([[0]], (WIDTH, 1.9)), NOTE)
-    )
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, ([[0]], (WIDTH, 1.9)), NOTE)
 
 
 if __name__ == "__main__":

@@ -19,21 +19,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from control.cli.settings import RunConfig, from_dict  # noqa: E402
-from control.commands.process import prepare  # noqa: E402
-from control.commands.train import build_module, fit  # noqa: E402
-from control.evolution.inner_loop import InnerLoop  # noqa: E402
-from control.reports.curves import Level, draw_levels, solved_return  # noqa: E402
-from control.reports.sheets import COLOURS, WIDTH, Book, grid, set_title, write_numbers  # noqa: E402
-from control.reports.statistics import interval, iqm  # noqa: E402
-from control.reports.tables import with_interval  # noqa: E402
-from experiments.comparison import (  # noqa: E402
+from control.cli.settings import RunConfig, from_dict
+from control.commands.process import prepare
+from control.commands.train import build_module, fit
+from control.evolution.inner_loop import InnerLoop
+from control.reports.curves import Level, draw_levels, solved_return
+from control.reports.sheets import COLOURS, WIDTH, Book, grid, set_title, write_numbers
+from control.reports.statistics import interval, iqm
+from control.reports.tables import with_interval
+from experiments.comparison import (
     Layout,
     add_look,
     check_given,
@@ -41,11 +39,12 @@ from experiments.comparison import (  # noqa: E402
     look_of,
     numbers_in,
     run_script,
+    script_flags,
 )
-from models.proxies import files  # noqa: E402
-from models.proxies.files import Proxy  # noqa: E402
-from models.registry import default_config  # noqa: E402
-from models.streams import derive_seed  # noqa: E402
+from models.proxies import files
+from models.proxies.files import Proxy
+from models.registry import default_config
+from models.streams import derive_seed
 
 # Agent -> changes to its defaults on CartPole: the widest networks and batches would take most of the time.
 AGENTS: dict[str, dict[str, Any]] = {
@@ -230,7 +229,7 @@ def make(options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("--json", type=Path, required=True, help="numbers: written, and gone on from")
     flags.add_argument("--out", type=Path, default=Path("supervised.png"))
     flags.add_argument("--games", nargs="+", choices=list(EVOLVED), default=list(EVOLVED))

@@ -13,20 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import gymnasium  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import gymnasium
+import numpy as np
+import torch
 
-import understudy  # noqa: E402  # registers the synthetic environments
-from control.reports.sheets import write_numbers  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from models.settings import SettingError  # noqa: E402
-from understudy.kinds import KINDS  # noqa: E402
-from understudy.program import IDS  # noqa: E402
+import understudy  # registers the synthetic environments
+from control.reports.sheets import write_numbers
+from experiments.comparison import Layout, check_given, run_script, script_flags
+from models.settings import SettingError
+from understudy.kinds import KINDS
+from understudy.program import IDS
 
 PROXIES = {"bandit": "cartpole-bandit", "broad": "cartpole-mdp-broad", "mdp": "cartpole-mdp"}
 # All other settings are stable-baselines3's defaults.
@@ -101,7 +99,7 @@ def tested(agent: Any, episodes: int, name: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("--json", type=Path)
     flags.add_argument("--steps", type=int, default=10_000)
     flags.add_argument("--seeds", type=int, default=3)

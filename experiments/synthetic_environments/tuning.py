@@ -18,30 +18,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor
 
-from control.cli.parse import Settings, parse  # noqa: E402
-from control.commands.evaluate import agent_settings  # noqa: E402
-from control.commands.search_space import Dimension, search_space  # noqa: E402
-from control.evolution.inner_loop import InnerLoop, fresh_seeds  # noqa: E402
-from control.loops.rollout import Episodes, rollout  # noqa: E402
-from control.loops.steps import StepLoop  # noqa: E402
-from control.reports.obedience import rank_correlation  # noqa: E402
-from control.reports.sheets import write_numbers  # noqa: E402
-from control.reports.statistics import interval  # noqa: E402
-from control.reports.tables import with_interval  # noqa: E402
-from experiments.comparison import Layout, check_given, run_script  # noqa: E402
-from experiments.synthetic_environments.exam import opened  # noqa: E402
-from models.contract import Policy  # noqa: E402
-from models.registry import default_config  # noqa: E402
-from models.settings import SettingError  # noqa: E402
-from models.streams import Streams  # noqa: E402
+from control.cli.parse import Settings, parse
+from control.commands.evaluate import agent_settings
+from control.commands.search_space import Dimension, search_space
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.loops.rollout import Episodes, rollout
+from control.loops.steps import StepLoop
+from control.reports.obedience import rank_correlation
+from control.reports.sheets import write_numbers
+from control.reports.statistics import interval
+from control.reports.tables import with_interval
+from experiments.comparison import Layout, check_given, run_script, script_flags
+from experiments.synthetic_environments.exam import opened
+from models.contract import Policy
+from models.registry import default_config
+from models.settings import SettingError
+from models.streams import Streams
 
 SYNTHETIC_EPISODES = 64
 LAYOUT = Layout(("settings", "agents", "real_steps", "results"))
@@ -190,7 +188,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = script_flags(__doc__)
     flags.add_argument("proxies", nargs="+", help="files, run folders or shipped names")
     flags.add_argument("--json", type=Path, help="write the numbers here")
     flags.add_argument("--settings", type=int, default=40)

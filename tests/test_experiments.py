@@ -1,0 +1,303 @@
+"""Scripts of experiments/ that measure and draw: errors, numbers worked by hand, and the published figures."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+
+from conftest import ROOT
+from control.evolution.inner_loop import Outcome
+from control.reports.plot import plot
+from control.reports.sheets import WIDTH
+from envs.base import Step
+from experiments.plotting import density
+from fake_runs import Shown, is_png, load_script, refused
+from models.proxies.search import SearchConfig
+from models.settings import SettingError
+
+SYNTHETIC = "synthetic_environments"
+rewards, of_rewards = load_script("reward_networks/compare"), load_script("reward_networks/figure")
+visits = load_script("reward_networks/visits")
+exam, physics, tuning, proxies, transfer, curves, arms, behaviour, noise, choices, times, step_sizes = (
+    load_script(f"{SYNTHETIC}/{name}") for name in (
+        "exam", "physics", "tuning", "figure", "transfer", "learning_curves", "arms", "behaviour", "robustness",
+        "choices", "step_times", "step_sizes",
+    )
+)  # fmt: skip
+gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
+TEXT, RESULTS, IMAGES = ROOT / "pyproject.toml", ROOT / "docs/results", ROOT / "docs/images"
+OTHER, LEARNED = RESULTS / "reliability.json", "a=cliff-additive-potential"
+NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: a new file, or one of this script"
+
+
+@pytest.mark.parametrize(("script", "flags", "message"), [
+    *((rewards, f"cliff {flags}", message) for flags, message in (
+        (f"--json {TEXT} --only", f"json is '{TEXT}', which is no JSON"),
+        (f"--json {OTHER}", NOT_OURS),
+        ("--reward a=cartpole-additive-potential", "which is of cartpole-200; allowed: a reward of cliff"),
+        ("--set lr=two", "lr is 'two'; allowed: number, greater than 0"),
+        ("--set mode=1", "set is 'mode'; allowed: "),
+        ("--steps 5 --every 9", "every is 9; allowed: at most steps, which is 5"),
+        ("--shifts 1 nan", "shifts is [1.0, nan]; allowed: list of numbers"),
+        ("--trained_steps 9", "--trained_steps has no effect: the optimal values of cliff are known"),
+        ("--agent DDQN,PPO", "agent is 'DDQN,PPO', of several families; allowed: agents of one family"),
+        ("--agent DDQN --only count", "only is 'count'; allowed: native, icm, rnd, optimal"),
+        (f"--reward {LEARNED} --reward {LEARNED}", "reward is 'a=...', and another row has this name"),
+        (f"--reward {LEARNED} --use mode=77", "mode is 77; allowed: 0, 1, 2"),
+        (f"--reward {LEARNED} --use proxy_hidden_size=2", "would have 101 weights; allowed: settings that leave"),
+    )),
+    (of_rewards, "map cartpole-additive-potential --out x.png", "allowed: reward of an environment with a map"),
+    (of_rewards, f"curves {RESULTS / 'physics.json'} --out x.png", "which holds no numbers of compare.py"),
+    *((script, f"{first} --json {OTHER}", NOT_OURS) for script, first in
+      ((exam, "cartpole-bandit"), (tuning, "cartpole-bandit"), (physics, ""), (transfer, ""))),
+    (exam, "cartpole-bandit --exams supervised", "proxies is 'cartpole-bandit', which has no pairs"),
+    (exam, "cartpole-bandit pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
+    (physics, "--spread 0.5", "spread is 0.5; allowed: number, at least 1.0, at most 10.0"),
+    (physics, "--proxies a=acrobot-bandit", "'a=acrobot-bandit'; allowed: synthetic environments of cartpole"),
+    (transfer, "--on bandit --real_id CartPol-v1", "which Gymnasium cannot make: Environment `CartPol`"),
+    (curves, f"measure cartpole --json {OTHER}", "holds no numbers of this script; allowed: a new file, or one of"),
+    (choices, f"{OTHER} --out x.png", "which holds no numbers of tuning.py"),
+    (behaviour, f"cartpole-mdp --numbers {OTHER} --out x.png", "which holds no numbers of this script"),
+    (visits, "measure --json x --reward cartpole-exclusive", "reward of cartpole-200; allowed: reward of cliff"),
+    (of_rewards, "curves a.json b.json --out x.png", "source is 'a.json b.json'; allowed for curves: one file"),
+])  # fmt: skip
+def test_flag_error_message(
+    script: ModuleType, flags: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    previous_bytes = OTHER.read_bytes()
+    refused(script.main, flags.split(), message, capsys)
+    assert OTHER.read_bytes() == previous_bytes and not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.slow
+def test_font_cache_prints_nothing(tmp_path: Path) -> None:
+    """matplotlib looks for fonts at its first import and prints a line after 5 seconds; here at once."""
+    code = (
+        "import sys, threading\n"
+        "later = threading.Timer\n"
+        "threading.Timer = lambda seconds, function: later(0, function)\n"
+        "from experiments.reward_networks import figure\n"
+        "sys.exit(figure.main(['curves', 'docs/results/reward_networks.json', '--out', sys.argv[1]]))\n"
+    )
+    variables = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
+    words = [sys.executable, "-c", code, str(tmp_path / "figure.png")]
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("script", "argv"),
+    [
+        (of_rewards, ["curves", str(RESULTS / "reward_networks.json")]),
+        (physics, ["--numbers", str(RESULTS / "physics.json")]),
+        (proxies, ["--numbers", str(RESULTS / "synthetic_environments.json")]),
+    ],
+)
+def test_figure_creates_its_folder(script: ModuleType, argv: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "figure.png"
+    assert script.main([*argv, "--out", str(out)]) == 0 and out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mean": [], "low": [], "high": []}, {"low": [1]}, {"every": "one"}],
+)
+def test_damaged_curves_are_refused(change: dict[str, Any], tmp_path: Path, capsys: Shown) -> None:
+    row = {"every": 1, "tests": 2, "mean": [1, 2], "low": [1, 2], "high": [1, 2]}
+    (file := tmp_path / "curves.json").write_text(json.dumps({"cliff, QLearning": {"native": row | change}}))
+    refused(of_rewards.main, ["curves", str(file), "--out", "x.png"], "which holds no numbers of compare.py", capsys)
+
+
+def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.json"
+    for name in ("native", "optimal"):
+        argv = f"cliff --only {name} --agents 2 --steps 20 --every 10 --late 0 --set gamma=0.9 --json {file}".split()
+        assert rewards.main(argv) == 0
+    rows = json.loads(file.read_text())["cliff, QLearning, gamma=0.9"]
+    assert [rows[name]["late"]["from"] for name in ("native", "optimal")] == [0, 0]
+
+
+def test_supervised_policies_have_no_real_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dict.fromkeys(("agents", "mean", "iqm", "worst", "cpu_seconds"), 1.0) | {"iqm_low": None, "iqm_high": None}
+    monkeypatch.setattr(exam, "opened", lambda path, exams: path)
+    monkeypatch.setattr(exam, "examine", lambda *args: row)
+    for _ in range(2):  # the second call replaces the rows
+        assert exam.main(f"x --exams supervised DDQN --real --json {tmp_path / 'exam.json'}".split()) == 0
+    results = json.loads((tmp_path / "exam.json").read_text())
+    assert {name: list(rows) for name, rows in results.items()} == {"x": ["supervised", "DDQN"], "x, real": ["DDQN"]}
+
+
+def test_row_of_a_reward_by_hand() -> None:
+    curve = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [-9.0, 1.0, 4.0, -5.0]])
+    zeros = torch.zeros(2)
+    outcome = Outcome(curve, torch.zeros_like(curve), curve, zeros, zeros, 0, 0.0, 0.0)
+    row = rewards.row_of(outcome, SearchConfig(test_every=25, solved_reward=1.0), 75)
+    assert row["peak"] == {"mean": 3.0, "step": 75} and row["average"] == -1.5 and row["late"]["mean"] == 0.5
+    assert row["first"][1] == 50 and row["mean_reaches"] == 50 and row["mean_stays"] is None and row["staying"] == 0.5
+
+
+def test_density_equals_scipy() -> None:
+    values, at = np.random.default_rng(0).normal(3, 2, 200), np.linspace(-10, 16, 800)
+    # scipy's bandwidth is of the unbiased deviation.
+    expected = stats.gaussian_kde(values, 200**-0.2 * values.std() / values.std(ddof=1))(at)
+    assert density(values, at, 1e-9) == pytest.approx(expected, rel=1e-9)
+    same = density(np.full(50, 200.0), np.linspace(0, 400, 4001), 3.0)
+    assert same.max() == pytest.approx(1 / (3 * np.sqrt(2 * np.pi))) and same.sum() * 0.1 == pytest.approx(1)
+
+
+def test_correlations_equal_scipy() -> None:
+    x, y = np.random.default_rng(1).integers(0, 6, (2, 40)).astype(float)  # with ties
+    assert choices.kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
+    assert choices.pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
+    assert choices.kendall(x, np.ones(40)) == choices.pearson(np.ones(40), y) == 0
+
+
+class ConstantEnvironment:
+    """Two members and three environments with only ones."""
+
+    spaces = SimpleNamespace(obs_shape=(4,))
+
+    def step(self, actions: Any, active: Any = None) -> Step:
+        return Step(torch.ones(2, 3, 4), torch.ones(2, 3), torch.zeros(2, 3).bool(), torch.zeros(2, 3).bool())
+
+
+@pytest.mark.parametrize("column", [0, 3, 4])
+def test_noise_is_on_one_column(column: int) -> None:
+    noisy: Any = noise.Noisy(ConstantEnvironment(), column, 0.5)
+    steps = [noisy.step(None) for _ in range(2000)]
+    answers = torch.stack([torch.cat([step.obs, step.reward[..., None]], -1) for step in steps])
+    off = (answers - 1).flatten(0, -2)
+    assert float(off[:, column].std()) == pytest.approx(0.5, rel=0.03)  # 12,000 draws: a standard error of 0.65 %
+    assert not off[:, [i for i in range(5) if i != column]].any()
+    assert torch.cat(noisy.answers).unique().tolist() == [1], "recorded without noise"
+
+
+def test_visits_are_counted() -> None:
+    counter: Any = visits.Counter(ConstantEnvironment())
+    counter.step(None), counter.step(None)
+    assert counter.entered.tolist() == [12] * 4  # two steps of six environments, ones everywhere
+    shares = {name: row["share"] for name, row in json.loads((RESULTS / "visits.json").read_text()).items()}
+    assert all(sum(share) == pytest.approx(1, abs=1e-3) and len(share) == 48 for share in shares.values())
+
+
+def test_histograms_are_shares() -> None:
+    generator = np.random.default_rng(0)
+    data = {label: generator.normal(size=(500, 5)) for label in behaviour.LABELS}
+    panels = behaviour.histograms(data, "cartpole", bandit=True)
+    assert [set(panel) - {"name", "edges"} for panel in panels[:-1]] == [{"synthetic", "real"}] * 4
+    assert set(panels[-1]) == {"name", "edges", *behaviour.LABELS} and panels[-1]["name"] == "reward"
+    for panel in panels:
+        edges = np.array(panel["edges"])
+        assert len(edges) == 61 and (np.diff(edges) > 0).all()
+        # 0.2 % at either side may lie outside.
+        assert all(0.995 <= sum(panel[label]) <= 1.0001 for label in panel.keys() - {"name", "edges"})
+
+
+# -- published figures -------------------------------------------------------------------------------------------------
+
+
+def check_age(figure: Path, numbers: Path) -> None:
+    with Image.open(figure) as image:
+        assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {figure} again"
+
+
+def test_published_figures_are_up_to_date() -> None:
+    """The commands of the page name the source of each figure."""
+    page = (ROOT / "docs/paper.md").read_text()
+    pairs = re.findall(
+        r"^python experiments/.* (docs/results/\w+\.json).* --out exp_dir/(\w+)\.png", page, re.MULTILINE
+    )
+    assert len(pairs) >= 9
+    for source, name in (pair for pair in pairs if not pair[1].endswith("_dark")):
+        for path in (IMAGES / f"{name}.png", IMAGES / f"{name}_dark.png"):
+            check_age(path, ROOT / source)
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize(("script", "name"), [
+    (curves, "learning_curves"), (step_sizes, "step_sizes"), (visits, "visits"), (times, "step_times"),
+])  # fmt: skip
+def test_figures_have_a_light_and_a_dark_version(script: ModuleType, name: str, tmp_path: Path) -> None:
+    assert script.main(["draw", str(RESULTS / f"{name}.json"), "--out", str(tmp_path / "f.png")]) == 0
+    assert is_png(tmp_path / "f.png") and is_png(tmp_path / "f_dark.png")
+    colours = [Image.open(tmp_path / name).convert("RGB").getpixel((0, 0)) for name in ("f.png", "f_dark.png")]
+    assert colours == [(255, 255, 255), (13, 17, 23)]
+
+
+def test_no_published_figure_is_older_than_its_numbers() -> None:
+    figures = {
+        path: path.with_name(f"{path.stem.removesuffix('_dark').removesuffix('_cliff').removesuffix('_cartpole')}.json")
+        for path in RESULTS.glob("*.png")
+    }
+    figures = {path: numbers for path, numbers in figures.items() if "curves" not in path.stem}
+    assert len(figures) == 19
+    for path, numbers in figures.items():
+        check_age(path, numbers)
+
+
+def titles(figure: Any) -> list[str]:
+    return [axis.get_title("left").replace("\n", " ") for axis in figure.axes]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_figures_of_scripts(theme: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
+    out = ["--plot_theme", theme, "--out"]
+    assert gradients.main([str(RESULTS / "policy_gradients.json"), *out, str(tmp_path / "a.png")]) == 0
+    assert cells.main([str(RESULTS / "model_generalisation.json"), *out, str(tmp_path / "b.svg")]) == 0
+    numbers = ["--numbers", str(RESULTS / "synthetic_environments.json")]
+    assert proxies.main([*numbers, *out, str(tmp_path / "c.png")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.svg", "c.png"]
+    policy, models, searches = figures
+    assert titles(policy) == ["Score of each seed", "Seeds that score more", "Probability that AAC, tuned is better"]
+    dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
+    note = " ".join(text.get_text() for text in policy.texts)
+    assert "; lines of probabilities: 95 %" in note.replace("\n", " "), "profiles of six have no bands"
+    assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
+    rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
+    assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 16
+    rows_of = [line for line in searches.axes[1].get_lines() if len(line.get_ydata()) and line.get_linestyle() != ":"]
+    bounds = [line.get_xdata() for line in rows_of if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
+    diamonds = [line.get_xdata()[0] for line in rows_of if line.get_marker() == "D"]
+    assert len(bounds) == 3 and all(a < at < b for (a, b), at in zip(bounds, diamonds, strict=True))
+    assert all(figure.get_size_inches()[0] == WIDTH for figure in figures)
+    assert len({figure.get_facecolor() for figure in figures}) == 1
+
+
+@pytest.mark.parametrize("name", ["lunarlander", "rcp_a_ablation"])
+def test_figures_of_plot(name: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
+    """Nothing but the figure is written, and the numbers stay as they are."""
+    source = Path(shutil.copy(RESULTS / f"{name}.json", tmp_path))
+    previous_bytes = source.read_bytes()
+    plot([source], tmp_path / "again.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.png", source.name]
+    assert source.read_bytes() == previous_bytes and f"Numbers: {source}" in capsys.readouterr().out
+    (figure,) = figures
+    assert len(figure.axes) == 5 and titles(figure)[0] == "Score of each seed"
+    labels = {label.get_text() for label in figure.axes[0].get_yticklabels()}
+    ablation_labels = {"full", "raw-commands", "max-command", "return-advantage", "no-bootstrap", "published"}
+    assert labels == ({"RCP-A", "RCP-R", "UDRL"} if name == "lunarlander" else ablation_labels)
+
+
+def test_what_holds_no_numbers_is_one_line(tmp_path: Path, capsys: Shown) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    for main in (gradients.main, cells.main):
+        refused(main, [str(tmp_path / "x.json"), "--out", str(tmp_path / "x.png")], "holds no numbers of this", capsys)
+    refused(proxies.main, ["--out", str(tmp_path / "x.png")], "hold nothing to draw", capsys)
+    refused(cells.main, [str(tmp_path), "--plot_format", "jpg"], "plot_format is 'jpg'; allowed: png, pdf, svg", capsys)
+    with pytest.raises(SettingError, match="no curves and fewer than two groups of three seeds: there is nothing"):
+        plot([RESULTS / "lunarlander_sparse.json"], tmp_path / "x.png")
+    assert not (tmp_path / "x.png").exists()
