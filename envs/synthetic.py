@@ -15,7 +15,7 @@ from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import PolicyEpisodes, make_environment
 from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
-from models.proxies.fitting import UPDATES, fit
+from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks, Program, scale_states
 from models.settings import SettingError
@@ -226,7 +226,7 @@ class Stages:
         return self._fitted_to_policy(flat, policy, states)
 
     def _fitted_to_policy(
-        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int = UPDATES
+        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
         """Return parameters ``[1, D]`` with a network that is fitted to a policy's results in ``states [N, S]``, from
         its weights in ``flat [1, D]``. The first of these states fill the table."""

@@ -6,8 +6,7 @@ from torch import Tensor
 from models.mlp import MLP
 from models.optim import MemberAdam
 
-UPDATES = 4000
-_LR, _BATCH = 3e-3, 512
+_UPDATES, _LR, _BATCH = 4000, 3e-3, 512
 
 
 @torch.no_grad()
@@ -18,17 +17,17 @@ def fit(
     targets: Tensor,
     schedule: tuple[int, float] | None = None,
     cross_entropy: bool = False,
-    updates: int = UPDATES,
+    updates: int | None = None,
 ) -> Tensor:
     """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``. Return its parameters ``[M, P]``.
 
     Starts from a copy of ``parameters [M, P]``. Adam minimises the squared error or, with ``cross_entropy``, the cross
     entropy between one-hot ``targets`` and the softmax of the outputs. The learning rate decays linearly to zero.
-    ``schedule`` is a number of updates on all N rows and the initial learning rate; None means ``updates`` on random
-    batches of 512 rows, from 3e-3. The batches do not depend on the run's seed.
+    ``schedule`` is a number of updates on all N rows and the initial learning rate; None means ``updates`` (by default
+    4000) on random batches of 512 rows, from 3e-3. The batches do not depend on the run's seed.
     """
     parameters = parameters.clone()
-    updates, lr = schedule or (updates, _LR)
+    updates, lr = schedule or (updates or _UPDATES, _LR)
     adam = MemberAdam(parameters, torch.full((len(parameters),), lr))
     generator = torch.Generator().manual_seed(0)
     inputs = inputs.expand(len(parameters), -1, -1).transpose(1, 2).contiguous()  # [M, I, N]
