@@ -15,7 +15,6 @@ from envs.names import Game, resolve
 from envs.probes import ProbeEnvironment
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
-from models.contract import Policy
 from models.proxies.contract import Parameters, Trainee
 from models.proxies.search import SearchConfig
 from models.settings import SettingError
@@ -102,9 +101,10 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
 class PolicyEpisodes(Protocol):
     """Episodes of a policy on the real environment. Every call plays new ones."""
 
-    def states(self, count: int, limit: int | None, clone: Policy | None = None) -> Tensor:
-        """Return observations ``[count, S]`` that the policy visits or, if given, its ``clone``, a policy of one
-        member. Episodes restart after ``limit`` steps; None means the environment's limit."""
+    def states(self, count: int, limit: int | None, clone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return observations ``[count, S]`` that the policy visits or, if given, its ``clone``, a function from
+        observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps; None means the environment's
+        limit."""
         ...
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:

@@ -218,7 +218,7 @@ class Stages:
         states = episodes.states(self.num_scaling_obs, config.table_episodes)  # [N, S]
         for _ in range(config.dagger_rounds if networks.has_target else 0):
             flat = self._fitted_to_policy(flat, policy, states, _DAGGER_UPDATES)
-            clone = networks.target(flat)
+            clone = functools.partial(_first_member_actions, networks.target(flat))
             new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, clone)
             states = torch.cat([states, new_states])
             random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
@@ -287,6 +287,12 @@ class Stages:
         """See `envs.make.Stages`."""
         dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
+
+
+def _first_member_actions(policy: Any, obs: Tensor) -> Tensor:
+    """Return the actions for ``obs [N, S]`` of a `models.contract.Policy` with one member."""
+    actions: Tensor = policy.act(obs[None])[0]
+    return actions
 
 
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:

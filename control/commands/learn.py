@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.callbacks import EarlyStopping
 from torch import Tensor
 
 from control.cli.colour import paint
@@ -38,12 +36,12 @@ from control.commands.train import train
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first
 from control.evolution.teachers import cloned_proxy, teacher
+from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.reports.learned import write_page
 from control.reports.search import quartiles
 from control.reports.tables import number_text
-from control.reports.tags import GREEDY
 from control.reports.verdict import Actor, Baselines, Score, Verdict
 from control.storage import run_dir
 from envs.make import make_environment, stages_of
@@ -60,7 +58,7 @@ _ENOUGH = 0.9  # share of the way from random play to the teacher that a clone s
 _FAST = 4000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
 _PATIENCE = 0.3  # share of the teacher's budget without a better evaluation that ends its training
 _EVALUATIONS = 50  # of the teacher in training
-_TESTS = 32  # of an agent in the race
+_TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 2.5}  # rough, for estimates: of a step's update, a fit, a training
 
@@ -253,9 +251,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         checkpoint_every=1,
     )
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
-    early_stopping = EarlyStopping(GREEDY, mode="max", patience=math.ceil(_PATIENCE * _EVALUATIONS))
-    callbacks = [early_stopping, _ShowProgress(watch)]
-    folder, finished = train(settings.replace(resume=has_begun), callbacks, verbose=False)
+    callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
+    folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
     if not finished:
         raise KeyboardInterrupt
     candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
@@ -264,17 +261,6 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     shutil.copyfile(best, task.folder / TEACHER)
     steps = int(Run(folder).metrics["env_steps"].max())
     return {"implementation": implementation, "real_steps": steps, "run": str(folder.relative_to(task.folder))}
-
-
-class _ShowProgress(Callback):
-    """Shows the finished share of a training."""
-
-    def __init__(self, watch: Watch | None):
-        self.watch = watch
-
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
-        if self.watch is not None:
-            self.watch(module.share())
 
 
 def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -378,7 +364,7 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
     solved = random_play + _ENOUGH * (goal - random_play)
     name = named_agents(proxy.description["settings"]["agent"])[0]
     test_every = max(1, steps // _TESTS)
-    limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": 8}
+    limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
     arms: dict[str, dict[str, Any]] = {}
     for number, (arm, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):

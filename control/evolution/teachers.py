@@ -25,7 +25,7 @@ from control.storage.run_dir import winner
 from envs.base import Environment
 from envs.make import Stages, make_environment
 from envs.names import first_line
-from models.contract import Policy, StepAgent
+from models.contract import StepAgent
 from models.registry import family
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -210,11 +210,10 @@ class TeacherEpisodes:
         self.act, self.game, self.seed, self.count_steps = act, game, seed, count_steps
         self._calls = itertools.count()
 
-    def states(self, count: int, limit: int | None, clone: Policy | None = None) -> Tensor:
+    def states(self, count: int, limit: int | None, clone: Teacher | None = None) -> Tensor:
         """Return observations ``[count, S]`` that the policy or, if given, its ``clone`` visits (`visited_states`)."""
-        behaviour = self.act if clone is None else lambda obs: clone.act(obs[None])[0]  # of its only member
         seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
-        return visited_states(behaviour, self.game, count, seed, limit, self.count_steps)
+        return visited_states(clone or self.act, self.game, count, seed, limit, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` and the policy's discounted returns ``[N]`` from them on, from ``episodes``

@@ -12,19 +12,19 @@ from types import FrameType
 from typing import Any, TypeGuard
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
 from control.cli.colour import paint
 from control.cli.ending import SIGNALS, ending, say
-from control.cli.progress import Lines
+from control.cli.progress import Lines, Watch
 from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_film, member_folders
 from control.lightning.module import RunModule
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
 from models.settings import StopNow
@@ -291,3 +291,16 @@ class Recorder(Callback):
                 film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=is_shown)
                 if is_shown:
                     add_film(log.boards[0].writer, path, int(module.env_steps[0]))
+
+
+class StopWhenFlat(EarlyStopping):
+    """Ends a training after ``patience`` evaluations without a better one, and shows the share that is done."""
+
+    def __init__(self, patience: int, watch: Watch | None = None):
+        super().__init__(GREEDY, mode="max", patience=patience)
+        self.watch = watch
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        super().on_train_epoch_end(trainer, module)
+        if self.watch is not None:
+            self.watch(module.share())
