@@ -103,8 +103,11 @@ _TEACHER: dict[str, object] = {
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 65_536, "center_agents": 4,
     "report_agents": 16, "test_every": 8192, "objective": "average",
 }  # fmt: skip
-# The potential has the returns, so policy gradients need to look only a few steps ahead.
-_LEARNS_FROM_RETURNS: dict[str, object] = {"discount": 0.95, "gae_lambda": 0.9}
+# The potential has the returns, so policy gradients need to look only a few steps ahead. Tables average random events.
+_LEARN_FROM_RETURNS: dict[str, dict[str, object]] = {
+    "PPO": {"discount": 0.95, "gae_lambda": 0.9}, "A2C": {"discount": 0.95, "gae_lambda": 0.9},
+    "QLearning": {"lr": 0.2, "discount": 0.99}, "SARSA": {"lr": 0.2, "discount": 0.99},
+}  # fmt: skip
 _TABULAR: dict[str, object] = {"QLearning_lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
 _Q: dict[str, object] = {  # the agents of a search for a reward of CartPole
     "hidden_sizes": (64,), "batch_size": 32, "lr": 1e-3, "tau": 0.01, "discount": 0.99,
@@ -188,8 +191,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     mode_defaults = _BY_MODE.get((preset, tuned_game, mode_number), {})
     presets = {"paper": _PAPER, "teacher": _TEACHER}
     defaults = presets.get(preset, _RECIPE) | game_defaults | mode_defaults
-    if preset == "teacher" and values.get("agent") in ("PPO", "A2C"):
-        defaults |= _LEARNS_FROM_RETURNS
+    if preset == "teacher":
+        defaults |= _LEARN_FROM_RETURNS.get(str(values.get("agent")), {})
     num_agents = len(str(values.get("agent", "")).split(","))
     agents_per_proxy = int(str(defaults.get("agents_per_proxy", 1)))
     if agents_per_proxy % num_agents:  # the kinds of agents cannot be equally frequent

@@ -220,7 +220,7 @@ _CLONE_OFF_POLICY: dict[str, object] = {"updates_per_step": 5}
 _CLONE_AGENTS: dict[str, dict[str, object]] = {
     "DDQN": _CLONE_BY_VALUE, "DuelingDDQN": _CLONE_BY_VALUE | {"feature_dim": 64}, "TD3Discrete": _CLONE_BY_VALUE,
     "TD3": _CLONE_OFF_POLICY, "DDPG": _CLONE_OFF_POLICY, "SAC": _CLONE_OFF_POLICY | {"entropy_temperature": 0.05},
-    "PPO": {"lr": 2e-3, "ppo_epochs": 8},
+    "PPO": {"lr": 2e-3, "ppo_epochs": 8, "ent_coef": 0.1},
     "A2C": {"lr": 5e-3, "normalize_obs": True},
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
