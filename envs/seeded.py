@@ -41,7 +41,7 @@ def normal(seeds: Tensor, n: int) -> Tensor:
         return radius.mul_(_unit(seeds[..., None], columns, ANGLE).mul_(2.0 * math.pi).cos_())
 
     def draw_in_parts(seeds: Tensor) -> Tensor:
-        parts = seeds.reshape(-1).split(max(1, _MOST_AT_ONCE // n))
+        parts = seeds.reshape(-1).split(max(1, _MOST_AT_ONCE // max(1, n)))
         return torch.cat([draw_normal(part) for part in parts]).view(*seeds.shape, n)
 
     return _draw_unique(draw_in_parts, seeds)

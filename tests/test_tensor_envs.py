@@ -306,6 +306,13 @@ def test_initial_states_are_uniform(name: str) -> None:
     assert torch.equal(make_tensor_env(name).reset(torch.tensor([[777]])), dynamics.observe(state[38:39, 17:18]))
 
 
+def test_normal_numbers_do_not_depend_on_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = torch.arange(6_000).view(3, 2_000)
+    expected = seeded.normal(seeds, 5)
+    monkeypatch.setattr(seeded, "_MOST_AT_ONCE", 5 * 1_024)
+    assert torch.equal(seeded.normal(seeds, 5), expected)
+
+
 DRAWS = {"uniform": (seeded.uniform, stats.uniform, 1 / 2, 1 / 12), "normal": (seeded.normal, stats.norm, 0.0, 1.0)}
 
 
