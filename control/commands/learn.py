@@ -56,7 +56,12 @@ RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetens
 _JUDGED = 64  # episodes that judge a teacher and a clone
 _ENOUGH = 0.9  # share of the way from random play to the teacher that a clone should reach
 _FAST = 4000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
-_PATIENCE = 0.3  # share of the teacher's budget without a better evaluation that ends its training
+# Settings of teachers, which know nothing about the scales of a task.
+_TEACHERS: dict[str, dict[str, Any]] = {
+    "PPO": {"normalize_obs": True, "normalize_reward": True},
+    "QLearning": {"lr": 0.1, "discount": 0.99},
+}
+_PATIENCE = 0.4  # share of the teacher's budget without a better evaluation that ends its training
 _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
@@ -233,8 +238,11 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Train the teacher until its evaluations no longer improve, and keep the checkpoint with the best returns in new
     episodes as `TEACHER`. An interrupted training continues."""
     run, options = task.settings.run, task.options
-    implementation = run.implementation
-    if "implementation" not in task.settings.explicit_names:
+    if "implementation" in task.settings.explicit_names:
+        implementation = run.implementation
+    elif task.spaces.one_hot:
+        implementation = "QLearning"
+    else:
         is_slow = task.results["probe"]["steps_per_second"] < _FAST
         implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     settings = training_from(
@@ -249,6 +257,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         eval_every=1,
         eval_episodes=20,
         checkpoint_every=1,
+        **_TEACHERS.get(implementation, {}),
     )
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
