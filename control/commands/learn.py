@@ -55,7 +55,7 @@ from models.streams import Streams, derive_seed
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
 _JUDGED = 64  # episodes that judge a teacher and a clone
 _ENOUGH = 0.9  # share of the way from random play to the teacher that a clone should reach
-_FAST = 4000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
+_FAST = 1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
 # Settings of teachers, which know nothing about the scales of a task.
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": {"normalize_obs": True, "normalize_reward": True},
