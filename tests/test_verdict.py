@@ -207,6 +207,7 @@ def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("words", "expected"), [
     ("--gamename pendulum", ("bandit", "two_stage", "TD3")),
     ("--gamename pendulum --proxy bandit --agent TD3", ("bandit", "two_stage", "TD3")),
+    ("--gamename halfcheetah", ("bandit", "two_stage", "TD3")),
     ("--gamename hopper --agent PPO", ("bandit", "two_stage", "PPO")),
     ("--gamename mountaincar", ("bandit", "two_stage", "DDQN")),
     ("--gamename pendulum --preset recipe", ("bandit", "recipe", "TD3")),

@@ -291,9 +291,9 @@ _BY_GAME["two_stage", "bandit", "swimmer"] = {
     "population": 32, "test_episodes": 1, "generations": 100, "center_agents": 2, "eval_every": 20,
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "halfcheetah"] = {
-    "proxy_hidden_size": 16, "population": 32, "test_episodes": 1, "noise_std": 0.07, "step_size": 0.02,
-    "generations": 40, "center_agents": 8, "eval_every": 10, "keep_best": 1, "retest_agents": 4, "retest_drawn": False,
-    "reward_form": "exponential", "table_size": 4096,
+    "proxy_hidden_layer": 0, "target_scale": "widest", "strategy": "ars", "population": 32, "test_episodes": 1,
+    "noise_std": 0.05, "step_size": 0.03, "generations": 200, "center_agents": 2, "eval_every": 10, "keep_best": 1,
+    "retest_agents": 4, "retest_drawn": False, "reward_form": "exponential", "table_size": 4096,
     "table_episodes": 200,  # agents would hardly learn to start running from whole episodes of 1,000 steps
 }  # fmt: skip
 _BY_GAME["two_stage", "bandit", "hopper"] = {
