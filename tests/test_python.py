@@ -190,7 +190,7 @@ def test_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: 
     """A test is an evaluation and does not change training; predictions equal the actions of the evaluation."""
 
     def module() -> AgentModule:
-        run = RunConfig(implementation=name, gamename=default_game(name), num_seeds=2, steps_per_epoch=60, epochs=2,
+        run = RunConfig(implementation=name, gamename=default_game(name), num_seeds=2, steps_per_epoch=30, epochs=2,
                         eval_every=1, eval_episodes=4, compiled=False)  # fmt: skip
         return AgentModule(Settings(run, tiny(name, run.gamename)))
 
