@@ -58,9 +58,12 @@ _ENOUGH = 0.9  # share of the way from random play to the teacher that a clone s
 _FAST = 1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
 # Settings of teachers, which know nothing about the scales of a task.
 _TEACHERS: dict[str, dict[str, Any]] = {
-    "PPO": {"normalize_obs": True, "normalize_reward": True},
+    "PPO": {
+        "normalize_obs": True, "normalize_reward": True, "num_envs": 16, "rollout_steps": 512, "batch_size": 512,
+        "ppo_epochs": 6, "lr": 1e-3, "anneal_lr": True, "discount": 0.995, "gae_lambda": 0.98,
+    },
     "QLearning": {"lr": 0.1, "discount": 0.99},
-}
+}  # fmt: skip
 _PATIENCE = 0.4  # share of the teacher's budget without a better evaluation that ends its training
 _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race

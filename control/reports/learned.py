@@ -49,7 +49,7 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
         if race:
             for arm, colour in zip(("learned", "task"), COLOURS, strict=False):
                 curve = race["arms"][arm]["curve"]
-                steps = race["test_every"] * np.arange(1, len(curve) + 1)
+                steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
                 axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8)
-            axes[1].set(xlabel="steps on the task", title=f"{race['agent']}: return in training")
+            axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: return in training")
