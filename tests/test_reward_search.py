@@ -130,5 +130,6 @@ def test_search_starts_from_a_saved_reward(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="which is of cliff; allowed: a proxy of emptyroom33"):
         first_parameters(str(path), stages.config, stages.spaces, "emptyroom33")
     assert isinstance(stages.parameters, Networks)
-    with pytest.raises(SettingError, match="a policy, but a proxy of this kind is made from none"):
-        check_teacher("test_teachers:balance", stages, "cliff")
+    next_state_stages, _ = random_networks("cliff", mode=5, **CLIFF)
+    with pytest.raises(SettingError, match="a policy, but mode is 5; allowed with a policy: 1, 2"):
+        check_teacher("test_teachers:balance", next_state_stages, "cliff")
