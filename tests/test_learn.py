@@ -70,6 +70,7 @@ def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[
 
 @pytest.fixture
 def one_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 800)
     monkeypatch.setattr(learn, "learners", lambda spaces: ("QLearning",) if spaces.one_hot else ("DDQN",))
 
 
@@ -78,7 +79,7 @@ def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
     assert status == 0
     results = json.loads((folder / learn.RESULTS).read_text())
-    assert [*results] == [*learn.STAGES]
+    assert [*results] == ["settings", *learn.STAGES]
     assert results["teacher"]["score"]["mean"] == results["bandit"]["score"]["mean"] == 1.0
     assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
     printed = capsys.readouterr().out
@@ -94,11 +95,18 @@ def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     page = (folder / "page.html").read_text()
     assert "of the way from random play" in page and "data:image/png" in page
     # A resumed command repeats no stage except the missing one.
+    assert results.pop("settings")["teacher"] == "test_learn:right"
     del results["race"]
-    (folder / learn.RESULTS).write_text(json.dumps(results))
+    (folder / learn.RESULTS).write_text(json.dumps({"settings": {"race_agents": 2}, **results}))
     assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
-    again = json.loads((folder / learn.RESULTS).read_text())
+    again = learn.Learned(folder, True).results
     assert [*again] == [*learn.STAGES] and {name: again[name] for name in results} == results
+    capsys.readouterr()
+    words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
+    assert trainer.main([*words, "--race_agents", "3"]) == 2
+    assert "race_agents is 3, but the run to resume has 2" in capsys.readouterr().err
+    (folder / learn.RESULTS).write_text("{")
+    assert trainer.main(words) == 2 and "cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("one_learner")

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import paint
+from control.cli.errors import one_line
+from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, part, progress
 from control.cli.run_settings import LearnConfig
@@ -48,7 +50,7 @@ from envs.make import make_environment, stages_of
 from models.contract import Policy
 from models.proxies import files
 from models.registry import default_config, named_agents
-from models.settings import SettingError, names_with
+from models.settings import SettingError, names_with, raise_all
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
@@ -99,7 +101,8 @@ class Task:
         return self.options.teacher or str(self.folder / TEACHER)
 
     def save(self) -> None:
-        run_dir.atomic_write_text(self.folder / RESULTS, json.dumps(self.results, indent=1) + "\n")
+        content = {"settings": dataclasses.asdict(self.options), **self.results}
+        run_dir.atomic_write_text(self.folder / RESULTS, json.dumps(content, indent=1) + "\n")
 
     def score(self, stage: str, name: str) -> Score:
         """Return a `Score` in the results of a stage."""
@@ -131,8 +134,7 @@ class Learned:
     @property
     def results(self) -> dict[str, Any]:
         """The results of all stages by name, the content of ``exam.json``."""
-        results: dict[str, Any] = json.loads((self.folder / RESULTS).read_text(encoding="utf-8"))
-        return results
+        return _read(self.folder / RESULTS)[1]
 
     @property
     def sentence(self) -> str:
@@ -172,10 +174,34 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     with run_dir.locked(folder):
         task = Task(settings, folder, spaces)
         if (folder / RESULTS).exists():
-            task.results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+            saved, task.results = _read(folder / RESULTS)
+            task.settings = _resumed(settings, saved)
         if verbose:
             print(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings in ``exam.json``, and the results of the stages by name. Raises SettingError."""
+    try:
+        stages = dict(read_json(path))
+    except (OSError, ValueError, TypeError) as error:
+        line = f"resume is on, but {str(path)!r} cannot be read ({one_line(error)})"
+        raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
+    return stages.pop("settings", {}), stages
+
+
+def _resumed(settings: Settings, saved: Mapping[str, Any]) -> Settings:
+    """Return the settings of the command with the values in ``saved`` for those that the user did not set. Raises
+    SettingError for other values than the saved ones."""
+    values = {name: value for name, value in saved.items() if name not in ("learn", "only")}
+    errors = []
+    for name in sorted(settings.explicit_names & values.keys()):
+        if (new := getattr(settings.subcommand, name)) != values[name]:
+            line = f"{name} is {new!r}, but the run to resume has {values[name]!r}"
+            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume", name))
+    raise_all(errors)
+    return settings.replace(**values)
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
