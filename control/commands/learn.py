@@ -367,15 +367,15 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
     names = learners(task.spaces)
     agents: dict[str, Score] = {}
     all_scores = []
+    share = 1 / (len(names) + 1)  # of the work, for each kind of agents and for the agents on the task
     for number, name in enumerate(names):
         loop = _inner_loop(task, proxy, name, test_episodes=10)
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
-        outcome = loop.run(
-            proxy.parameters.expand(count, -1), seeds, watch=part(watch, number / len(names), 1 / len(names))
-        )
+        outcome = loop.run(proxy.parameters.expand(count, -1), seeds, watch=part(watch, number * share, share))
         agents[name] = Score.of(outcome.scores)
         all_scores += outcome.scores.tolist()
-    real = _inner_loop(task, proxy, names[0], test_episodes=10).run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS))
+    loop = _inner_loop(task, proxy, names[0], test_episodes=10)
+    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
     verdict = dataclasses.replace(task.verdict(Score.of(all_scores)), advice="--teacher_steps, or another --teacher")
     if not verdict.passed:
         path.rename(path.with_name(f"rejected_{path.name}"))
