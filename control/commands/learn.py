@@ -466,6 +466,8 @@ def _returns(task: Task, policy: Policy, name: str) -> np.ndarray:
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
     """Write a proxy with its settings and scores."""
+    if task.options.teacher is None:
+        settings = settings.replace(start_from=TEACHER)  # in the same folder, wherever that is
     unwritten = {key for config in settings.configs for key in names_with(config, "outcome", False)}
     description = {
         "command": command_line(task.settings, unwritten),
