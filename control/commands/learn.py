@@ -29,7 +29,6 @@ from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, part, progress
 from control.cli.run_settings import LearnConfig
 from control.cli.settings import Settings, acting
-from control.cli.words import command_line
 from control.commands.evaluate import agent_settings
 from control.commands.process import prepare
 from control.commands.run import Run
@@ -50,7 +49,7 @@ from envs.make import make_environment, stages_of
 from models.contract import Policy
 from models.proxies import files
 from models.registry import default_config, named_agents
-from models.settings import SettingError, names_with, raise_all
+from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
@@ -470,13 +469,21 @@ def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores
         settings = settings.replace(start_from=TEACHER)  # in the same folder, wherever that is
     unwritten = {key for config in settings.configs for key in names_with(config, "outcome", False)}
     description = {
-        "command": command_line(task.settings, unwritten),
+        "command": _command_text(task),
         "settings": {key: value for key, value in acting(settings).items() if key not in unwritten},
         "scores": dict(scores),
     }
     files.save(
         task.folder / name, flat, config=settings.proxy, spaces=task.spaces, game=task.game, description=description
     )
+
+
+def _command_text(task: Task) -> str:
+    """Return the command that repeats the stages."""
+    options, explicit_names = task.options, task.settings.explicit_names
+    values = {name: getattr(options, name) for name in kinds(type(options)) if name in explicit_names}
+    words = (f"--{name} {value}" for name, value in values.items() if name not in ("learn", "only"))
+    return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *words))
 
 
 def _estimates(task: Task) -> dict[str, float]:
