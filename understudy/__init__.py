@@ -8,9 +8,9 @@
 
 Importing the package registers the ids. ``proxy`` is a file, the folder of a search, or the name of a shipped
 environment or reward (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any
-agent can train. So are SyntheticAcrobotTarget-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0,
-SyntheticPendulum-v0, SyntheticSwimmer-v0, SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a
-policy. Episodes of SyntheticCartPoleMDP-v0 have up to 200 steps; only value-based agents learn well on it. Episodes of
+agent can train. So are SyntheticAcrobotTarget-v0, SyntheticLunarLander-v0, SyntheticMountainCar-v0,
+SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0, SyntheticSwimmer-v0, SyntheticHopper-v0 and
+SyntheticHalfCheetah-v0, whose rewards contain a policy. Episodes of SyntheticCartPoleMDP-v0 have up to 200 steps; only value-based agents learn well on it. Episodes of
 SyntheticCartPoleMDPBroad-v0 have ten steps, and policy-based agents learn well on it too.
 """
 
@@ -37,6 +37,7 @@ IDS: dict[str, dict[str, str]] = {
         "game": "mountaincarcontinuous",
         "kind": "bandit",
     },
+    "understudy/SyntheticLunarLander-v0": {"proxy": "lunarlander-bandit", "game": "lunarlander", "kind": "bandit"},
     "understudy/SyntheticMountainCar-v0": {"proxy": "mountaincar-bandit", "game": "mountaincar", "kind": "bandit"},
     "understudy/SyntheticSwimmer-v0": {"proxy": "swimmer-bandit", "game": "swimmer", "kind": "bandit"},
     "understudy/SyntheticHopper-v0": {"proxy": "hopper-bandit", "game": "hopper", "kind": "bandit"},

@@ -223,8 +223,9 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             break
     write_page(task.folder, task.game, task.results)
     judged = [task.results[name] for name in names if name in task.results]
-    if verbose and "verdict" in judged[-1]:
-        print(paint(f"\n{judged[-1]['verdict']['sentence']}", "bold", sys.stdout))
+    verdicts = [result["verdict"]["sentence"] for result in judged if "verdict" in result]
+    if verbose and verdicts:
+        print(paint(f"\n{verdicts[-1]}", "bold", sys.stdout))
     return not any(result.get("failed") for result in judged)
 
 
@@ -257,7 +258,9 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     result = trained | {"text": text, "score": dataclasses.asdict(score)}
     verdict = task.verdict(score)
     if not score.exceeds(task.score("probe", "random")):
-        verdict = dataclasses.replace(verdict, teacher=score, advice="--teacher_steps, or another --teacher")
+        verdict = dataclasses.replace(
+            verdict, teacher=score, advice="more --teacher_steps or another --teacher, in a new run"
+        )
         result |= {"failed": True, "verdict": verdict.as_dict()}
     return result
 
@@ -303,9 +306,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
 def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Clone the teacher into a synthetic environment. If the clone is much worse than the teacher, try with more states
     and with a wider network."""
-    names = ",".join(learners(task.spaces))
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
-    values |= {"agent": names, "start_from": task.teacher}
+    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher}  # the preset has those of others
     if task.options.exam_steps is not None:
         values["inner_steps"] = task.options.exam_steps
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
@@ -375,7 +377,9 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
         all_scores += outcome.scores.tolist()
     loop = _inner_loop(task, proxy, names[0], test_episodes=10)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
-    verdict = dataclasses.replace(task.verdict(Score.of(all_scores)), advice="--teacher_steps, or another --teacher")
+    verdict = dataclasses.replace(
+        task.verdict(Score.of(all_scores)), advice="more --teacher_steps or another --teacher, in a new run"
+    )
     if not verdict.passed:
         path.rename(path.with_name(f"rejected_{path.name}"))
     steps = proxy.config.steps_in_use
@@ -413,8 +417,10 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
         arms[arm] = {"median": median, "late": late, "curve": curve.mean(0).tolist()}
     learned, own = arms["learned"]["median"], arms["task"]["median"]
-    if learned is None:
-        gain = f"no gain: {name} does not reach {number_text(solved)} in {steps:,} steps with the learned reward"
+    if learned is None or (own is not None and learned >= own):
+        reached = f"after {learned:,.0f} steps" if learned else f"not in {steps:,} steps"
+        own_text = f"after {own:,.0f}" if own else "not either"
+        gain = f"no gain: {name} reaches {number_text(solved)} {reached} with the learned reward, {own_text} without"
     else:
         own_text = f"{own:,.0f}" if own else f"more than {steps:,}"
         ratio = f"{own / learned:.1f} times sooner" if own else f"at least {steps / learned:.1f} times sooner"

@@ -215,13 +215,15 @@ _AGENTS: dict[str, dict[str, object]] = {
     "PPO": _SHORT | {"num_envs": 10, "rollout_steps": 50, "batch_size": 50, "activation": "relu"},
 }  # fmt: skip
 # Agents that train on a clone: with more updates, as they must tell apart states that are close to each other.
-_CLONE_BY_VALUE: dict[str, object] = {"hidden_sizes": (64, 64), "batch_size": 64, "updates_per_step": 10, "lr": 2e-4}
+_CLONE_BY_VALUE: dict[str, object] = {
+    "hidden_sizes": (64, 64), "activation": "relu", "batch_size": 64, "updates_per_step": 10, "lr": 2e-4,
+}  # fmt: skip
 _CLONE_OFF_POLICY: dict[str, object] = {"updates_per_step": 5}
 _CLONE_AGENTS: dict[str, dict[str, object]] = {
     "DDQN": _CLONE_BY_VALUE, "DuelingDDQN": _CLONE_BY_VALUE | {"feature_dim": 64}, "TD3Discrete": _CLONE_BY_VALUE,
     "TD3": _CLONE_OFF_POLICY, "DDPG": _CLONE_OFF_POLICY, "SAC": _CLONE_OFF_POLICY | {"entropy_temperature": 0.05},
     "PPO": {"lr": 2e-3, "ppo_epochs": 8, "ent_coef": 0.1},
-    "A2C": {"lr": 5e-3, "normalize_obs": True},
+    "A2C": {"lr": 5e-3, "normalize_obs": True, "num_envs": 10, "batch_size": 10, "activation": "relu"},
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
