@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from envs import seeded
 from envs.base import Environment
@@ -57,7 +58,7 @@ class SyntheticDynamics(Dynamics):
             return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
         if self.program.networks.cells:
             num_cells = self.program.networks.state_size
-            return torch.eye(num_cells)[(seeded.uniform(seeds, 1)[..., 0] * num_cells).long()]
+            return one_hot((seeded.uniform(seeds, 1)[..., 0] * num_cells).long(), num_cells).float()
         if not latent:
             return self.starts(seeds)
         # The network takes [M, N, latent], so all leading axes and the environments become one axis.
@@ -141,7 +142,8 @@ class Stages:
         if networks.config.pairs and not scaled:
             return flat
         target = networks.target(flat[None])
-        states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
+        act = functools.partial(_first_member_actions, target)
+        states = get_obs(act, self.num_scaling_obs, networks.config.table_episodes)
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Family:
     - ``usual_agents(choices, continuous)``: the default agents that train on its proxies (``evolution`` only), for
       the settings chosen so far. ``continuous``: whether the environment's actions are continuous.
     - ``prepared_games``: the games for which presets have settings (``evolution`` only).
-    - ``advice(config)``: what to try if agents learn nothing from the result of a search (``evolution`` only).
+    - ``advice(config)``: settings to try after a search that failed (``evolution`` only).
     - ``validate(config)``: one line that names conflicting settings, None if there are none.
     - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
     - ``replaced``: name of a run's setting -> the family's setting that replaces it, or "".

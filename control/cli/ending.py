@@ -23,12 +23,12 @@ class Ending:
 
     Python calls a handler only between two of its instructions, and machine code or a step of an environment may take
     minutes. So a thread (`watch`) ends the process, as SIGKILL would, `MOST_SECONDS` after Ctrl-C unless the running
-    code has set the event ``heard``: it cleans up, or finishes its work.
+    code has set the event ``handled``: it cleans up, or finishes its work.
     """
 
     def __init__(self) -> None:
         self.exit_callbacks: list[Callable[[], Any]] = []
-        self.heard = threading.Event()
+        self.handled = threading.Event()
         self.reset()
 
     def reset(self) -> None:
@@ -36,14 +36,14 @@ class Ending:
         self.status = INTERRUPTED
         self.orderly = False
         self.stop_requested = False
-        self.heard.clear()
+        self.handled.clear()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal ``number``: raise KeyboardInterrupt, or end the process."""
         self.stop_requested = True
         if self.orderly:
             self.orderly = False  # a second signal ends the process
-            self.heard.set()
+            self.handled.set()
             raise KeyboardInterrupt
         self.exit()
 
@@ -57,7 +57,7 @@ class Ending:
         """Read the numbers of signals from the file descriptor ``signals`` as they arrive, and end the process if
         nothing reacts to Ctrl-C."""
         while number := os.read(signals, 1):
-            if number[0] == signal.SIGINT and not self.heard.wait(MOST_SECONDS):
+            if number[0] == signal.SIGINT and not self.handled.wait(MOST_SECONDS):
                 self.exit()
 
     def exit(self) -> None:

@@ -1,5 +1,5 @@
-"""The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also what agents learn
-without a search, which is measured before it begins.
+"""The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a comparison
+with agents that train without a proxy, which comes before the search.
 
 The best fitness of a search is a selected maximum, so it overestimates. Therefore the best means are re-evaluated with
 new agents, which choose the winner. A held-out evaluation with further agents then gives the winner's score.
@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from control.cli.progress import progress
-from control.cli.settings import acting
+from control.cli.settings import Settings, acting
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
@@ -33,8 +33,10 @@ from control.reports.sheets import look_of
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
 from models.proxies import files
+from models.proxies.search import CLONES
 from models.registry import family
 from models.settings import UserError, names_with
+from models.spaces import Spaces
 from models.streams import Streams
 from understudy.files import IN_RUN
 
@@ -58,7 +60,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         return
     generation, winner = 0, module.mean.detach()[0]
     rows: list[dict[str, Any]] = []  # of means that were re-evaluated
-    is_clone = getattr(module.config, "preset", "") in ("clone", "teacher")  # then there is nothing to choose from
+    is_clone = getattr(module.config, "preset", "") in CLONES  # then there is nothing to choose from
     if not (fit or is_clone):
         generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
@@ -165,17 +167,25 @@ def plain_agents_text(module: ProxyModule) -> str:
 def _write(module: ProxyModule, winner: Tensor, scores: dict[str, Any], folder: Path) -> Path:
     """Write the winner ``[D]`` as ``proxy.safetensors``, with settings and ``scores``, and the scores as
     `SCORES`. Return the path of the proxy."""
-    settings, path = module.settings, folder / IN_RUN
-    of_output = {name for config in settings.configs for name in names_with(config, "outcome", False)}
-    description = {
-        "command": command_line(settings, of_output),
-        "settings": {name: value for name, value in acting(settings).items() if name not in of_output},
-        "scores": scores,
-    }
-    spaces, game = module.stages.spaces, settings.run.gamename
-    files.save(path, winner, config=settings.proxy, spaces=spaces, game=game, description=description)
+    path = folder / IN_RUN
+    write_proxy(path, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     return path
+
+
+def write_proxy(
+    path: Path, parameters: Tensor, settings: Settings, spaces: Spaces, scores: Mapping[str, Any], text: str = ""
+) -> None:
+    """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
+    ``scores``, and the command that makes it: ``text``, by default the run with these settings."""
+    of_output = {name for config in settings.configs for name in names_with(config, "outcome", False)}
+    description = {
+        "command": text or command_line(settings, of_output),
+        "settings": {name: value for name, value in acting(settings).items() if name not in of_output},
+        "scores": dict(scores),
+    }
+    game = settings.run.gamename
+    files.save(path, parameters, config=settings.proxy, spaces=spaces, game=game, description=description)
 
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

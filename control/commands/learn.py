@@ -13,7 +13,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, part, progress
 from control.cli.run_settings import LearnConfig
-from control.cli.settings import Settings, acting
+from control.cli.settings import Settings
+from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.process import prepare
 from control.commands.run import Run
@@ -39,17 +40,18 @@ from control.evolution.objectives import first
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
-from control.loops.rollout import rollout
-from control.reports.learned import write_page
+from control.loops.rollout import FunctionPolicy, rollout
+from control.reports.learned import PAGE, write_page
 from control.reports.search import quartiles
 from control.reports.tables import number_text
-from control.reports.verdict import Actor, Baselines, Score, Verdict
+from control.reports.verdict import Baselines, Score, Verdict
 from control.storage import run_dir
 from envs.make import make_environment, stages_of
+from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
 from models.registry import default_config, named_agents
-from models.settings import SettingError, kinds, names_with, raise_all
+from models.settings import SettingError, kinds, raise_all
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
@@ -59,16 +61,14 @@ _ENOUGH = 0.9  # share of the way from random play to the teacher that a clone s
 _FAST = 1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
 # Settings of teachers, which know nothing about the scales of a task.
 _TEACHERS: dict[str, dict[str, Any]] = {
-    "PPO": {
-        "normalize_obs": True, "normalize_reward": True, "num_envs": 16, "rollout_steps": 512, "batch_size": 512,
-        "ppo_epochs": 6, "lr": 1e-3, "anneal_lr": True, "discount": 0.995, "gae_lambda": 0.98,
-    },
+    "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True},
     "QLearning": {"lr": 0.1, "discount": 0.99},
-}  # fmt: skip
+}
 _PATIENCE = 0.4  # share of the teacher's budget without a better evaluation that ends its training
 _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
+_ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure
 _SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 2.5}  # rough, for estimates: of a step's update, a fit, a training
 
 
@@ -109,12 +109,11 @@ class Task:
         values["bounds"] = values["bounds"] and tuple(values["bounds"])
         return Score(**values)
 
-    def verdict(self, agents: Score) -> Verdict:
+    def verdict(self, agents: Score, teacher_score: Score) -> Verdict:
         """Return the verdict about agents or policies with the returns ``agents``."""
-        probe = self.results["probe"]
-        teacher_score = self.score("teacher", "score") if "teacher" in self.results else None
-        scores = (self.score("probe", "random"), self.score("probe", "constant"))
-        return Verdict(*scores, agents, teacher_score, probe["action"], self.spaces.max_return)
+        baselines = (self.score("probe", "random"), self.score("probe", "constant"))
+        action, goal = self.results["probe"]["action"], self.spaces.max_return
+        return Verdict(*baselines, agents, teacher_score, action, goal, advice=_ADVICE)
 
     def share(self, score: Score) -> float:
         """Return the share of the way from random play (0) to the teacher (1)."""
@@ -138,21 +137,19 @@ class Learned:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence, empty if there was no exam."""
-        verdicts = [result["verdict"]["sentence"] for result in self.results.values() if "verdict" in result]
-        return verdicts[-1] if verdicts else ""
+        return _last_sentence(self.results.values())
 
 
 def learn(settings: Settings) -> int:
-    """Run the stages of ``--learn``, print what they found, and write the page. Returns 0 if fresh agents learn from
-    the synthetic environment, else 1."""
+    """Run the stages of ``--learn``, print their results, and write the page. Returns 0 if fresh agents learn from the
+    synthetic environment, else 1."""
     prepare(settings.run)
     learned = learn_in_folder(settings)
     folder = learned.folder
-    page = folder / "page.html"
     commands = [
         command(settings, "--eval_agent", folder / name) for name in (BANDIT, REWARD) if (folder / name).exists()
     ]
-    lines = [(path.stem, path) for path in (page, *(folder / name for name in (TEACHER, BANDIT, REWARD, RESULTS)))]
+    lines = [(path.stem, path) for path in (folder / name for name in (PAGE, TEACHER, BANDIT, REWARD, RESULTS))]
     show_next([line for line in lines if line[1].exists()], commands)
     return 0 if learned.passed else 1
 
@@ -206,7 +203,7 @@ def _resumed(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 def _run_stages(task: Task, verbose: bool) -> bool:
     """Run the stages that are missing, and return whether the exam is passed or, without one, no stage failed."""
     only = task.options.only
-    names = [name for name in STAGES if only is None or name in (only, *_needed_stages(only))]
+    names = [name for name in STAGES if only is None or name in (only, *_required_stages(only))]
     for name in names:
         if name not in task.results:
             started, cpu_started = time.perf_counter(), time.process_time()
@@ -216,17 +213,22 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             task.results[name] |= {key: round(value, 2) for key, value in spent.items()}
             task.save()
         if verbose:
-            left = sum(_estimates(task)[other] for other in names if other not in task.results)
-            rest = f"  about {_time_text(left)} left" if left else ""
-            print(f"{paint(f'{name:<8}', 'cyan', sys.stdout)} {task.results[name]['text']}{rest}", flush=True)
+            seconds = sum(_estimates(task)[other] for other in names if other not in task.results)
+            time_left = f"  about {_time_text(seconds)} left" if seconds else ""
+            print(f"{paint(f'{name:<8}', 'cyan', sys.stdout)} {task.results[name]['text']}{time_left}", flush=True)
         if task.results[name].get("failed"):
             break
     write_page(task.folder, task.game, task.results)
     judged = [task.results[name] for name in names if name in task.results]
-    verdicts = [result["verdict"]["sentence"] for result in judged if "verdict" in result]
-    if verbose and verdicts:
-        print(paint(f"\n{verdicts[-1]}", "bold", sys.stdout))
+    if verbose and (sentence := _last_sentence(judged)):
+        print(paint(f"\n{sentence}", "bold", sys.stdout))
     return not any(result.get("failed") for result in judged)
+
+
+def _last_sentence(results: Iterable[Mapping[str, Any]]) -> str:
+    """Return the sentence of the last verdict in the results of stages, empty if there is none."""
+    sentences = [result["verdict"]["sentence"] for result in results if "verdict" in result]
+    return sentences[-1] if sentences else ""
 
 
 def _probe(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -251,17 +253,13 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     if task.options.teacher is None:
         trained = _train_teacher(task, part(watch, 0, 0.95))
     act = teacher(task.teacher, task.game, task.spaces)
-    score = Score.of(_returns(task, Actor(act), "judging the teacher"))
+    score = Score.of(_returns(task, FunctionPolicy(act), "judging the teacher"))
     text = f"{trained.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
     if trained:
         text = f"{text}, after {trained['real_steps']:,} steps"
     result = trained | {"text": text, "score": dataclasses.asdict(score)}
-    verdict = task.verdict(score)
     if not score.exceeds(task.score("probe", "random")):
-        verdict = dataclasses.replace(
-            verdict, teacher=score, advice="more --teacher_steps or another --teacher, in a new run"
-        )
-        result |= {"failed": True, "verdict": verdict.as_dict()}
+        result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
     return result
 
 
@@ -307,22 +305,18 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Clone the teacher into a synthetic environment. If the clone is much worse than the teacher, try with more states
     and with a wider network."""
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
-    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher}  # the preset has those of others
+    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher}  # the preset sets the other agents
     if task.options.exam_steps is not None:
         values["inner_steps"] = task.options.exam_steps
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
     if task.spaces.one_hot:  # the clone knows every cell
         attempts = [{"first_states": "cells"}]
-    real_steps, best, best_score = 0, None, None
-
-    def count_steps(steps: int) -> None:
-        nonlocal real_steps
-        real_steps += steps
-
+    best, best_score = None, None
+    real_steps: list[int] = []  # of every call that counts them
     for changes in attempts:
         settings = settings_from(**values | changes)
         stages: Any = stages_of(settings.proxy, task.game)
-        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, count_steps)
+        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
         score = Score.of(_returns(task, stages.parameters.target(flat[None]), "judging the clone"))
         if best_score is None or score.mean > best_score.mean:
             best, best_score = (settings, flat), score
@@ -330,10 +324,10 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
             break
     assert best is not None and best_score is not None
     settings, flat = best
-    _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(best_score)})
+    _write(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(best_score)})
     share = 100 * task.share(best_score)
     text = f"its policy returns {best_score}, {share:.0f} % of the way from random play to the teacher"
-    return {"text": text, "score": dataclasses.asdict(best_score), "real_steps": real_steps}
+    return {"text": text, "score": dataclasses.asdict(best_score), "real_steps": sum(real_steps)}
 
 
 def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -346,18 +340,13 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
         agent="QLearning" if task.spaces.one_hot else "PPO",
         start_from=task.teacher,
     )
-    real_steps = 0
-
-    def count_steps(steps: int) -> None:
-        nonlocal real_steps
-        real_steps += steps
-
+    real_steps: list[int] = []  # of every call that counts them
     stages: Any = stages_of(settings.proxy, task.game)
-    flat = cloned_proxy(task.teacher, stages, task.game, task.seed, count_steps)
+    flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
     explained = stages.explained_variance
-    _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
-    text = f"the teacher's returns from {real_steps:,} steps, {100 * explained:.0f} % of their variance explained"
-    return {"text": text, "real_steps": real_steps, "explained_variance": explained}
+    _write(task, REWARD, settings, flat, {"explained_variance": explained})
+    text = f"the teacher's returns from {sum(real_steps):,} steps, {100 * explained:.0f} % of their variance explained"
+    return {"text": text, "real_steps": sum(real_steps), "explained_variance": explained}
 
 
 def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -377,9 +366,7 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
         all_scores += outcome.scores.tolist()
     loop = _inner_loop(task, proxy, names[0], test_episodes=10)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
-    verdict = dataclasses.replace(
-        task.verdict(Score.of(all_scores)), advice="more --teacher_steps or another --teacher, in a new run"
-    )
+    verdict = task.verdict(Score.of(all_scores), task.score("teacher", "score"))
     if not verdict.passed:
         path.rename(path.with_name(f"rejected_{path.name}"))
     steps = proxy.config.steps_in_use
@@ -413,19 +400,21 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
         if flat is None:  # agents of the task's reward have their usual settings
             loop.agent_config = default_config(name, task.game)
         curve = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5)).curve  # [N, T]
-        median = quartiles(first(curve, solved), curve, test_every)[1]
+        _, median_steps, *_ = quartiles(first(curve, solved), curve, test_every)
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
-        arms[arm] = {"median": median, "late": late, "curve": curve.mean(0).tolist()}
-    learned, own = arms["learned"]["median"], arms["task"]["median"]
-    if learned is None or (own is not None and learned >= own):
-        reached = f"after {learned:,.0f} steps" if learned else f"not in {steps:,} steps"
-        own_text = f"after {own:,.0f}" if own else "not either"
-        gain = f"no gain: {name} reaches {number_text(solved)} {reached} with the learned reward, {own_text} without"
+        arms[arm] = {"median": median_steps, "late": late, "curve": curve.mean(0).tolist()}
+    median, task_median = arms["learned"]["median"], arms["task"]["median"]
+    level = number_text(solved)
+    if median is None or (task_median is not None and median >= task_median):
+        reward_text = f"after {median:,.0f} steps" if median else f"not in {steps:,} steps"
+        task_text = f"after {task_median:,.0f}" if task_median else "not either"
+        text = f"no gain: {name} reaches {level} {reward_text} with the learned reward, {task_text} without"
     else:
-        own_text = f"{own:,.0f}" if own else f"more than {steps:,}"
-        ratio = f"{own / learned:.1f} times sooner" if own else f"at least {steps / learned:.1f} times sooner"
-        gain = f"{name} reaches {number_text(solved)} after {learned:,.0f} steps, {own_text} with the task's: {ratio}"
-    return {"text": gain, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
+        task_text = f"{task_median:,.0f}" if task_median else f"more than {steps:,}"
+        prefix = "" if task_median else "at least "
+        ratio = f"{prefix}{(task_median or steps) / median:.1f} times sooner"
+        text = f"{name} reaches {level} after {median:,.0f} steps, {task_text} with the task's: {ratio}"
+    return {"text": text, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
@@ -438,17 +427,17 @@ STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
 }
 """The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
 ``failed``, and a ``verdict`` if it has one."""
-_NEEDED = {"teacher": "probe", "bandit": "teacher", "reward": "teacher", "exam": "bandit", "race": "reward"}
+_REQUIREMENTS = {"teacher": "probe", "bandit": "teacher", "reward": "teacher", "exam": "bandit", "race": "reward"}
 
 
-def _needed_stages(name: str) -> list[str]:
+def _required_stages(name: str) -> list[str]:
     """Return the stages without which a stage cannot begin."""
-    needed = _NEEDED.get(name)
-    return [] if needed is None else [*_needed_stages(needed), needed]
+    requirement = _REQUIREMENTS.get(name)
+    return [] if requirement is None else [*_required_stages(requirement), requirement]
 
 
 def learners(spaces: Spaces) -> tuple[str, ...]:
-    """Return the implementations of agents that the exam trains: by value, by policy gradient, and another one."""
+    """Return the implementations of the agents in the exam, which learn in different ways."""
     if not isinstance(spaces.actions, Discrete):
         return "TD3", "SAC", "PPO"
     return "DDQN", "PPO", "QLearning" if spaces.one_hot else "A2C"
@@ -469,19 +458,11 @@ def _returns(task: Task, policy: Policy, name: str) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
+def _write(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
     """Write a proxy with its settings and scores."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # in the same folder, wherever that is
-    unwritten = {key for config in settings.configs for key in names_with(config, "outcome", False)}
-    description = {
-        "command": _command_text(task),
-        "settings": {key: value for key, value in acting(settings).items() if key not in unwritten},
-        "scores": dict(scores),
-    }
-    files.save(
-        task.folder / name, flat, config=settings.proxy, spaces=task.spaces, game=task.game, description=description
-    )
+    write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=_command_text(task))
 
 
 def _command_text(task: Task) -> str:

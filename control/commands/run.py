@@ -109,8 +109,9 @@ class Run:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """What a search is worth, as `control.reports.verdict.Verdict.as_dict`: whether it ``passed``, a ``sentence``,
-        and scores of fresh agents, random play, the best constant action and a teacher. {} for other runs."""
+        """The verdict of a search, as `control.reports.verdict.Verdict.as_dict` returns it: whether it ``passed``, a
+        ``sentence``, and scores of fresh agents, random play, the best constant action and a teacher. {} for other
+        runs."""
         return read_verdict(self.folder)
 
     @cached_property

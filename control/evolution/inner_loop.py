@@ -251,8 +251,8 @@ class InnerLoop:
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
             assert proxies is not None
-            most = self._most_members()
-            slices = [slice(first, first + most) for first in range(0, len(seeds), most)]
+            size = self._max_members()
+            slices = [slice(first, first + size) for first in range(0, len(seeds), size)]
             return Outcome.joined([loop._test_targets(proxies[rows], seeds[rows]) for rows in slices])
         batches = loop._batches(seeds, sample_all)
         # Threads divide either the members of each batch or, if batches are small, whole batches among them.
@@ -286,8 +286,8 @@ class InnerLoop:
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can each be one program: agents of one implementation, with networks of one
-        shape, at most `_most_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        batches, most = [], self._most_members()
+        shape, at most `_max_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        batches, size = [], self._max_members()
         for number, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
             if not indices:
@@ -297,11 +297,11 @@ class InnerLoop:
                 all_hyperparameters = type(loop.agent_config)().vary  # the default
                 loop.agent_config = dataclasses.replace(loop.agent_config, vary_hp=True, vary=all_hyperparameters)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
-                for first in range(0, len(group), most):
-                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + most]]))
+                for first in range(0, len(group), size):
+                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + size]]))
         return batches
 
-    def _most_members(self) -> int:
+    def _max_members(self) -> int:
         """Return the maximum number of agents in one program. On a map, cells take the place of observations."""
         obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
         return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))

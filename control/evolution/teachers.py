@@ -10,15 +10,15 @@ import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from control.evolution import stable_baselines
-from control.loops.build import build_loop, take_weights
-from control.loops.rollout import LONG
+from control.loops.build import build_loop, spaces_of, take_weights
+from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from control.storage.run_dir import winner
@@ -30,6 +30,7 @@ from models.registry import family
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
+from models.trajectory import Trajectory, discounted_returns
 from understudy.files import SUFFIX, pretrained
 
 Teacher = Callable[[Tensor], Tensor]
@@ -222,65 +223,43 @@ class TeacherEpisodes:
         tenth."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
-        with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS)) as real:
-            limit = real.spaces.max_episode_steps
-            random_play = self._episode(real, streams, torch.full((_RETURN_ENVS,), LONG))
-            longest = 1.5 * float(random_play.running.float().sum(0).mean())
+        limit = spaces_of(self.game).max_episode_steps
+        time_limit = LONG if limit is None else None  # in place of the environment's limit
+        with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS, time_limit=time_limit)) as real:
+            random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))
+            longest = 1.5 * float(random_play.lengths.float().mean())
             longest = longest if limit is None else min(longest, limit / 2)
             for _ in range(-(-episodes // _RETURN_ENVS)):
                 wander_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
-                played = self._episode(real, streams, wander_steps)
-                values = played.values(discount)  # [T, E]
-                steps = torch.arange(len(values)).unsqueeze(1)
-                of_policy = played.running & (steps >= wander_steps)
-                observations.append(played.obs[of_policy])
+                trajectory = self._play(real, streams, wander_steps)
+                tail = _mean_reward_at_end(trajectory) / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
+                values = discounted_returns(trajectory.reward, trajectory.valid, discount, tail)  # [T, 1, E]
+                steps = torch.arange(len(values))[:, None, None]
+                of_policy = trajectory.valid & (steps >= wander_steps)
+                observations.append(trajectory.obs[of_policy])
                 returns.append(values[of_policy])
         return torch.cat(observations), torch.cat(returns)
 
-    def _episode(self, real: Environment, streams: Streams, wander_steps: Tensor) -> "_Played":
+    def _play(self, real: Environment, streams: Streams, wander_steps: Tensor) -> Trajectory:
         """Play an episode in each of E environments: random actions for ``wander_steps [E]``, then the policy's."""
-        obs = real.reset(streams.episode_seeds(real.envs))[0].float()
-        columns: list[tuple[Tensor, Tensor, Tensor]] = []  # observation, reward, whether running
-        running = torch.ones(real.envs, dtype=torch.bool)
-        truncated = torch.zeros(real.envs, dtype=torch.bool)
-        while running.any() and len(columns) < LONG:
-            wanders = len(columns) < wander_steps  # [E]
-            random_action = random_actions(real.spaces.actions, streams, real.envs)[0]
-            shape = (-1, *[1] * (random_action.dim() - 1))
-            action = random_action.where(wanders.view(shape), self.act(obs))
-            step = real.step(action[None], running[None])
-            columns.append((obs, step.reward[0], running))
-            truncated = truncated | (running & step.truncated[0] & ~step.terminated[0])
-            running = running & ~(step.terminated[0] | step.truncated[0])
-            obs = step.obs[0].float()
-        observations, rewards, masks = (torch.stack(column) for column in zip(*columns, strict=True))
-        played = _Played(observations, rewards, masks, truncated | running)
-        self.count_steps(int(played.running.sum()))
-        return played
+        seeds = streams.episode_seeds(real.envs)
+        step_numbers = itertools.count()
+
+        def act(obs: Tensor) -> Tensor:
+            random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
+            wanders = next(step_numbers) < wander_steps
+            return random_action.where(wanders.view(-1, *[1] * (random_action.dim() - 1)), self.act(obs))
+
+        trajectory = rollout(FunctionPolicy(act), real, seeds)
+        self.count_steps(int(trajectory.valid.sum()))
+        return trajectory
 
 
-class _Played(NamedTuple):
-    """An episode in each of E environments: ``obs [T, E, S]``, ``reward [T, E]``, whether the episode was ``running [T,
-    E]``, and whether it was ``truncated [E]``."""
-
-    obs: Tensor
-    reward: Tensor
-    running: Tensor
-    truncated: Tensor
-
-    def values(self, discount: float) -> Tensor:
-        """Return discounted returns ``[T, E]`` from each step on (`TeacherEpisodes.returns`)."""
-        reward = self.reward * self.running
-        lengths = self.running.sum(0)  # [E]
-        steps = torch.arange(len(reward)).unsqueeze(1)
-        is_last_tenth = self.running & (steps >= (0.9 * lengths).floor())
-        mean_reward = (reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
-        value = mean_reward / max(1 - discount, 1e-3) * self.truncated
-        values = torch.zeros_like(reward)
-        for t in reversed(range(len(reward))):
-            value = torch.where(self.running[t], reward[t] + discount * value, value)
-            values[t] = value
-        return values
+def _mean_reward_at_end(trajectory: Trajectory) -> Tensor:
+    """Return the mean reward of the last tenth of each episode, ``[M, E]``."""
+    steps = torch.arange(len(trajectory.reward))[:, None, None]
+    at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, M, E]
+    return (trajectory.reward * at_end).sum(0) / at_end.sum(0)
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:

@@ -246,7 +246,7 @@ class StopOnSignal(Callback):
 
     def __exit__(self, *exception: object) -> None:
         self._timer.cancel()
-        ending.heard.clear()  # of the next Ctrl-C, in the work after training
+        ending.handled.clear()  # of the next Ctrl-C, in the work after training
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
@@ -254,7 +254,7 @@ class StopOnSignal(Callback):
         """Request a stop after the epoch. Raises StopNow if it was requested already."""
         if self.stop_requested:
             ending.orderly = False  # so a third signal ends the process at once
-            ending.heard.set()
+            ending.handled.set()
             raise StopNow
         self.stop_requested = True
         say("\nstopping after this epoch; once more to stop at once")
@@ -269,7 +269,7 @@ class StopOnSignal(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.stop_requested:
             self._timer.cancel()
-            ending.heard.set()
+            ending.handled.set()
             trainer.should_stop = True
 
 

@@ -31,7 +31,7 @@ from control.storage.checkpoints import Checkpoint, checked_content
 from envs.make import Stages, stages_of
 from models.proxies import files
 from models.proxies.files import first_parameters
-from models.proxies.search import SearchConfig
+from models.proxies.search import CLONES, SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError
 from models.state import check_like
@@ -398,7 +398,7 @@ def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
         stages.check_start()
     elif is_teacher(start):
         check_teacher(start, stages, game)
-    elif (preset := getattr(search, "preset", "")) in ("clone", "teacher"):
+    elif (preset := getattr(search, "preset", "")) in CLONES:
         line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:

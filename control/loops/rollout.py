@@ -1,7 +1,7 @@
 """Whole episodes in parallel: every member's E environments advance together until the last one ends."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -27,6 +27,19 @@ class Episodes:
     def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
         """Concatenate episodes of the same members, in order."""
         return cls(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
+
+
+class FunctionPolicy(Policy):
+    """Policy of one member that computes actions by a function from observations ``[N, *O]`` to ``[N]`` or ``[N,
+    A]``."""
+
+    members = 1
+
+    def __init__(self, function: Callable[[Tensor], Tensor]):
+        self.function = function
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.function(obs[0])[None]
 
 
 @functools.cache

@@ -1,5 +1,5 @@
-"""The page of `--learn`: one HTML file with what the stages found, and its figure. ``learned.html.j2`` is its
-template."""
+"""The page of `--learn`: one HTML file with the results of the stages, and its figure. Its template is
+``learned.html.j2``."""
 
 import base64
 from collections.abc import Mapping

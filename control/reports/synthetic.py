@@ -99,10 +99,10 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     samples = behaviour(proxy, settings)
     path = look.path(folder, "behaviour")
     is_bandit = proxy.config.proxy == "bandit"
-    shown = samples
+    histogram_samples = samples
     if spaces_of(proxy.game).one_hot:  # a histogram of cells, instead of one for each cell
-        shown = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
-    draw_behaviour(path, shown, proxy.game, is_bandit, look)
+        histogram_samples = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
+    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, look)
     if is_bandit:
         draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
     return path

@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from control.loops.build import spaces_of
-from control.loops.rollout import LONG, rollout
+from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.reports.statistics import interval, iqm
 from control.reports.tables import number_text
 from envs.make import make_environment
-from models.contract import Policy
 from models.spaces import Continuous, Discrete
 from models.streams import Streams, derive_seed, random_actions
 
@@ -177,7 +176,7 @@ class Baselines:
                 while len(returns[names[0]]) < count and (real_steps < most_steps or not returns[names[0]]):
                     seeds = starts.episode_seeds(envs)
                     for name in names:
-                        episodes = rollout(Actor(policies[name]), real, seeds, keep=False)
+                        episodes = rollout(FunctionPolicy(policies[name]), real, seeds, keep=False)
                         real_steps += int(episodes.lengths.sum())
                         returns[name] += episodes.returns[0].tolist()
                 return returns
@@ -216,18 +215,6 @@ def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
     values = [low + (high - low) * np.array(share) for share in shares]
     names = [" ".join(f"{number:g}" for number in (value if len(set(value)) > 1 else value[:1])) for value in values]
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(names, values, strict=True)}
-
-
-class Actor(Policy):
-    """Policy of one member by a function `Act`."""
-
-    members = 1
-
-    def __init__(self, function: Act):
-        self.function = function
-
-    def act(self, obs: Tensor) -> Tensor:
-        return self.function(obs[0])[None]
 
 
 def _repeated(action: Tensor, obs: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """What a search can maximise, in words, and the settings that it needs. Each is a function of this name in
 ``control/evolution/objectives.py``."""
+CLONES = ("clone", "teacher")
+"""Presets that make a proxy from a policy, without a search."""
 _NEEDED = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
 
 _network = functools.partial(setting, section="proxy")

@@ -440,7 +440,7 @@ def validate(config: Config) -> str | None:
 
 
 def advice(config: Config) -> str:
-    """Return what to try if agents learn nothing from the result of a search with these settings."""
+    """Return the settings to try after a search with these settings that failed."""
     if config.preset == "two_stage":
         return "another --seed or more --generations"
     start = "" if config.start_from is None else " with the same --start_from"
