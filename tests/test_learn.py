@@ -46,6 +46,7 @@ class Noise(Corridor):
 
 for _name in ("Corridor", "Noise"):
     gym.register(f"{_name}-v0", f"test_learn:{_name}", max_episode_steps=12)
+gym.register("Endless-v0", "test_learn:Corridor")
 
 
 def right(obs: np.ndarray) -> np.ndarray:
@@ -119,6 +120,27 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
     assert "is no better than random play" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}
     assert not [*folder.glob("*.safetensors")]
+
+
+@pytest.mark.usefixtures("one_learner")
+def test_a_bandit_that_fails_its_exam(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bandit is renamed, and the stages that do not need it still run."""
+    status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right", "--exam_steps", "1")
+    assert status == 1
+    assert "QLearning: agents" in capsys.readouterr().out
+    assert {path.name for path in folder.glob("*.safetensors")} == {"rejected_bandit.safetensors", learn.REWARD}
+    results = json.loads((folder / learn.RESULTS).read_text())
+    assert results["exam"]["failed"] and results["race"]["arms"]
+
+
+@pytest.mark.usefixtures("one_learner")
+def test_a_task_without_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constant action 0 never ends an episode."""
+    monkeypatch.setattr(learn, "_TIME_LIMIT", 30)
+    status, folder = learned(tmp_path, "test_learn:Endless-v0", "right")
+    results = json.loads((folder / learn.RESULTS).read_text())
+    assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
+    assert files.load(folder / learn.BANDIT).config.test_limit == 30
 
 
 def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:

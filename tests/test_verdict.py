@@ -16,7 +16,7 @@ import trainer
 import understudy
 from control.cli.parse import from_dict, parse, to_yaml
 from control.reports import verdict
-from control.reports.verdict import Baselines, Score, Verdict, constant_actions
+from control.reports.verdict import Baselines, Score, Verdict, constant_actions, joint_verdict
 from helpers import flags
 from models.spaces import Continuous, Discrete
 
@@ -84,6 +84,20 @@ def test_sentences(case: str) -> None:
     fields = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"} | details
     result = Verdict(**fields)
     assert (result.passed, result.sentence) == (passed, sentence)
+
+
+def test_kinds_of_agents() -> None:
+    """Two of three kinds must pass, and the sentence names every kind."""
+    fields: dict[str, Any] = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"}
+    fields |= {"teacher": score(220.0, 4.0), "advice": "more"}
+    good, poor, bad = (Verdict(agents=score(mean, 4.0), **fields) for mean in (220.0, 180.0, -150.0))
+    way = "of the way from random play (-180.0) to the teacher (220.0)"
+    failure = "agents (-150.0) are no better than a constant action (0: -140.0)"
+    two = joint_verdict({"DDQN": good, "PPO": poor, "A2C": bad})
+    assert two["passed"] and two["sentence"] == f"agents reach 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}"
+    one = joint_verdict({"DDQN": good, "PPO": bad})
+    assert not one["passed"] and one["sentence"] == f"agents reach 100 % (DDQN) {way}; PPO: {failure}: try more"
+    assert joint_verdict({"PPO": bad})["sentence"] == f"PPO: {failure}: try more"
 
 
 def test_scores() -> None:

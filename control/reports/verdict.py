@@ -10,7 +10,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,17 +95,22 @@ class Verdict:
         """Whether the agents are better than random play and than the best constant action by two standard errors,
         and the winner of a search than its first generation. The agents may equal the best constant action if they
         reach ``goal``, or if the teacher equals it too."""
-        return not self._failure()
+        return not self.failure
+
+    @property
+    def share(self) -> float:
+        """The share of the way from random play (0) to the teacher (1)."""
+        assert self.teacher is not None
+        return (self.agents.mean - self.random.mean) / (self.teacher.mean - self.random.mean)
 
     @property
     def sentence(self) -> str:
         """One sentence about the agents, without a full stop."""
-        if failure := self._failure():
+        if failure := self.failure:
             return f"{failure}: try {self.advice}" if self.advice else failure
         if self.teacher is not None:
-            share = (self.agents.mean - self.random.mean) / (self.teacher.mean - self.random.mean)
             way = f"of the way from random play ({self.random}) to the teacher ({self.teacher})"
-            return f"agents ({self.agents}) reach {100 * share:.0f} % {way}"
+            return f"agents ({self.agents}) reach {100 * self.share:.0f} % {way}"
         margin = number_text(self.agents.mean - self.random.mean)
         text = f"agents ({self.agents}) are better than random play ({self.random}) by {margin}"
         than_constant = f"than the best constant action ({self.action}: {self.constant})"
@@ -113,8 +118,9 @@ class Verdict:
             return f"{text}, and {than_constant}"
         return f"{text}, and no worse {than_constant}, which reaches the goal"
 
-    def _failure(self) -> str:
-        """Return what is wrong with the agents, "" if nothing is."""
+    @property
+    def failure(self) -> str:
+        """What is wrong with the agents, "" if nothing is."""
         agents, random, constant, teacher = self.agents, self.random, self.constant, self.teacher
         if not agents.count:
             return "the weights of all agents are no longer finite"
@@ -137,6 +143,21 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
         return {"passed": self.passed, "sentence": self.sentence} | dataclasses.asdict(self)
+
+
+def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` has one with a teacher for each
+    kind by its name. The joint verdict passes if most kinds pass. Its sentence names every kind."""
+    failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
+    passed = 2 * len(failures) < len(verdicts)
+    some = next(iter(verdicts.values()))
+    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if name not in failures]
+    way = f"of the way from random play ({some.random}) to the teacher ({some.teacher})"
+    clauses = [f"agents reach {', '.join(shares)} {way}"] if shares else []
+    clauses += [f"{name}: {failure}" for name, failure in failures.items()]
+    advice = "" if passed else f": try {some.advice}"
+    kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
+    return {"passed": passed, "sentence": "; ".join(clauses) + advice, "kinds": kinds}
 
 
 @dataclass(frozen=True)
