@@ -188,3 +188,6 @@ def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [(entry["from"], entry["torch"]) for entry in read_versions(tmp_path)][1:] == [("7", "0.1")]
     write_versions(tmp_path, 7)  # again from the checkpoint
     assert [entry["from"] for entry in read_versions(tmp_path)] == ["1", "7"]
+    monkeypatch.undo()
+    write_versions(tmp_path, 5)  # from an earlier checkpoint, with the first versions again
+    assert [entry["from"] for entry in read_versions(tmp_path)] == ["1"]

@@ -35,12 +35,14 @@ def versions() -> dict[str, str]:
 
 def write_versions(folder: Path, epoch: int) -> None:
     """Add an entry with the versions of this process to a run's file, valid from ``epoch`` on. It replaces entries of
-    this epoch or later. If the versions equal the last earlier entry's, leave the file unchanged."""
-    earlier_entries = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
+    this epoch or later, unless the versions equal the last earlier entry's."""
+    old_entries = read_versions(folder)
+    entries = [entry for entry in old_entries if int(entry["from"]) < epoch]
     new_entry = {"from": str(epoch)} | versions()
-    if earlier_entries and {**earlier_entries[-1], "from": ""} == {**new_entry, "from": ""}:  # only the epoch differs
-        return
-    atomic_write_text(folder / FILE, json.dumps([*earlier_entries, new_entry], indent=1) + "\n")
+    if not entries or {**entries[-1], "from": ""} != {**new_entry, "from": ""}:  # more than the epoch differs
+        entries.append(new_entry)
+    if entries != old_entries:
+        atomic_write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:

@@ -84,7 +84,7 @@ def validate(config: Any) -> str | None:
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     return intrinsic.ineffective(config) | reasons_by_setting(
-        (config.action_std == 0, ("noise_type",), "action_std is 0"),
+        (config.action_std == 0, ("noise_type", "test_noise"), "action_std is 0"),
         (config.policy_std == 0, ("policy_std_clip",), "policy_std is 0"),
     )
 
