@@ -159,13 +159,13 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         from control.commands.tune import tune
 
         return lambda: tune(settings)
+    from control.lightning import lean
+
+    lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
     if command == "learn":
         from control.commands.learn import learn as learn_here
 
         return lambda: learn_here(settings)
-    from control.lightning import lean
-
-    lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
     from control.commands.train import exit_status, has_machine_code
     from control.commands.train import train as train_here
 

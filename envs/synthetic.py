@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from envs import seeded
 from envs.base import Environment
@@ -58,7 +57,7 @@ class SyntheticDynamics(Dynamics):
             return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
         if self.program.networks.cells:
             num_cells = self.program.networks.state_size
-            return one_hot((seeded.uniform(seeds, 1)[..., 0] * num_cells).long(), num_cells).float()
+            return torch.eye(num_cells)[(seeded.uniform(seeds, 1)[..., 0] * num_cells).long()]
         if not latent:
             return self.starts(seeds)
         # The network takes [M, N, latent], so all leading axes and the environments become one axis.

@@ -12,6 +12,7 @@ import torch
 import trainer
 import understudy
 from control.commands import learn
+from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from envs.make import make_environment, stages_of
 from helpers import trained
@@ -234,3 +235,20 @@ def test_errors_come_before_files(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="teacher is 'nowhere'"):
         trainer.learn("cartpole", logdir=str(tmp_path / "runs"), teacher="nowhere")
     assert not (tmp_path / "runs").exists()
+
+
+def shuffled(obs: np.ndarray) -> np.ndarray:
+    """Return unrelated actions for neighbouring cells."""
+    return obs.argmax(1) * 7 % 5 % 4
+
+
+def test_policy_learners_on_a_clone_are_right_in_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 800)
+    words = "--implementation SE --gamename FrozenLake8x8-v1 --proxy bandit --preset clone --first_states cells"
+    settings = trainer.config.parse([*words.split(), *"--start_from test_learn:shuffled --agent PPO".split()])
+    game = settings.run.gamename
+    flat = cloned_proxy("test_learn:shuffled", stages_of(settings.proxy, game), game, 0)
+    loop = InnerLoop(settings.proxy, "PPO", settings.agent, game)
+    policy = loop.finish(loop.begin(flat.expand(4, -1), [0, 1, 2, 3])).policy
+    cells = torch.eye(64)
+    assert torch.equal(policy.act(cells.expand(4, -1, -1)), torch.as_tensor(shuffled(cells.numpy())).expand(4, -1))

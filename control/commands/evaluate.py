@@ -459,7 +459,9 @@ def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return field -> value, for fields of agent ``name`` to which the preset of a search gives another value than for
     the search's first agent. Empty if the preset does not allow both agents together."""
     searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
-    choices = {key: getattr(proxy.config, key) for key in ("preset", "proxy") if hasattr(proxy.config, key)}
+    choices = {
+        key: getattr(proxy.config, key) for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)
+    }
     choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))
     try:
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)

@@ -222,9 +222,16 @@ _CLONE_OFF_POLICY: dict[str, object] = {"updates_per_step": 5}
 _CLONE_AGENTS: dict[str, dict[str, object]] = {
     "DDQN": _CLONE_BY_VALUE, "DuelingDDQN": _CLONE_BY_VALUE | {"feature_dim": 64}, "TD3Discrete": _CLONE_BY_VALUE,
     "TD3": _CLONE_OFF_POLICY, "DDPG": _CLONE_OFF_POLICY, "SAC": _CLONE_OFF_POLICY | {"entropy_temperature": 0.05},
-    "PPO": {"lr": 2e-3, "ppo_epochs": 8, "ent_coef": 0.1},
-    "A2C": {"lr": 5e-3, "normalize_obs": True, "num_envs": 10, "batch_size": 10, "activation": "relu"},
+    # A greedy agent that is wrong in one cell may never leave it. Entropy lets agents try every action in every state,
+    # and with learning rates that fall to 0 the last updates disturb no state.
+    "PPO": {"lr": 4e-3, "anneal_lr": True, "ppo_epochs": 8, "ent_coef": 0.2},
+    "A2C": {
+        "lr": 5e-3, "anneal_lr": True, "num_envs": 10, "batch_size": 10, "activation": "relu",
+        "normalize_advantage": True, "ent_coef": 0.1,
+    },
 }  # fmt: skip
+# Agents that train on a clone with a random cell as its first state.
+_CELL_AGENTS: dict[str, dict[str, object]] = {"PPO": {"ent_coef": 0.5}}
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
     # Rewards have a size of 1, and SAC learns another temperature slowly.
@@ -340,7 +347,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        defaults |= _agent_defaults(agents, tuned_game, preset == "clone")
+        defaults |= _agent_defaults(agents, tuned_game, preset == "clone", values.get("first_states") == "cells")
     defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
     if values.get("solved_reward", defaults.get("solved_reward")) is None:
         defaults["quit_when_solved"] = False
@@ -378,13 +385,15 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
         raise choice_error("agent", ",".join(agents), ["PPO", "PPO,DDQN"], " with preset broad")
 
 
-def _agent_defaults(agents: list[str], game: str, is_clone: bool) -> dict[str, object]:
-    """Return the defaults of agents that train on a bandit of ``game``, which may be a clone. With several agents, the
-    names of settings have the agent's name as a prefix (``PPO_lr``)."""
+def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
+    """Return the defaults of agents that train on a bandit of ``game``, which may be a clone, with cells as first
+    states. With several agents, the names of settings have the agent's name as a prefix (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
         changes = _CLONE_AGENTS.get(agent, {}) if is_clone else _AGENTS_BY_GAME.get((agent, game), {})
+        if is_clone and has_cells:
+            changes = changes | _CELL_AGENTS.get(agent, {})
         defaults |= {prefix + name: value for name, value in (_AGENTS.get(agent, {}) | changes).items()}
     return defaults
 
