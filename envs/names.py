@@ -281,6 +281,8 @@ def import_module(setting: str, value: str) -> None:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         line = f"{setting} is {value!r}: module {module} cannot be imported ({first_line(error)})"
+        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+            line += "; allowed: a module in this folder or in a folder of PYTHONPATH, corridor for corridor.py"
         raise SettingError(line, setting) from error
 
 

@@ -42,14 +42,14 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     ),
     "less than two standard errors": (
         {"agents": score(-130.1, 4.0), "advice": "--preset two_stage"}, False,
-        "agents (-130.1) are no better than a constant action (0: -140.0): try --preset two_stage",
+        "agents (-130.1) are not clearly better than a constant action (0: -140.0): try --preset two_stage",
     ),
     "no better than random play": (
-        {"agents": score(-171.0, 4.0)}, False, "agents (-171.0) are no better than random play (-180.0)",
+        {"agents": score(-171.0, 4.0)}, False, "agents (-171.0) are not clearly better than random play (-180.0)",
     ),
     "a poor teacher": (
         {"agents": score(233.6), "teacher": score(-175.0, 4.0)}, False,
-        "the teacher (-175.0) is no better than random play (-180.0)",
+        "the teacher (-175.0) is not clearly better than random play (-180.0)",
     ),
     "a teacher like the constant action": (
         {"agents": score(-139.0, 4.0), "teacher": score(-138.0, 4.0)}, True,
@@ -62,7 +62,8 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     ),
     "no progress": (
         {"agents": score(20.0), "progress": (score(3.0, 0.5), score(3.9, 0.1)), "advice": "more --generations"}, False,
-        "the fitness of the winner (3.9) is no better than in the first generation (3.0): try more --generations",
+        "the fitness of the winner (3.9) is not clearly better than in the first generation (3.0): "
+        "try more --generations",
     ),
     "diverged": (
         {"agents": Score.of([np.nan, np.inf])}, False, "the weights of all agents are no longer finite",
@@ -98,6 +99,9 @@ def test_kinds_of_agents() -> None:
     one = joint_verdict({"DDQN": good, "PPO": bad})
     assert not one["passed"] and one["sentence"] == f"agents reach 100 % (DDQN) {way}; PPO: {failure}: try more"
     assert joint_verdict({"PPO": bad})["sentence"] == f"PPO: {failure}: try more"
+    like_constant = Verdict(agents=score(-139.0, 4.0), **fields | {"teacher": score(-141.0, 4.0)})
+    doubt = "the teacher (-141.0) is no better than a constant action (0: -140.0)"
+    assert joint_verdict({"PPO": like_constant})["sentence"].endswith(f"; {doubt}")
 
 
 def test_scores() -> None:
@@ -178,7 +182,9 @@ def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixt
     output = capsys.readouterr().out
     assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
     sentence = re.search(r"verdict +(.*)", output)
-    assert sentence and re.fullmatch(r"agents \(.*\) are no better than .*: try --proxy bandit.*", sentence[1])
+    assert sentence and re.fullmatch(
+        r"agents \(.*\) are (no|not clearly) better than .*: try --proxy bandit.*", sentence[1]
+    )
     (scores,) = tmp_path.rglob("scores.json")
     run = trainer.load(scores.parent)
     assert run.verdict["sentence"] == sentence[1] and not run.verdict["passed"] and run.verdict["real_steps"] > 0

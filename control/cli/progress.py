@@ -27,8 +27,8 @@ class Lines:
 
     def show(self, label: str, share: float) -> None:
         """Print the progress of ``label`` and the estimated remaining time, if a line is due. ``share`` is from 0 to
-        1; nothing is printed at 0 or 1."""
-        if 0 < share < 1:
+        1; nothing is printed below 0.01, where the estimate is poor, or at 1."""
+        if 0.01 <= share < 1:
             remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
             self.print_if_due(f"  {label}: {100 * share:.0f} %, {remaining} left")
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import paint
+from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
@@ -41,7 +42,7 @@ from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
 from control.loops.rollout import FunctionPolicy, rollout
-from control.reports.learned import PAGE, write_page
+from control.reports.learned import FIGURE, PAGE, write_page
 from control.reports.search import quartiles
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
@@ -70,7 +71,7 @@ _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure
-_SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 2.5}  # rough, for estimates: of a step's update, a fit, a training
+_SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 4.0}  # rough, for estimates: of a step's update, a fit, a training
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Task:
 @dataclass(frozen=True)
 class Learned:
     """The result of `trainer.learn`: a ``folder`` with the files, and whether the synthetic environment ``passed`` its
-    exam."""
+    exam. A notebook displays it as its figure."""
 
     folder: Path
     passed: bool
@@ -144,6 +145,11 @@ class Learned:
         """The verdict in one sentence, empty if there was no exam."""
         return _last_sentence(self.results.values())
 
+    def _repr_png_(self) -> bytes | None:
+        """Return the figure, or None without an exam; Jupyter calls this."""
+        path = self.folder / FIGURE
+        return path.read_bytes() if path.exists() else None
+
 
 def learn(settings: Settings) -> int:
     """Run the stages of ``--learn``, print their results, and write the page. Returns 0 if fresh agents learn from the
@@ -154,7 +160,8 @@ def learn(settings: Settings) -> int:
     commands = [
         command(settings, "--eval_agent", folder / name) for name in (BANDIT, REWARD) if (folder / name).exists()
     ]
-    lines = [(path.stem, path) for path in (folder / name for name in (PAGE, TEACHER, BANDIT, REWARD, RESULTS))]
+    lines = [(Path(name).stem, folder / name) for name in (PAGE, TEACHER, BANDIT, REWARD)]
+    lines.append(("results", folder / RESULTS))
     show_next([line for line in lines if line[1].exists()], commands)
     return 0 if learned.passed else 1
 
@@ -165,7 +172,9 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
     spaces = spaces_of(run.gamename)  # raises errors before files are written
     if spaces.is_image:
-        raise SettingError(f"learn is {run.gamename!r}, which shows images; allowed: vectors of observations", "learn")
+        raise SettingError(
+            f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
+        )
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)
@@ -304,6 +313,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
+    ending.status = INTERRUPTED  # training has set the status of a finished command
     if not finished:
         raise KeyboardInterrupt
     candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
@@ -370,8 +380,9 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train fresh agents on the bandit, and test them on the task. A few agents train on the task itself for as many
-    steps, with the settings of this implementation for the task."""
+    """Train fresh agents on the bandit, and test them on the task. A few agents of the first kind, or of PPO with
+    continuous actions, train on the task itself for as many steps, with the settings of this implementation for the
+    task. With these settings, TD3 would need longer than all other stages."""
     path, count = task.folder / BANDIT, task.options.exam_agents
     proxy = files.load(path)
     names = learners(task.spaces)
@@ -382,8 +393,9 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
         outcome = loop.run(proxy.parameters.expand(count, -1), seeds, watch=part(watch, number * share, share))
         agents[name] = Score.of(outcome.scores)
-    loop = _inner_loop(task, proxy, names[0], test_episodes=10)
-    loop.agent_config = default_config(names[0], task.game)
+    reference = names[0] if isinstance(task.spaces.actions, Discrete) else "PPO"
+    loop = _inner_loop(task, proxy, reference, test_episodes=10)
+    loop.agent_config = default_config(reference, task.game)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
     teacher_score = task.score("teacher", "score")
     verdict = joint_verdict({name: task.verdict(score, teacher_score) for name, score in agents.items()})
@@ -391,9 +403,9 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
     real_score = Score.of(real.scores)
     return {
-        "text": f"{text}; {names[0]} after {steps:,} steps on the task itself {real_score}",
+        "text": f"{text}; {reference} after {steps:,} steps on the task itself {real_score}",
         "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
-        "real": {names[0]: dataclasses.asdict(real_score)},
+        "real": {reference: dataclasses.asdict(real_score)},
         "steps": steps,
         "real_steps": int(real.steps.sum()),
         "failed": not verdict["passed"],
@@ -500,11 +512,12 @@ def _estimates(task: Task) -> dict[str, float]:
     length = probe["real_steps"] / max(1, probe["random"]["count"])
     training = step + _SECONDS["update"]
     agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
+    agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # of a first layer as wide as the others
     return {
         "probe": 0.0,
         "teacher": (options.teacher_steps * training if options.teacher is None else 0.0) + _JUDGED * length * step,
         "bandit": 41_000 * step + _SECONDS["fit"],
-        "exam": agents * (_SECONDS["agent"] + 10 * length * step),
+        "exam": agents * (agent + 10 * length * step),
         "reward": 60_000 * step + _SECONDS["fit"],
         "race": 2 * options.race_agents * options.race_steps * training,
     }

@@ -27,7 +27,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) 
     begins with ``tensorboard``, or is the words after ``python``. Paths in this folder are printed relative to it."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     summary_lines = (f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
-    print(*summary_lines, paint("next:", "bold", sys.stdout), sep="\n")
+    print(*summary_lines, *([paint("next:", "bold", sys.stdout)] if commands else []), sep="\n")
     working_dir = Path.cwd()
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)

@@ -45,7 +45,8 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
         axes[0].scatter(means, range(len(rows)), c=colours, zorder=3)
         set_row_labels(axes[0], list(rows))
-        axes[0].set(xlabel="return", title="Returns on the task, mean ± 2 standard errors")
+        axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
+        axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
             for arm, colour in zip(("learned", "task"), COLOURS, strict=False):
                 curve = race["arms"][arm]["curve"]

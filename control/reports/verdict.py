@@ -66,6 +66,11 @@ class Score:
         rounding = 1e-5 * max(abs(self.mean), abs(other.mean))
         return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
 
+    def failure_to_exceed(self, other: "Score") -> str:
+        """Return how these returns, which do not exceed the others, compare with them: "no better than", or "not
+        clearly better than" if only the mean is higher."""
+        return "not clearly better than" if self.mean > other.mean else "no better than"
+
     def __str__(self) -> str:
         return number_text(self.mean)
 
@@ -128,17 +133,28 @@ class Verdict:
         if not any(score.error or score.exceeds(other) for score, other in itertools.permutations(scores, 2)):
             return f"agents, random play and constant actions all return {random}, which shows nothing to learn"
         if teacher is not None and not teacher.exceeds(random):
-            return f"the teacher ({teacher}) is no better than random play ({random})"
+            return f"the teacher ({teacher}) is {teacher.failure_to_exceed(random)} random play ({random})"
         if not agents.exceeds(random):
-            return f"agents ({agents}) are no better than random play ({random})"
+            return f"agents ({agents}) are {agents.failure_to_exceed(random)} random play ({random})"
         at_goal = self.goal is not None and agents.mean >= self.goal
         as_good_as_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
         if not (agents.exceeds(constant) or at_goal or as_good_as_teacher):
-            return f"agents ({agents}) are no better than a constant action ({self.action}: {constant})"
+            comparison = agents.failure_to_exceed(constant)
+            return f"agents ({agents}) are {comparison} a constant action ({self.action}: {constant})"
         if self.progress is not None and not self.progress[1].exceeds(self.progress[0]):
             first, winner = self.progress
-            return f"the fitness of the winner ({winner}) is no better than in the first generation ({first})"
+            comparison = winner.failure_to_exceed(first)
+            return f"the fitness of the winner ({winner}) is {comparison} in the first generation ({first})"
         return ""
+
+    @property
+    def doubt(self) -> str:
+        """What makes success worth little: a teacher that does not exceed the best constant action. "" if it does."""
+        teacher, constant = self.teacher, self.constant
+        if teacher is None or teacher.exceeds(constant):
+            return ""
+        comparison = teacher.failure_to_exceed(constant)
+        return f"the teacher ({teacher}) is {comparison} a constant action ({self.action}: {constant})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
@@ -155,6 +171,8 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     way = f"of the way from random play ({some.random}) to the teacher ({some.teacher})"
     clauses = [f"agents reach {', '.join(shares)} {way}"] if shares else []
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
+    if shares and some.doubt:
+        clauses.append(some.doubt)
     advice = "" if passed else f": try {some.advice}"
     kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
     return {"passed": passed, "sentence": "; ".join(clauses) + advice, "kinds": kinds}
