@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,10 +14,11 @@ from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import PolicyEpisodes, make_environment
 from envs.tensor import Dynamics, TensorEnvironment
+from models.contract import Policy
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks, Program, scale_states
+from models.proxies.synthetic.networks import Networks, Program, ScaledPolicy, scale_states
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, lockstep_streams
@@ -43,8 +44,9 @@ class SyntheticDynamics(Dynamics):
     Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states may grow without bound and become
     infinite."""
 
-    def __init__(self, program: Program, spaces: Spaces, starts: Starts):
-        self.program, self.starts = program, starts
+    def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
+        """``scale`` has centre and spread of the real observations if those of ``program`` are scaled."""
+        self.program, self.starts, self.scale = program, starts, scale
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
         limit = 1 if self.bandit else (config.max_steps or spaces.max_episode_steps)
@@ -76,6 +78,9 @@ class SyntheticDynamics(Dynamics):
         out = self.program.step(state, actions)
         discount = 1 - out.done if self.raw_done and not self.bandit else None
         return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
+
+    def adapted(self, policy: Policy) -> Policy:
+        return policy if self.scale is None else ScaledPolicy(policy, self.scale)
 
     def select(self, members: Tensor) -> Self:
         return type(self)(self.program.select(members), self.spaces, self.starts)
@@ -286,7 +291,10 @@ class Stages:
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         """See `envs.make.Stages`."""
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        scale = None
+        if self.parameters.scales_obs:
+            scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
+        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
 
 

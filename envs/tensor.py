@@ -9,6 +9,7 @@ from torch import Tensor
 
 from envs.base import EnvironmentFault, Step
 from envs.seeded import uniform_at
+from models.contract import Policy
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 from models.state import check_like
@@ -45,6 +46,10 @@ class Dynamics(Protocol):
         """Return observations ``[M, count, *O]`` spread over the range of states, sampled from M random streams; None
         if the range is unknown."""
         return None
+
+    def adapted(self, policy: Policy) -> Policy:
+        """Return the ``policy`` of agents that trained here, for the real environment."""
+        return policy
 
     def select(self, members: Tensor) -> Self:
         """Return the dynamics of ``members [M']`` int64 only. Dynamics without parameters for members return

@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +22,7 @@ from helpers import trained
 from models.proxies import files
 from models.settings import SettingError
 from models.spaces import Discrete
+from models.streams import Streams
 
 
 class Corridor(gym.Env):
@@ -279,3 +282,67 @@ def test_policy_learners_on_a_clone_are_right_in_every_cell(monkeypatch: pytest.
     policy = loop.finish(loop.begin(flat.expand(4, -1), [0, 1, 2, 3])).policy
     cells = torch.eye(64)
     assert torch.equal(policy.act(cells.expand(4, -1, -1)), torch.as_tensor(shuffled(cells.numpy())).expand(4, -1))
+
+
+class Weights(gym.Env):
+    """Two numbers in the thousands, whose sum is the best action of a range of 100; the others cost their distance."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = gym.spaces.Box(np.array([0.0], np.float32), np.array([100.0], np.float32))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.numbers = np.array([5000.0, 0.02]) + self.np_random.uniform(-1, 1, 2) * np.array([1000.0, 0.01])
+        return self.numbers.astype(np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        cost = abs(float(action[0]) - float(best_weight(self.numbers[None])[0, 0]))
+        return self.reset()[0], -cost, False, False, {}
+
+
+gym.register("Weights-v0", "test_learn:Weights", max_episode_steps=5)
+
+
+def best_weight(obs: np.ndarray) -> np.ndarray:
+    return (50 + 20 * (obs[:, :1] - 5000) / 1000 + 20 * (obs[:, 1:] - 0.02) / 0.01).clip(0, 100)
+
+
+def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents see scaled observations, and the file keeps the environment's units."""
+    monkeypatch.setattr(learn, "learners", lambda spaces: ("TD3", "PPO"))
+    words = ["--only", "exam", "--exam_steps", "5000"]
+    status, folder = learned(tmp_path, "test_learn:Weights-v0", "best_weight", *words)
+    assert status == 0
+    results = json.loads((folder / learn.RESULTS).read_text())
+    random_play = results["probe"]["random"]["mean"]
+    for score in results["exam"]["agents"].values():
+        assert score["mean"] > 0.3 * random_play  # less than a third of its cost
+    bandit = files.load(folder / learn.BANDIT)
+    stages: Any = stages_of(bandit.config, "test_learn:Weights-v0")
+    assert bandit.config.scale_obs
+    states = stages.parameters.fixed(bandit.parameters[None])["states.table"]
+    assert 4000 < states[0, :, 0].mean() < 6000
+
+
+def test_a_scaled_stage_pays_the_same() -> None:
+    """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
+    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_learn:balance"
+    config = trainer.config.parse([*words.split(), "--agent", "DDQN", "--table_size", "64"]).proxy
+    scaled, plain = (stages_of(replace(config, scale_obs=value), "cartpole") for value in (True, False))
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(2, 100, 4, generator=generator) * torch.tensor([1.0, 2.0, 1000.0, 0.001]) + 5
+    flat = scaled.parameters.fill_table(scaled.parameters.initial(Streams([0, 1])), states)
+    flat[:, : scaled.parameters.searched] = torch.randn(2, scaled.parameters.searched, generator=generator)
+    trainee = SimpleNamespace(members=2, envs=50, device=torch.device("cpu"))
+    environments = [stages.stage(flat, trainee) for stages in (scaled, plain)]
+    seeds = torch.arange(100).reshape(2, 50)
+    scaled_obs, obs = (environment.reset(seeds) for environment in environments)
+    expected = (obs - states.mean(1, keepdim=True)) / states.std(1, keepdim=True)
+    torch.testing.assert_close(scaled_obs, expected, atol=1e-4, rtol=1e-3)
+    actions = torch.randint(2, (2, 50), generator=generator)
+    rewards = [environment.step(actions).reward for environment in environments]
+    torch.testing.assert_close(*rewards)
+    policy = SimpleNamespace(members=2, act=lambda inputs: inputs)
+    torch.testing.assert_close(environments[0].dynamics.adapted(policy).act(obs), scaled_obs, atol=1e-4, rtol=1e-3)
+    assert environments[1].dynamics.adapted(policy) is policy

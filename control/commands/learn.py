@@ -295,6 +295,9 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     else:
         is_slow = task.results["probe"]["steps_per_second"] < _FAST
         implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
+    changes = dict(_TEACHERS.get(implementation, {}))
+    if implementation == "PPO" and not isinstance(task.spaces.actions, Discrete):
+        changes["scale_actions"] = True
     settings = training_from(
         implementation=implementation,
         gamename=task.game,
@@ -308,7 +311,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         eval_episodes=20,
         checkpoint_every=1,
         **({"time_limit": task.limit} if task.limit else {}),
-        **_TEACHERS.get(implementation, {}),
+        **changes,
     )
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)

@@ -27,6 +27,7 @@ from control.loops.threads import for_members
 from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
+from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, named_agents
@@ -378,7 +379,16 @@ class InnerLoop:
 
     def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
         """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps. Training and tests
-        use machine code if it supports them; if possible, tests are played in the machine code of the training."""
+        use machine code if it supports them; if possible, tests are played in the machine code of the training. The
+        trained policy is for the real environment."""
+        environment = loop.environment  # with all members, of which some may end earlier
+        trained = self._train(loop, tests, watch)
+        if not isinstance(environment, TensorEnvironment):
+            return trained
+        return dataclasses.replace(trained, policy=environment.dynamics.adapted(trained.policy))
+
+    def _train(self, loop: StepLoop, tests: TestsInTraining | None, watch: Watch | None) -> Trained:
+        """Train the agents of ``loop`` (`finish`)."""
         envs, compiled = loop.agent.envs, self.compiled
         steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
         test_every = -(-(self.config.test_every or 1) // envs)  # 1 is not used, because there are no tests then

@@ -14,7 +14,7 @@ from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet
 from envs.base import Environment
-from envs.make import make_environment
+from envs.make import make_environment, stages_of
 from models.contract import Policy
 from models.proxies.files import Proxy
 from models.proxies.synthetic.networks import Networks
@@ -48,8 +48,13 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
         if obs_key not in columns:  # agents of continuous actions store observation and action together
             columns[obs_key] = columns["pair"][..., : loop.stages.spaces.obs_shape[0]]
         train_states, train_rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
+        networks = Networks(proxy.config, loop.stages.spaces)
+        if networks.scales_obs:
+            scale = networks.fixed(proxy.parameters[None])
+            train_states = scale["target.center"] + scale["target.spread"] * train_states
     else:
-        training = _play(trained.policy, interaction.environment)
+        unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
+        training = _play(trained.policy, unscaled.stage(parameters, agent))
         states = training.obs if obs_key == "obs" else _next_states(training)
         train_states, train_rewards = states[training.valid], training.reward[training.valid]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)

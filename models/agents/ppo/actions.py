@@ -53,14 +53,14 @@ class Categorical:
 class Gaussian:
     """Distribution of vectors of A independent normal numbers. Means depend on the state. Standard deviations do not;
     their logarithms are ``log_std``. Actions are stored unclipped, and the environment gets them clipped to its bounds.
-    """
+    If ``scaled``, they are stored in half-widths of the bounds from their middle."""
 
     noise = staticmethod(Streams.normal)
 
-    def __init__(self, actions: Continuous, std: float):
+    def __init__(self, actions: Continuous, std: float, scaled: bool = False):
         self.num_outputs = self.num_log_std = self.width = actions.size
         self.low, self.high = torch.tensor(actions.low), torch.tensor(actions.high)
-        self.initial_std = std
+        self.initial_std, self.scaled = std, scaled
 
     def initial_log_std(self) -> Tensor:
         """Return the initial ``log_std``, ``[A]``."""
@@ -75,7 +75,9 @@ class Gaussian:
         return mean
 
     def clip(self, action: Tensor) -> Tensor:
-        """Return ``action [M, E, A]``, clipped to the environment's bounds. NaN becomes 0."""
+        """Return ``action [M, E, A]`` in the environment's units, clipped to its bounds. NaN becomes 0."""
+        if self.scaled:
+            action = (self.low + self.high) / 2 + (self.high - self.low) / 2 * action
         # Environments accept no NaN, but a diverged member continues to act.
         return action.nan_to_num(0.0).clamp(self.low, self.high)
 
@@ -101,4 +103,4 @@ def actions_of(config: Config, spaces: Spaces) -> Actions:
     """Return the kind of distribution for actions in ``spaces``."""
     if isinstance(spaces.actions, Discrete):
         return Categorical(spaces.actions)
-    return Gaussian(spaces.actions, config.action_std)
+    return Gaussian(spaces.actions, config.action_std, config.scale_actions)

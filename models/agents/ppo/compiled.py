@@ -92,7 +92,8 @@ class Work(NamedTuple):
 def can_compile(agent: Agent) -> bool:
     """Return whether compiled code supports the agent's settings."""
     config = agent.config
-    return not (config.normalize_obs or config.normalize_reward or config.test_noise or config.target_kl is not None)
+    adapts = config.normalize_obs or config.normalize_reward or config.scale_actions
+    return not (adapts or config.test_noise or config.target_kl is not None)
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
@@ -169,10 +170,11 @@ class Player(NamedTuple):
 
 
 def make_player(policy: Play) -> Player | None:
-    """Return the policy for compiled code, or None if it samples actions or normalises observations. Its weights share
-    the policy's memory."""
+    """Return the policy for compiled code, or None if it samples or scales actions or normalises observations. Its
+    weights share the policy's memory."""
     network, actions = policy.network, policy.network.actions
-    if policy.streams is not None or policy.parts.mean.shape[1]:
+    is_scaled = isinstance(actions, Gaussian) and actions.scaled
+    if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
         return None
     bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
     actor = make_net(network.actor)

@@ -26,9 +26,15 @@ class Config(Intrinsic):
     orthogonal: bool = setting(True, "orthogonal first weights, small in the policy's output layer [H]; off: torch's")
     action_std: float = setting(
         1.0,
-        "first standard deviation of continuous actions, in units of the action; it is learned [B]",
+        "first standard deviation of continuous actions, in units of the action or, with scale_actions, in half-widths "
+        "of its bounds; it is learned [B]",
         above=0,
         maximum=1000,
+        only_with="continuous actions",
+    )
+    scale_actions: bool = setting(
+        False,
+        "the network's outputs are actions in half-widths of their bounds from the middle; off: in units of the action",
         only_with="continuous actions",
     )
 

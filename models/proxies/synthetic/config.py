@@ -76,6 +76,13 @@ class Synthetic:
         later=True,
     )
     table_size: int = _proxy(2048, "rows of that table", minimum=1, maximum=1_000_000, later=True)
+    scale_obs: bool = _proxy(
+        False,
+        "agents on a bandit with a target and a table see observations scaled as the target's inputs, also on the real "
+        "environment. The file keeps the real environment's units",
+        later=True,
+        fit=False,
+    )
     pairs: int | None = _proxy(
         None,
         "rows of that table if the search is for rows and actions: the target is then a network that was trained "
@@ -190,7 +197,7 @@ _PRESETS["distilled", "bandit"] = _PRESETS["two_stage", "bandit"] | {
 }  # fmt: skip
 _PRESETS["clone", "bandit"] = {
     "reward_form": "absolute", "first_states": "table", "table_size": 8192, "proxy_activation_fn": "tanh",
-    "proxy_hidden_size": 64, "proxy_hidden_layer": 2,
+    "proxy_hidden_size": 64, "proxy_hidden_layer": 2, "scale_obs": True,
     # One generation, with a negligible step, scores the clone.
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 50_000, "center_agents": 4,
     "report_agents": 32,
@@ -232,6 +239,10 @@ _CLONE_AGENTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 # Agents that train on a clone with a random cell as its first state.
 _CELL_AGENTS: dict[str, dict[str, object]] = {"PPO": {"ent_coef": 0.5}}
+# Agents that train on a clone beside agents of continuous actions. Entropy would only widen their noise.
+_CONTINUOUS_AGENTS: dict[str, dict[str, object]] = {
+    "PPO": {"lr": 2e-3, "ent_coef": 0.0, "action_std": 0.3, "scale_actions": True, "hidden_sizes": (128, 128)},
+}  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions
     # Rewards have a size of 1, and SAC learns another temperature slowly.
@@ -394,6 +405,8 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
         changes = _CLONE_AGENTS.get(agent, {}) if is_clone else _AGENTS_BY_GAME.get((agent, game), {})
         if is_clone and has_cells:
             changes = changes | _CELL_AGENTS.get(agent, {})
+        if is_clone and not {"TD3", "DDPG", "SAC"}.isdisjoint(agents):
+            changes = changes | _CONTINUOUS_AGENTS.get(agent, {})
         defaults |= {prefix + name: value for name, value in (_AGENTS.get(agent, {}) | changes).items()}
     return defaults
 
@@ -408,7 +421,7 @@ def ineffective(config: Config) -> dict[str, str]:
         (not supervised, tuple(field.name for field in fields(Supervised)), preset),
         (
             config.first_states != "table",
-            ("table_size", "table_episodes", "target_scale"),
+            ("table_size", "table_episodes", "target_scale", "scale_obs"),
             f"first_states is {config.first_states!r}",
         ),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
@@ -422,6 +435,8 @@ def ineffective(config: Config) -> dict[str, str]:
 
 def validate(config: Config) -> str | None:
     """Return the first error in a combination of settings as one line, None if there is none."""
+    if config.scale_obs and config.test_every is not None:
+        return f"scale_obs is on, but test_every is {config.test_every}; allowed with scale_obs: null"
     if config.proxy == "bandit" and config.inner_rule == "plateau":
         return "inner_rule is 'plateau', but proxy is 'bandit', whose episodes have one step; allowed: budget, tests"
     if config.preset == "clone" and config.start_from is None:

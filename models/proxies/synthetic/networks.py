@@ -1,6 +1,7 @@
 """The networks of a synthetic environment for M members at once. Their parameters are one tensor ``[M, size]``."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,7 @@ class Networks:
         self.has_target = bandit and config.reward_form != FREE
         # Number of rows of the table of initial states; 0 without a table.
         self.rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
+        self.scales_obs = self.has_target and self.rows > 0 and config.scale_obs  # for agents in training
         self.cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
         learns_initial_states = not (self.rows or self.cells) if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if learns_initial_states else 0
@@ -121,6 +123,16 @@ class Networks:
             fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))
         elif self.has_target and self.config.target_scale == "widest":
             fixed["target.spread"].copy_(fixed["target.spread"].maximum(states.std(1)))
+        return flat
+
+    def scaled(self, flat: Tensor) -> Tensor:
+        """Return a copy of ``flat [M, size]`` whose states are scaled as the target's inputs (`scale_states`): the same
+        rewards for scaled observations."""
+        flat = flat.clone()
+        fixed = self.fixed(flat)
+        fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
+        fixed["target.center"].zero_()
+        fixed["target.spread"].fill_(1.0)
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
@@ -272,9 +284,19 @@ class Program:
         return Program(self.networks, self.flat.to(device))
 
 
-def scale_states(states: Tensor, fixed: dict[str, Tensor]) -> Tensor:
+def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
     """Scale ``states [M, N, S]`` for the target networks, with centre and spread in ``fixed`` (`Networks.fixed`)."""
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
+
+
+class ScaledPolicy(Policy):
+    """A ``policy`` for observations that are scaled (`scale_states`) by the centre and spread in ``fixed``."""
+
+    def __init__(self, policy: Policy, fixed: Mapping[str, Tensor]):
+        self.policy, self.fixed, self.members = policy, fixed, policy.members
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.policy.act(scale_states(obs, self.fixed))
 
 
 class Target(Policy):
