@@ -456,8 +456,8 @@ def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return field -> value, for fields of agent ``name`` to which the preset of a search gives another value than for
-    the search's first agent. Empty if the preset does not allow both agents together."""
+    """Return field -> value, for fields of agent ``name`` to which the preset gives a value that the search's first
+    agent lacks, or another one than that agent's. Empty if the preset does not allow both agents together."""
     searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     choices = {
         key: getattr(proxy.config, key) for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)
@@ -477,4 +477,6 @@ def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
         return values[0] if values else preset_values.get(key, defaults[key])
 
     values = {key: preset_value(name, key) for key in defaults}
-    return {key: value for key, value in values.items() if value != preset_value(searched_agent, key)}
+    saved = {field.name for field in dataclasses.fields(family(searched_agent).config)}
+    missing = {key for key in values if key not in saved and {key, f"{name}_{key}"} & preset_values.keys()}
+    return {key: value for key, value in values.items() if key in missing or value != preset_value(searched_agent, key)}
