@@ -22,9 +22,11 @@ import trainer
 import understudy
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
+from control.commands import learn
 from control.lightning.agent import AgentModule
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.loops.steps import StepGroups
+from control.reports.verdict import joint_verdict
 from control.storage.checkpoints import CheckpointError
 from fake_runs import Shown, refused
 from helpers import (
@@ -327,9 +329,45 @@ def test_max_time_ends_the_training_of_every_family(name: str, tmp_path: Path, m
 # -- the page and its notebook -----------------------------------------------------------------------------------------
 
 
+def code_cells(name: str) -> list[str]:
+    """Return the code of a notebook of docs, whose first cell changes the directory."""
+    notebook = json.loads((ROOT / "docs" / name).read_text())
+    assert notebook["nbformat"] == 4
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    compile(cells[0], "first cell", "exec")
+    assert "os.chdir" in cells[0]
+    return cells[1:]
+
+
 def test_notebook_equals_the_page() -> None:
     page = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE | re.DOTALL)
-    notebook = json.loads((ROOT / "docs" / "python.ipynb").read_text())
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert notebook["nbformat"] == 4 and cells[1:] == [block.rstrip("\n") for block in page]
-    compile(cells[0], "first cell", "exec")
+    assert code_cells("python.ipynb") == [block.rstrip("\n") for block in page]
+
+
+def heat(obs: np.ndarray) -> np.ndarray:
+    """Heat the room of the notebook to 21 degrees, from two hours before people come."""
+    target = np.clip(2.3 - 1.1 * obs[:, 1] - 6.7 * obs[:, 0], 0, 4) * (obs[:, 3] < 0.2)
+    return 1 + np.sign(np.round(target - 4 * obs[:, 2])).astype(int)
+
+
+def test_notebook_about_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+    """A function replaces the teacher, one kind of agents learns, and the outputs in the file name no path outside."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 300)
+    monkeypatch.setattr(learn, "learners", lambda spaces: ("DDQN",))
+    monkeypatch.setattr(learn, "joint_verdict", lambda verdicts: joint_verdict(verdicts) | {"passed": True})
+    budgets = (
+        "{'teacher': 'test_python:heat', 'exam_agents': 2, 'exam_steps': 500, 'race_agents': 1, 'race_steps': 100}"
+    )
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in code_cells("your_task.ipynb"):
+        if "stable_baselines3" in cell and importlib.util.find_spec("stable_baselines3") is None:
+            continue
+        cell = cell.replace("agent.learn(10_000)", "agent.learn(400)")
+        exec(re.sub(r"^budgets = .*", f"budgets = {budgets}", cell, flags=re.MULTILINE), names)
+    printed = capsys.readouterr().out
+    assert "DDQN" in printed and len(re.findall(" becomes ", printed)) == 3
+    result = names["result"]
+    assert result.results["teacher"]["score"]["mean"] > result.results["probe"]["constant"]["mean"]
+    assert result._repr_png_()[1:4] == b"PNG"
+    assert not re.search(r"['\" ]/(home|work|tmp|usr|root)\b", (ROOT / "docs" / "your_task.ipynb").read_text())

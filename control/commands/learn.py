@@ -70,7 +70,10 @@ _PATIENCE = 0.4  # share of the teacher's budget without a better evaluation tha
 _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure
+_ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher
+_EXAM_ADVICE = (
+    "more --exam_steps, in a new run with this teacher (--teacher)"  # after a failure of agents of a good clone
+)
 _SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 4.0}  # rough, for estimates: of a step's update, a fit, a training
 
 
@@ -116,11 +119,11 @@ class Task:
         values["bounds"] = values["bounds"] and tuple(values["bounds"])
         return Score(**values)
 
-    def verdict(self, agents: Score, teacher_score: Score) -> Verdict:
-        """Return the verdict about agents or policies with the returns ``agents``."""
+    def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
+        """Return the verdict about agents or policies with the returns ``agents``. ``advice`` is for a failure."""
         baselines = (self.score("probe", "random"), self.score("probe", "constant"))
         action, goal = self.results["probe"]["action"], self.spaces.max_return
-        return Verdict(*baselines, agents, teacher_score, action, goal, advice=_ADVICE)
+        return Verdict(*baselines, agents, teacher_score, action, goal, advice=advice)
 
     def share(self, score: Score) -> float:
         """Return the share of the way from random play (0) to the teacher (1)."""
@@ -401,7 +404,8 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
     loop.agent_config = default_config(reference, task.game)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
     teacher_score = task.score("teacher", "score")
-    verdict = joint_verdict({name: task.verdict(score, teacher_score) for name, score in agents.items()})
+    advice = _EXAM_ADVICE if task.share(task.score("bandit", "score")) >= _ENOUGH else _ADVICE
+    verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
     real_score = Score.of(real.scores)
