@@ -421,8 +421,8 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train agents with the learned reward and with the task's reward, and compare the steps until they first come
-    near the teacher."""
+    """Train agents with the learned reward and with the task's reward, with the settings for each. Compare the steps
+    until they first come near the teacher, and the mean returns in the last quarter of the tests."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.options.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
@@ -439,18 +439,12 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
         curve = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5)).curve  # [N, T]
         _, median_steps, *_ = quartiles(first(curve, solved), curve, test_every)
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
-        arms[arm] = {"median": median_steps, "late": late, "curve": curve.mean(0).tolist()}
-    median, task_median = arms["learned"]["median"], arms["task"]["median"]
-    level = number_text(solved)
-    if median is None or (task_median is not None and median >= task_median):
-        reward_text = f"after {median:,.0f} steps" if median else f"not in {steps:,} steps"
-        task_text = f"after {task_median:,.0f}" if task_median else "not either"
-        text = f"no gain: {name} reaches {level} {reward_text} with the learned reward, {task_text} without"
-    else:
-        task_text = f"{task_median:,.0f}" if task_median else f"more than {steps:,}"
-        prefix = "" if task_median else "at least "
-        ratio = f"{prefix}{(task_median or steps) / median:.1f} times sooner"
-        text = f"{name} reaches {level} after {median:,.0f} steps, {task_text} with the task's: {ratio}"
+        discount = loop.agent_config.discount
+        arms[arm] = {"median": median_steps, "late": late, "discount": discount, "curve": curve.mean(0).tolist()}
+    text = _race_text(name, number_text(solved), steps, arms["learned"]["median"], arms["task"]["median"])
+    learned_late, task_late = (number_text(arms[arm]["late"]) for arm in ("learned", "task"))
+    discounts = f"{arms['learned']['discount']} and {arms['task']['discount']}"
+    text = f"{text}; mean of the last quarter {learned_late}, with the task's {task_late} (discounts {discounts})"
     return {"text": text, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
 
 
@@ -465,6 +459,22 @@ STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
 """The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
 ``failed``, and a ``verdict`` if it has one."""
 _REQUIREMENTS = {"teacher": "probe", "bandit": "teacher", "reward": "teacher", "exam": "bandit", "race": "reward"}
+
+
+def _race_text(name: str, level: str, steps: int, median: float | None, task_median: float | None) -> str:
+    """Return a clause that compares the median steps until agents first reach ``level`` with the learned reward and
+    with the task's; None means not in ``steps`` steps."""
+    if median is None and task_median is None:
+        return f"no gain: {name} does not reach {level} in {steps:,} steps with either reward"
+    if median is None:
+        return f"no gain: {name} reaches {level} only with the task's reward, after {task_median:,.0f} steps"
+    if task_median is None:
+        return f"{name} reaches {level} after {median:,.0f} steps, with the task's reward not in {steps:,}"
+    if median >= task_median:
+        task_text = f"with the task's reward after {task_median:,.0f}"
+        return f"no gain: {name} reaches {level} after {median:,.0f} steps, {task_text}"
+    ratio = f"{task_median / median:.1f} times sooner than with the task's reward"
+    return f"{name} reaches {level} after {median:,.0f} steps, {ratio} ({task_median:,.0f})"
 
 
 def _required_stages(name: str) -> list[str]:
