@@ -96,6 +96,11 @@ class Agent(nn.Module, PerMember):
         """Return the mean of the current command, ``{name: [M]}`` in raw units. Empty if the agent follows none."""
         return {}
 
+    @property
+    def command_names(self) -> list[str]:
+        """The names that a `Command` for this agent may have."""
+        return list(self.commands_now())
+
     def status(self) -> dict[str, Tensor]:
         """Return the current state of training, ``{tag: [M]}``: the learning rate of the network that acts, and the
         number of steps in the replay buffer, if there is one."""

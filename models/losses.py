@@ -21,6 +21,17 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     return (prediction - target).square().sum(-1)
 
 
+def pinball_loss(quantiles: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
+    """Return the mean of ``max(level * e, (level - 1) * e)`` with errors ``e = target - quantile`` over Q levels:
+    ``quantiles [M, B, Q]``, ``targets [M, B]``, ``levels [Q]`` -> ``[M, B]``.
+
+    It is smallest at the quantiles of the targets (Koenker & Bassett 1978, "Regression Quantiles").
+    """
+    _check_shape("targets", targets, quantiles[..., 0])
+    error = targets.unsqueeze(-1) - quantiles
+    return torch.maximum(levels * error, (levels - 1) * error).mean(-1)
+
+
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
     """Return weights of reward-weighted regression, ``min(exp(z / temperature), cap)``, in which z is ``values [M, B]``
     standardised over B.

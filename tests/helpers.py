@@ -50,6 +50,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "UDRL-hypernetwork": ("UDRL", {"network": "hypernetwork", "activation": "leakyrelu"}),
     "UDRL-by-episode": ("UDRL", {"sample_by": "episode", "eval_command": "sampled", "buffer_unit": "episodes",
                                  "buffer_size": 7}),
+    "UDRL-ranks": ("UDRL", {"desire_rank": True, "desire_rtg": False, "desire_horizon": False, "discount": 0.99,
+                            "buffer_order": "recent", "average_decay": 0.9, "val_func_update_interval": 1}),
     "RCP-A-lambda": ("RCP-A", {"advantage_target": "lambda", "advantage_command": "quantile", "sample_by": "episode",
                                "activation": "tanh"}),
     "AAC-shared": ("AAC", {"shared_trunk": True, "activation": "leakyrelu"}),

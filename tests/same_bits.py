@@ -47,6 +47,7 @@ _SEARCH = (
 RUNS: dict[str, list[str]] = {
     "udrl": [f"--implementation UDRL --gamename lunarlander {_EPISODES} --epochs {n}" for n in ("2", "4 --resume")],
     "udrl_workers": [f"--implementation UDRL --gamename {_PENDULUM} {_EPISODES} --epochs 2 --num_workers 2"],
+    "udrl_ranks": [f"--preset ranks --gamename lunarlander {_EPISODES} --epochs {n}" for n in ("2", "4 --resume")],
     "rcp_r": [f"--implementation RCP-R --gamename lunarlander-sparse {_EPISODES} --epochs 2"],
     "rcp_a": [f"--implementation RCP-A --gamename lunarlander {_EPISODES} --epochs {n}" for n in ("1", "3 --resume")],
     "cpg": [f"--implementation CPG --gamename beresheet {_POLICY} --max_episodes {n}" for n in ("64", "128 --resume")],

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from helpers import build, tiny
+from models.agents.command_conditioned.commands import level_weights, rank
 from models.losses import cross_entropy, exponential_weights
+from models.registry import family
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
@@ -37,6 +39,11 @@ def experienced_agent(case: str, **changes: Any) -> Any:
     agent = build(case, SPACES, [0], tiny(case, **changes))
     agent.observe(THREE)
     return agent
+
+
+def ranking_agent(**changes: Any) -> Any:
+    """An agent with ranks as commands after the three episodes."""
+    return experienced_agent("UDRL", **{**family("UDRL").presets["ranks"]["UDRL"], **changes})
 
 
 def remembered(agent, *names: str) -> list[list[list[float]]]:
@@ -109,6 +116,101 @@ def test_rcp_a_commands() -> None:
     fixed = agent.begin(4, Streams([0]), sample=True, command={"advantage": 7.0})
     fixed.act(obs[:, :4])
     assert (fixed.command == 7.0).all()
+
+
+def test_rank_by_hand() -> None:
+    levels = torch.tensor([0.1, 0.3, 0.5, 0.9])
+    returns = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 3.0, 3.5, 4.0, 99.0]])
+    table = torch.tensor([[0.05, 0.1, 0.2, 0.3, 0.7, 0.8, 0.95, 0.95]])
+    for quantiles in ([0.0, 1.0, 2.0, 4.0], [1.0, 0.0, 4.0, 2.0]):  # the second ones cross
+        torch.testing.assert_close(rank(returns, torch.tensor(quantiles).expand(1, 8, 4), levels), table)
+    # Equal quantiles: a step from the level below them to the highest of theirs.
+    steps = rank(torch.tensor([[0.5, 1.0]]), torch.tensor([0.0, 1.0, 1.0, 2.0]).expand(1, 2, 4), levels)
+    torch.testing.assert_close(steps, torch.tensor([[0.2, 0.5]]))
+    torch.testing.assert_close(
+        rank(torch.tensor([[2.0, 3.0]]), torch.full((1, 2, 4), 3.0), levels)[0], table[0, [0, 7]]
+    )
+
+
+def test_level_weights_by_hand() -> None:
+    """Borders 0, 0.3, 0.7 and 1."""
+    torch.testing.assert_close(level_weights(torch.tensor([0.1, 0.5, 0.9])), torch.tensor([0.3, 0.4, 0.3]))
+
+
+def test_rank_commands() -> None:
+    agent = ranking_agent(rank_min=0.6, rank_max=0.8, eval_rank=0.7)
+    assert agent.commands.names == ["rank"] and agent.commands_now()["rank"].tolist() == pytest.approx([0.7])
+    exploring = agent.begin(2000, Streams([1]), sample=True)
+    first = exploring.command.clone()
+    assert 0.6 <= first.min() < 0.601 and 0.799 < first.max() <= 0.8
+    exploring.act(torch.zeros(1, 2000, 2)), exploring.advance(torch.ones(1, 2000))
+    assert torch.equal(exploring.command, first)  # constant along an episode
+    evaluated = agent.begin(3, Streams([1]), sample=False, evaluate=True)
+    assert evaluated.current_command()["rank"].tolist() == [[pytest.approx(0.7)] * 3]
+    torch.testing.assert_close(agent.commands.scaled(evaluated.command), torch.full((1, 3, 1), 1.0))  # 5 (0.7 - 0.5)
+    asked = agent.begin(3, Streams([1]), sample=True, command={"rank": 0.4})
+    assert asked.current_command()["rank"].tolist() == [[pytest.approx(0.4)] * 3]
+
+
+def with_quantiles(agent: Any, quantiles: list[float]) -> Any:
+    """``agent`` with these quantiles, in units of reward, in every state."""
+    scaled = torch.tensor(quantiles) / agent._value_scale()
+    agent._quantiles = lambda obs: scaled.expand(*obs.shape[:2], len(quantiles))
+    return agent
+
+
+def test_return_is_replaced_by_its_rank() -> None:
+    agent = with_quantiles(ranking_agent(quantile_levels=(0.2, 0.6)), [-2.0, 8.0])
+    for wanted, expected in ((3.0, 0.4), (-9.0, 0.1), (8.0, 0.8)):
+        policy = agent.begin(2, Streams([1]), sample=False, evaluate=True, command={"return": wanted})
+        policy.act(torch.zeros(1, 2, 2))
+        policy.advance(torch.ones(1, 2))
+        policy.act(torch.ones(1, 2, 2))
+        assert policy.current_command()["rank"].tolist() == [[pytest.approx(expected)] * 2]
+
+
+def test_policy_learns_ranks_of_current_quantiles() -> None:
+    agent = ranking_agent(quantile_levels=(0.2, 0.6), discount=1.0)
+    slots = agent.memory.index(0).unsqueeze(0)  # returns-to-go -4, -4; 10; 6, 5, 3
+    for quantiles, ranks in (([0.0, 10.0], [0.1, 0.1, 0.8, 0.44, 0.4, 0.32]), ([-4.0, 0.0], [0.2] * 2 + [0.8] * 4)):
+        with_quantiles(agent, quantiles)
+        obs, action = agent.memory.gather(slots, ["obs", "action"])
+        expected = cross_entropy(agent(obs, torch.tensor(ranks)[None, :, None]), action).mean(1)
+        for loss in agent._policy_loss(slots):
+            torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_target_returns_bootstrap_truncated_episodes(bootstrap: bool) -> None:
+    """discount 0.5, lambda 0.25, and the value 2 in all states: the mean of quantiles -2 (weight 0.6) and 8 (0.4)."""
+    agent = ranking_agent(discount=0.5, td_lambda=0.25, quantile_levels=(0.4, 0.8),
+                          bootstrap_truncation=bootstrap)  # fmt: skip
+    # Before the first update of the quantile network, in memory: returns of rewards alone, the latest episode first.
+    assert remembered(agent, "rtg") == [[[-2.0, -4.0]], [[10.0]], [[1 + 0.5 * 2 + 0.25 * 3, 2 + 0.5 * 3, 3.0]]]
+    agent.optimizers[1].param_groups[0]["step_count"] = 1  # the network has been trained
+    with_quantiles(agent, [-2.0, 8.0])
+    cut = -4 + 0.5 * (2 if bootstrap else 0)  # the third episode is truncated
+    long = [0.0, 2 + 0.5 * (0.75 * 2 + 0.25 * 3), 3.0]
+    long[0] = 1 + 0.5 * (0.75 * 2 + 0.25 * long[1])
+    table = [[long[0], 10.0, 0.5 * (0.75 * 2 + 0.25 * cut)], [long[1], 0.0, cut], [3.0, 0.0, 0.0]]
+    torch.testing.assert_close(agent._returns_to_go(THREE)[:, 0], torch.tensor(table))
+    with_quantiles(agent, [90.0, 90.0])  # clamped to the largest return in memory, 10
+    assert agent._returns_to_go(THREE)[1, 0, 2] == pytest.approx(-4 + 0.5 * (10 if bootstrap else 0))
+
+
+def test_averaged_weights_act() -> None:
+    agent = ranking_agent(average_decay=0.75, num_grad_steps=1)
+    average = agent.policy.flat.detach().clone()
+    obs, command = torch.randn(1, 4, 2), torch.full((1, 4, 1), 0.9)
+    for _ in range(3):
+        agent.learn()
+        average = 0.75 * average + 0.25 * agent.policy.flat.detach()
+        torch.testing.assert_close(agent.averaged[0].flat, average)
+    assert not torch.equal(agent.averaged_forward(obs, command), agent(obs, command))
+    with torch.no_grad():
+        agent.policy.flat.copy_(agent.averaged[0].flat)
+    torch.testing.assert_close(agent.averaged_forward(obs, command), agent(obs, command))
+    assert any(name.startswith("averaged") for name in agent.state_dict())
 
 
 def test_command_scale() -> None:

@@ -101,6 +101,8 @@ def test_preset_changes_defaults(tmp_path: Path) -> None:
     assert agent_settings("--beta", "0.1", "--preset", "skeleton") == ("skeleton", 0.99, 0.1)
     assert agent_settings("--config", yaml_file(tmp_path, "beta: 0.2\npreset: skeleton\n")) == ("skeleton", 0.99, 0.2)
     assert parse(["--implementation", "AAC", "--preset", "skeleton"]).agent.beta == 1.0
+    ranks = parse(["--preset", "ranks", "--gamename", "lunarlander-sparse"]).agent
+    assert (ranks.desire_rank, ranks.desire_rtg, ranks.desire_horizon, ranks.lr) == (True, False, False, 1e-3)
 
 
 def test_replace_checks_values() -> None:
@@ -143,6 +145,7 @@ LINES = [
     "--implementation RCP-R --hidden_sizes 8 4 --exp_name 'a b' --command.return -3 --seed 3",
     "--implementation SE --gamename acrobot --proxy bandit --no_mirrored --test_limit 20 --vary lr batch_size",
     "--implementation SE --gamename cartpole --agent DuelingDDQN --preset paper --seed 3",
+    "--preset ranks --rank_max 0.9",
     "--implementation ER --preset panflute_low --num_pipes 3 --time_limit 7 --no_record",
     "--implementation DDQN --total_steps 900",
     "--implementation DDQN --total_steps 900 --epochs 3",
@@ -175,7 +178,7 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     fixed = {"implementation", "gamename", "eval_agent", "reload", "use_tune", "search_space", "plot", "resume",
              "preset", "logdir", "ray_address", "plot_out", "plot_format", "plot_theme", "plot_log", "film", "film_out",
              "report", "report_out", "num_workers", "num_threads", "max_concurrent_trials", "desire_rtg",
-             "desire_cum_rew", "desire_horizon", "desire_advantage"}  # fmt: skip
+             "desire_cum_rew", "desire_horizon", "desire_advantage", "desire_rank"}  # fmt: skip
     agent = default_config(name, "cartpole")
     # The settings of ER include total_steps, which then cannot be null.
     run_fields = [field for field in dataclasses.fields(RunConfig) if not hasattr(agent, field.name)]

@@ -19,6 +19,7 @@ from models.losses import (
     exponential_weights,
     gaussian_kl,
     gaussian_nll,
+    pinball_loss,
     policy_gradient,
     squared_error,
     td_loss,
@@ -33,6 +34,22 @@ def test_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0]], [[0.0, math.log(4.0)], [100.0, -100.0]]])
     table = torch.tensor([[math.log(2), math.log(4 / 3)], [math.log(5), 200.0]])
     torch.testing.assert_close(cross_entropy(logits, torch.tensor([[0, 0], [0, 1]])), table)
+
+
+def test_pinball_loss_by_hand() -> None:
+    """Errors 2, -1 and 0 of the quantile at level 0.1, and 3, 0 and -2 of the one at 0.75."""
+    levels = torch.tensor([0.1, 0.75])
+    quantiles = torch.tensor([[[1.0, 0.0], [2.0, 1.0], [5.0, 7.0]]])
+    table = torch.tensor([[(0.1 * 2 + 0.75 * 3) / 2, 0.9 * 1 / 2, 0.25 * 2 / 2]])
+    torch.testing.assert_close(pinball_loss(quantiles, torch.tensor([[3.0, 1.0, 5.0]]), levels), table)
+    with pytest.raises(ValueError, match="targets"):
+        pinball_loss(quantiles, torch.zeros(1, 3, 1), levels)
+
+
+def test_pinball_loss_is_smallest_at_quantile() -> None:
+    targets = torch.arange(1.0, 11.0)[None]  # the 0.7 quantile is from 7 to 8
+    losses = [pinball_loss(torch.full((1, 10, 1), q), targets, torch.tensor([0.7])).mean() for q in (7.5, 8.0, 9, 6)]
+    assert losses[0] == pytest.approx(losses[1].item()) and losses[0] < min(losses[2:])
 
 
 def test_td_target_and_loss_by_hand() -> None:

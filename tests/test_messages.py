@@ -24,8 +24,10 @@ FLAGS = """
 --learning_rat 1 -> --learning_rat is unknown; did you mean '--lr'?
 --zzz -> --zzz is unknown; see --help
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
---command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage
---preset skeleton -> --preset is a setting of ... not of UDRL
+--command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
+--implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
+--preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks
+--implementation RCP-R --preset ranks -> preset is 'ranks'; allowed for RCP-R: published
 train -> 'train' is not a flag; flags start with --
 --epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
@@ -64,6 +66,15 @@ train -> 'train' is not a flag; flags start with --
 --num_samples 3 -> --num_samples has no effect without --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
+--desire_rank -> desire_rank and desire_rtg exclude each other: switch desire_rtg off (--preset ranks does)
+--preset ranks --no_desire_rank -> no command is on: switch on one of desire_rtg, ... desire_rank
+--preset ranks --rank_min 0.96 -> rank_min is 0.96, but rank_max is 0.95; allowed: at most rank_max
+--preset ranks --quantile_levels 0.5 -> quantile_levels is 0.5; allowed: two or more, in ascending order
+--preset ranks --quantile_levels 0.5,0.2 -> quantile_levels is 0.5,0.2; allowed: two or more, in ascending order
+--preset ranks --reward_scale 1 -> --reward_scale has no effect: desire_rank is on
+--preset ranks --last_few 9 -> --last_few has no effect: only a rank is commanded
+--eval_rank 0.9 -> --eval_rank has no effect: desire_rank is off
+--td_lambda 0.9 -> --td_lambda has no effect: desire_advantage and desire_rank are off
 --gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
@@ -238,9 +249,9 @@ FILES = [
     ("lr: -1", "", "@: lr is -1.0; allowed: number, greater than 0"),
     ("lr: [1, 2]", "", "@: lr is '1 2'; allowed: one value"),
     ("config: other.yaml", "", "@: config is no setting; allowed only as the flag --config"),
-    ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage"),
+    ("command: 3", "", "@: command is '3'; allowed: a mapping of return, horizon, advantage, rank"),
     ("command: {speed: 1}", "",
-     "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage"),
+     "@: command.speed is unknown; allowed: command.return, command.horizon, command.advantage, command.rank"),
     ("agent: {lr: 0.1}", "", "@: agent is a mapping; settings are flat, one 'name: value' a line"),
     ('exp_name: "a\\0b"', "", "@: exp_name is 'a\\x00b'; allowed: text in UTF-8 without NUL"),
     ("import: os", "", "@: import is no setting; allowed only as the flag --import"),

@@ -14,7 +14,7 @@ from control.reports import obedience
 from fake_runs import Shown, refused
 from helpers import trained
 from models.streams import Streams
-from test_command_conditioned import experienced_agent
+from test_command_conditioned import experienced_agent, ranking_agent
 
 COMMANDS = np.array([-1.0, 0.0, 1.0, 2.0, 3.0, 4.0])
 LOW, HIGH = [0.0], [2.0]
@@ -74,6 +74,7 @@ def test_status_has_range_of_returns() -> None:
         status = experienced_agent("UDRL", discount=discount).status()
         assert [status[f"command/return_seen_{end}"].tolist() for end in ("min", "max")] == [[low], [high]]
     assert "command/return_seen_min" not in experienced_agent("RCP-A").status()
+    assert ranking_agent(discount=0.5).status()["command/return_seen_max"].tolist() == [10.0]
 
 
 def test_evaluation_of_run(logdir: Path, capsys: Shown) -> None:
@@ -95,6 +96,16 @@ def test_evaluation_of_run(logdir: Path, capsys: Shown) -> None:
     (folder / "metrics.csv").unlink()
     line = "no metrics.csv that says which returns its training has seen"
     refused(trainer.main, words, line, capsys, run_started=True)
+
+
+def test_ranks_are_asked_for_returns(finished: Any, capsys: Shown) -> None:
+    """The sweep commands returns, which the agent replaces by their ranks."""
+    folder, _ = finished(preset="ranks")
+    assert trainer.main(["--eval_agent", str(folder), "--obedience", "--num_eval_episodes", "2"]) == 0
+    assert "15 commands, 2 episodes of each per seed" in capsys.readouterr().out
+    for words, line in (([], "command rank 0.9; "), (["--command.return", "30"], "command return 30; ")):
+        assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1", "--no_record", *words]) == 0
+        assert line in capsys.readouterr().out
 
 
 def test_agents_without_return_command_are_refused(finished: Any, capsys: Shown) -> None:

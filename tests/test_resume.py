@@ -33,6 +33,7 @@ Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
 CASES: dict[str, dict[str, Any]] = {
     "UDRL": UDRL,
+    "UDRL with ranks, two seeds": {"implementation": "UDRL", "preset": "ranks", "num_seeds": 2},
     "RCP-A, two seeds": {"implementation": "RCP-A", "num_seeds": 2, "hidden_sizes": "16,16", "buffer_size": 150},
     "AAC": {"implementation": "AAC", "num_seeds": 2, "gae_lambda": 0.9, "bootstrap_truncation": True,
             "max_grad_norm": 0.5, "value_lr": 1e-2, "anneal_lr": True},

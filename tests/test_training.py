@@ -49,6 +49,7 @@ GRADIENTS = EPISODES | {
 COMPARED = GRADIENTS | {"train/entropy_loss", "train/baseline", "train/advantage_mean"}
 METRICS = {
     "UDRL": COMMANDED | COMMAND_RANGE | {"command/return", "command/horizon", "train/validation_loss"},
+    "UDRL ranks": COMMANDED | COMMAND_RANGE | {"command/rank", "train/quantile_loss", "train/validation_loss"},
     "RCP-R": COMMANDED | COMMAND_RANGE | {"command/return", "train/validation_loss"},
     "RCP-A": COMMANDED | {"command/advantage", "train/value_loss", "train/explained_variance"},
     "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/value_loss", "train/explained_variance"},
@@ -67,16 +68,20 @@ def load_run_state(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) -> None:
+    columns = METRICS[name]
+    name, _, preset = name.partition(" ")
     changes: dict[str, Any] = {"hidden_sizes": "16,16"} if name.startswith("RCP") else {}
-    by_steps = "time/train" in METRICS[name]
+    by_steps = "time/train" in columns
     if name.startswith("TD3"):
         changes = {"init_episodes": 1, "fill": 0}
+    if preset:
+        changes["preset"] = preset
     folder, output = finished(implementation=name, **changes)
     assert {"config.yaml", "metrics.csv", "checkpoints", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
 
     metrics = read_metrics(folder / "metrics.csv")
-    assert set(metrics) == METRICS[name]
+    assert set(metrics) == columns
     assert metrics["epoch"] == [1, 2, 3, 4, 5] and metrics["seed"] == [25] * 5
     for tag, column in metrics.items():
         has_value = [not math.isnan(value) for value in column]

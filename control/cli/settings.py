@@ -18,6 +18,7 @@ RETURN_COMMANDS = {
     "return": setting(None, "return to command, in the environment's reward"),
     "horizon": setting(None, "steps to command", above=0),
     "advantage": setting(None, "advantage to command (RCP-A)"),
+    "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """What ``--command.<name>`` may command of an agent, each a `COMMAND`; null leaves it to the agent."""
 _FIRST = ("implementation", "gamename", "agent")  # they decide which settings there are

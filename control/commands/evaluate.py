@@ -170,6 +170,8 @@ def _command_text(loop: Loop, settings: Settings) -> str:
     if not commands:
         return ""
     command_values = {name: float(value.mean()) for name, value in commands.items()} | settings.command
+    if "return" in settings.command:
+        command_values.pop("rank", None)  # it follows from the return
     command_text = ", ".join(f"{name} {value:.4g}" for name, value in command_values.items())
     note = " (mean of a distribution)" if settings.agent.eval_command == "sampled" else ""
     return f"command {command_text}{note}; "

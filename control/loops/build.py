@@ -35,7 +35,7 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     settings = checked_in_spaces(settings, spaces)
     learns_from_episodes = family(run.implementation).learns_from == "episodes"
     loop = _episode_loop(settings) if learns_from_episodes else _step_groups(settings, for_training)
-    command_names = loop.agents[0].commands_now()
+    command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
         loop.close()

@@ -174,7 +174,7 @@ class _ReturnCounter(Policy):
 
 def check(loop: Loop, kind: str) -> EpisodeLoop:
     """Return ``loop`` if its agent follows commanded returns. Raises SettingError about its ``kind`` otherwise."""
-    if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.commands_now():
+    if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.command_names:
         reason = f"{kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
         raise SettingError(f"--obedience has no effect with {reason}")
     return loop
@@ -192,7 +192,7 @@ def sweep(
     discounted if commands are. ``seed`` selects the episodes, which start equally under all commands. ``fixed_command``
     has the other parts of commands."""
     config = loop.agent.config
-    discount = config.discount if config.desire_rtg else 1.0
+    discount = 1.0 if config.desire_cum_rew else config.discount
     returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands):
@@ -241,7 +241,7 @@ def report(
     """Run a sweep for each of ``modes`` (``greedy``, ``sampled``), print its table, and write figure and numbers beside
     the checkpoint."""
     run, config = checkpoint.settings.run, loop.agent.config
-    low, high = return_range(checkpoint, loop.seeds, config.discount if config.desire_rtg else 1.0)
+    low, high = return_range(checkpoint, loop.seeds, 1.0 if config.desire_cum_rew else config.discount)
     commands = grid(low, high)
     seeds = ", ".join(map(str, loop.seeds))
     numbers: dict[str, Any] = {

@@ -104,6 +104,8 @@ TAGS = {
             "Squared error between values and their targets: of state values, of action values, or the sum of both "
             "critics.",
             "loss"),
+        Tag("train/quantile_loss", "Quantile loss", "reward",
+            "Pinball loss of the predicted quantiles of the return-to-go, mean over their levels.", "loss"),
         Tag("train/entropy_loss", "Entropy loss", "loss", "Minus `beta` times the entropy share.", "loss"),
         Tag("train/total_loss", "Total loss", "loss", "Sum of the losses as they are weighted.", "loss"),
         Tag("train/validation_loss", "Policy loss on new episodes", "loss",
@@ -165,6 +167,7 @@ TAGS = {
         Tag(LARGEST_SEEN, "Largest return learned from", "reward", "The largest of these returns."),
         Tag("command/horizon", "Commanded horizon", "steps", "Mean commanded number of steps of training episodes."),
         Tag("command/advantage", "Commanded advantage", "reward", "Mean commanded advantage of steps."),
+        Tag("command/rank", "Commanded rank", "share", "Rank that is commanded in evaluations."),
         Tag(EPOCH, "Epoch", "epochs", "The epoch, or a search's generation: column `epoch` in metrics.csv."),
         Tag(ENV_STEPS, "Environment steps", "steps",
             "The x axis itself, as a curve over time: column `env_steps` in metrics.csv."),

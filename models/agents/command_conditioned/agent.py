@@ -4,23 +4,24 @@ Read top to bottom: storing episodes (`observe`), then fitting the policy to the
 commands. docs/command_conditioned.md lists the deviations from the papers and the public code.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from models.agents.command_conditioned.commands import SCALED_LIMIT, Commands
+from models.agents.command_conditioned.commands import SCALED_LIMIT, Commands, level_weights, rank
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
 from models.contract import Command, EpisodeAgent, Policy
 from models.layers import trunk
-from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, squared_error
+from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, pinball_loss, squared_error
 from models.memory import Episode, EpisodeMemory
 from models.mlp import MlpNetwork
-from models.optim import Adam, clip_gradients
+from models.optim import Adam, clip_gradients, polyak_update
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
@@ -49,12 +50,22 @@ class Agent(EpisodeAgent):
         self.num_outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
         sizes = num_features, len(self.commands.names), self.num_outputs, config.hidden_sizes
         self.policy = POLICIES[config.network](*sizes, init_streams, config.activation)
-        value_sizes = (num_features, *config.value_hidden_sizes, 1)
-        self.value = MlpNetwork(value_sizes, config.activation, init_streams) if config.desire_advantage else None
+        value_sizes = (num_features, *config.value_hidden_sizes)
+        self.value: MlpNetwork | None = None
+        self.quantile_net: MlpNetwork | None = None
+        if config.desire_advantage:
+            self.value = MlpNetwork((*value_sizes, 1), config.activation, init_streams)
+        if config.desire_rank:
+            sizes_with_quantiles = (*value_sizes, len(config.quantile_levels))
+            self.quantile_net = MlpNetwork(sizes_with_quantiles, config.activation, init_streams)
+        self.levels = torch.tensor(config.quantile_levels)
+        # Policy and trunk with averaged weights.
+        trained = nn.ModuleList([self.policy, self.trunk])
+        self.averaged = copy.deepcopy(trained).requires_grad_(False) if config.average_decay else None
         self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
-        if self.value is not None:
-            self.optimizers.append(Adam([self.value.flat], config.value_lr or config.lr))
+        if (network := self.value or self.quantile_net) is not None:
+            self.optimizers.append(Adam([network.flat], config.value_lr or config.lr))
         # "norms": gradient norms [M] of the latest updates; "outputs": the policy's outputs for the latest minibatch.
         self._latest: dict[str, Any] = {}
         self.is_discrete = isinstance(spaces.actions, Discrete)
@@ -84,7 +95,19 @@ class Agent(EpisodeAgent):
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B, C]``.
         Action means are in units of half the action range, relative to its middle."""
-        return self.policy(self.trunk(obs), command * self.commands.scale.unsqueeze(1))
+        return self.policy(self.trunk(obs), self.commands.scaled(command))
+
+    def averaged_forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        """Return the same as `forward`, by the averaged weights if there are any."""
+        if self.averaged is None:
+            return self(obs, command)  # type: ignore[no-any-return]
+        policy, trunk = self.averaged
+        return policy(trunk(obs), self.commands.scaled(command))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
+        """Return the ranks ``[M, B]`` of ``returns [M, B]`` among the quantiles in ``obs [M, B, *O]``."""
+        return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store whole episodes and update the exploration commands.
@@ -92,7 +115,7 @@ class Agent(EpisodeAgent):
         With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. Otherwise return an empty
         dict, also if ``num_val_batches`` is 0 or if steps have no command yet (RCP-A computes advantages in `learn`).
         """
-        returns_to_go = discounted_returns(trajectory.reward, trajectory.valid, self.config.discount)
+        returns_to_go = self._returns_to_go(trajectory)
         episodes = [self._to_episodes(trajectory, returns_to_go, member) for member in range(self.members)]
         metrics = {}
         if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
@@ -103,6 +126,26 @@ class Agent(EpisodeAgent):
         # An episode's discounted return is the return-to-go of its first step.
         self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
         return metrics
+
+    @torch.no_grad()
+    def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
+        """Return the discounted return of every step, ``[T, M, E]``. If ranks are commanded, it is the TD(lambda)
+        return, once the quantile network has been trained: values are the means of the quantiles, clamped to the
+        returns in memory as in `_clamped_values`."""
+        config, reward, valid = self.config, trajectory.reward, trajectory.valid
+        if self.quantile_net is None or not self.optimizers[1].param_groups[0]["step_count"]:
+            return discounted_returns(reward, valid, config.discount)
+        values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])
+        final_values = self._values(list(trajectory.final_obs))
+        for m, returns in enumerate(self.memory.column("rtg")):
+            low, high, scale = returns.min().clamp(max=0), returns.max().clamp(min=0), self._value_scale()[m]
+            values[m] = (values[m] * scale).clamp(low, high).view(len(reward), -1)
+            final_values[m] = (final_values[m] * scale).clamp(low, high)
+        terminated = (trajectory.terminated & valid).any(0)
+        final_value = torch.stack(final_values).masked_fill(terminated | (not config.bootstrap_truncation), 0.0)
+        is_last = trajectory.terminated | trajectory.truncated
+        next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
+        return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
 
     def _to_episodes(self, trajectory: Trajectory, returns_to_go: Tensor, member: int) -> list[Episode]:
         """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. Each step has the commands that its
@@ -132,9 +175,12 @@ class Agent(EpisodeAgent):
         of the policy. Return means over them, ``{name: [M]}``; ``entropy`` is of the last minibatch."""
         config = self.config
         metrics = {}
+        num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
+        if self.quantile_net is not None:
+            loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
+            metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if self.value is not None:
             self._refresh_advantages()
-            num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
             metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
             metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()
@@ -157,8 +203,12 @@ class Agent(EpisodeAgent):
             loss, reported_loss = loss_function(slots)
             optimizer.zero_grad()
             loss.sum().backward()
-            norms.append(clip_gradients(optimizer.param_groups[0]["params"], config.max_grad_norm))
+            params = optimizer.param_groups[0]["params"]
+            norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
+            if self.averaged is not None and optimizer is self.optimizers[0]:
+                for average, param in zip(self.averaged.parameters(), params, strict=True):
+                    polyak_update(average, param, 1 - config.average_decay)
             reported_losses.append(reported_loss)
         self._latest["norms"] = norms
         return torch.stack(reported_losses).mean(0)
@@ -166,8 +216,8 @@ class Agent(EpisodeAgent):
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's mean loss ``[M]`` on a minibatch ``slots [M, B]``: with exponential weights, if they are
         on (to descend), and without weights or gradient (to report)."""
-        config, command_names = self.config, self.commands.names
-        obs, action, *command = self.memory.gather(slots, ["obs", "action", *command_names])
+        config = self.config
+        obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)
         unweighted_loss = loss.detach().mean(1)
         if config.expo_weighting:
@@ -177,13 +227,22 @@ class Agent(EpisodeAgent):
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Return the policy's loss ``[M, B]`` on recorded actions: cross-entropy if discrete, otherwise the squared
-        error in units of half the action range. ``command`` is a list of C numbers ``[M, B]``. Keep the policy's
-        outputs in ``_latest``."""
+        error in units of half the action range. ``command`` are the C `_command_fields`, ``[M, B]`` each. Keep the
+        policy's outputs in ``_latest``."""
+        if self.quantile_net is not None:
+            column = self.commands.column["rank"]
+            command[column] = self.rank(obs, command[column])
         outputs = self(obs, torch.stack(command, dim=-1))
         self._latest["outputs"] = outputs.detach()
         if self.is_discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)
+
+    @property
+    def _command_fields(self) -> list[str]:
+        """Fields of steps in memory from which their commands follow. A rank follows from the return-to-go and the
+        current quantile network."""
+        return ["rtg" if name == "rank" else name for name in self.commands.names]
 
     def status(self) -> dict[str, Tensor]:
         """Return learning rate, steps in memory, and the range of returns in memory, ``{tag: [M]}``."""
@@ -192,8 +251,8 @@ class Agent(EpisodeAgent):
 
     def _return_range(self) -> dict[str, Tensor]:
         """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
-        return-to-go. Empty if no command is a return."""
-        names = [name for name in ("rtg", "cum_rew") if name in self.commands.names]  # settings allow at most one
+        return-to-go or its rank. Empty if no command is a return."""
+        names = [name for name in ("rtg", "cum_rew") if name in self._command_fields]  # settings allow at most one
         if not names:
             return {}
         # The return-to-go of an episode's first step is its return.
@@ -208,7 +267,7 @@ class Agent(EpisodeAgent):
         """Return the policy's mean loss ``[M]`` on steps sampled from each member's new ``episodes``. The streams of
         training do not advance."""
         num_samples = self.config.num_val_batches * self.config.batch_size
-        names = ["obs", "action", *self.commands.names]
+        names = ["obs", "action", *self._command_fields]
         member_batches = []  # the columns of each member
         for member_episodes, generator in zip(episodes, self.streams.fork().generators, strict=True):
             columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for name in names]
@@ -272,11 +331,10 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return the value network's outputs ``[n_m]`` for each member's observations ``[n_m, *O]``.
+        """Return values ``[n_m]``, in units of `_value_scale`, for each member's observations ``[n_m, *O]``.
 
         Chunks have one fixed shape, because a matrix product may round a row differently in a batch of another length.
         """
-        assert self.value is not None
         num_chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * _VALUE_CHUNK)
         values = torch.cat([self._value(chunk) for chunk in padded_obs.split(_VALUE_CHUNK, dim=1)], dim=1)
@@ -285,8 +343,23 @@ class Agent(EpisodeAgent):
     def _value(self, obs: Tensor) -> Tensor:
         """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`. No gradient flows into the trunk,
         which the policy trains."""
-        assert self.value is not None
+        if self.value is None:  # ranks are commanded
+            return (self._quantiles(obs) * level_weights(self.levels)).sum(-1)
         return self.value(self.trunk(obs).detach()).squeeze(-1)
+
+    def _quantiles(self, obs: Tensor) -> Tensor:
+        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, ``[M, B, Q]`` in units of `_value_scale`. No
+        gradient flows into the trunk."""
+        assert self.quantile_net is not None
+        return self.quantile_net(self.trunk(obs).detach())  # type: ignore[no-any-return]
+
+    def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the quantile network's loss on a minibatch ``slots [M, B]``: the mean pinball loss ``[M]`` in units of
+        `_value_scale`, with gradient (to descend) and without (to report)."""
+        obs, target = self.memory.gather(slots, ["obs", "rtg"])
+        quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
+        loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
+        return loss, loss.detach()
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value network's loss on a minibatch ``slots [M, B]``: the mean squared error ``[M]`` in units of
@@ -297,6 +370,11 @@ class Agent(EpisodeAgent):
 
     def commands_now(self) -> dict[str, Tensor]:
         return self.commands.now()
+
+    @property
+    def command_names(self) -> list[str]:
+        """See `models.contract.Agent.command_names`. A return may be commanded by its rank."""
+        return [*super().command_names, *(["return"] if self.config.desire_rank else [])]
 
     def training_state(self) -> dict[str, Any]:
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
@@ -318,12 +396,14 @@ class CommandedPolicy(Policy):
     """Chooses actions in E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
 
     If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
-    instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`).
+    instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks are commanded, a return
+    in it is replaced by its rank in the first state.
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
         self.command = self.commands.sample(envs, streams, exact, overrides)
+        self.wanted_return = overrides.get("return") if "rank" in self.commands.column else None
         draws: list[Draw] = []
         # RCP-A samples a new command at every step (public code).
         if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
@@ -342,7 +422,11 @@ class CommandedPolicy(Policy):
         noise = self.noise.next()
         if "command" in noise:
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
-        outputs, action_noise = self.agent(obs, self.command), self.agent.config.action_noise
+        if self.wanted_return is not None:
+            wanted_returns = torch.full(obs.shape[:2], self.wanted_return)
+            self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, wanted_returns)
+            self.wanted_return = None
+        outputs, action_noise = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
         if self.agent.is_discrete:
             if self.sample:
                 outputs = outputs * action_noise + noise["action"]

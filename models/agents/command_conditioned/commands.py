@@ -9,9 +9,33 @@ from models.agents.command_conditioned.config import Config
 from models.memory import EpisodeMemory
 from models.streams import Streams
 
-COMMANDS = ("rtg", "cum_rew", "horizon", "advantage")  # return-to-go, whole return, steps left, advantage
+# Return-to-go, whole return, steps left, advantage, rank of the return-to-go.
+COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
 SCALED_LIMIT = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
-_USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage"}  # names for users
+_USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
+
+
+def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
+    """Return the ranks of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``, ``[M, B]``.
+
+    A return at a quantile has the quantile's level, and ranks between two quantiles are interpolated. A return below
+    all quantiles has half the lowest level, a return at or above the highest the middle of the highest level and 1.
+    """
+    quantiles = quantiles.sort(-1).values  # a network's quantiles may cross
+    count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # of quantiles up to the return
+    upper = count.clamp(1, len(levels) - 1)
+    low, high = (quantiles.gather(-1, i.unsqueeze(-1)).squeeze(-1) for i in (upper - 1, upper))
+    share = (returns - low) / (high - low)
+    ranks = levels[upper - 1] + share * (levels[upper] - levels[upper - 1])
+    ranks = torch.where(count == 0, 0.5 * levels[0], ranks)
+    return torch.where(count == len(levels), 0.5 * (1 + levels[-1]), ranks)
+
+
+def level_weights(levels: Tensor) -> Tensor:
+    """Return weights ``[Q]`` of quantiles of ascending ``levels [Q]`` in an estimate of the mean: the share of
+    probability that is nearest to each level."""
+    middles = 0.5 * (levels[1:] + levels[:-1])
+    return torch.cat([torch.zeros(1), middles, torch.ones(1)]).diff()
 
 
 class Commands(nn.Module):
@@ -37,6 +61,7 @@ class Commands(nn.Module):
         self.config, self.max_return = config, max_return
         self.names = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
         self.column = {name: i for i, name in enumerate(self.names)}
+        self.center = torch.tensor([0.5 if name == "rank" else 0.0 for name in self.names])
         for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
             self.register_buffer(name, torch.zeros(members))
         self.register_buffer("scale", torch.ones(members, len(self.names)))
@@ -46,14 +71,19 @@ class Commands(nn.Module):
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
-        advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. ``overrides``
-        replaces commands by their names for users, such as ``{"return": 250.0}``.
+        advantage is N(mean, spread). If ``exact``, it is the mean itself. Ranks are U(rank_min, rank_max), or
+        ``eval_rank`` if ``exact``. The horizon is ``horizon``. ``overrides`` replaces commands by their names for
+        users, such as ``{"return": 250.0}``.
         """
         is_uniform = self.config.command_source == "best"
         samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
         if is_uniform and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
+        if "rank" in self.column:
+            low, high = self.config.rank_min, self.config.rank_max
+            ranks = low + (high - low) * streams.uniform(envs)
+            values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
         for name in self.names:
             user_name = _USER_NAMES[name]
             if user_name in overrides:
@@ -77,8 +107,15 @@ class Commands(nn.Module):
             command[..., self.column["horizon"]].sub_(1).clamp_(min=1)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, copies ``[M]``."""
-        return {_USER_NAMES[name]: (self.horizon if name == "horizon" else self.mean).clone() for name in self.names}
+        """Return the mean of the current exploration commands by their names for users, copies ``[M]``. The rank is the
+        one of evaluations."""
+        eval_rank = torch.full_like(self.mean, self.config.eval_rank)
+        means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
+        return {_USER_NAMES[name]: means[name].clone() for name in self.names}
+
+    def scaled(self, command: Tensor) -> Tensor:
+        """Return ``command [M, B, C]`` as the network receives it: times ``scale``, and ranks relative to 0.5."""
+        return (command - self.center) * self.scale.unsqueeze(1)
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:
         """Split ``command [M, E, C]`` into numbers by their names for users, copies ``[M, E]``."""
@@ -141,4 +178,6 @@ class Commands(nn.Module):
         for column, name in enumerate(self.names):
             configured = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
             reach = reaches.get(name, self.return_reach)
-            self.scale[:, column] = configured or SCALED_LIMIT / reach.clamp_min(1e-3)
+            # Ranks range from 0 to 1.
+            scale = SCALED_LIMIT if name == "rank" else configured or SCALED_LIMIT / reach.clamp_min(1e-3)
+            self.scale[:, column] = scale

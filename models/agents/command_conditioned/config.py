@@ -8,6 +8,7 @@ Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from models.family import EpisodeSchedule, Family, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
@@ -16,6 +17,13 @@ from models.settings import names_with, nonlinearity, setting, width
 @dataclass(frozen=True)
 class Config:
     """Hyperparameters of UDRL, RCP-R and RCP-A. Defaults are UDRL's; `FAMILY` holds the other defaults."""
+
+    preset: str = setting(
+        "published",
+        "published: the values of the papers and the public code; ranks: UDRL with ranks as commands",
+        choices=("published", "ranks"),
+        chooses=True,
+    )
 
     # Network
     network: str = setting(
@@ -42,6 +50,11 @@ class Config:
     desire_cum_rew: bool = setting(False, "command the episode's whole return (excludes desire_rtg)")
     desire_horizon: bool = setting(True, "command the number of remaining steps")
     desire_advantage: bool = setting(False, "command the advantage of the action (RCP-A)")
+    desire_rank: bool = setting(
+        False,
+        "command the rank of the return-to-go among the returns that are likely from the state (preset ranks)",
+        usual=False,
+    )
     command_source: str = setting(
         "best",
         "best: U(mean, mean + standard deviation) of the best episodes, counted down (UDRL); "
@@ -54,7 +67,7 @@ class Config:
     desire_mu_minus_std: bool = setting(False, "lower the mean of the commanded return by one standard deviation")
     eval_command: str = setting(
         "lower_bound",
-        "evaluate at the lower bound of the command distribution [U] or at a sample from it [C]",
+        "evaluate at the lower bound of the command distribution [U] (ranks: at eval_rank) or at a sample from it [C]",
         choices=("lower_bound", "sampled"),
     )
     advantage_command: str = setting(
@@ -74,6 +87,18 @@ class Config:
         perturbed=True,
     )
 
+    rank_min: float = setting(0.8, "smallest rank commanded in training", above=0, below=1, part="ranks")
+    rank_max: float = setting(0.95, "largest rank commanded in training", above=0, below=1, part="ranks")
+    eval_rank: float = setting(0.9, "rank commanded in evaluations", above=0, below=1, part="ranks")
+    quantile_levels: tuple[float, ...] = setting(
+        (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98),
+        "levels of the quantiles of the return-to-go that a network predicts, in ascending order; ranks are "
+        "interpolated between them",
+        above=0,
+        below=1,
+        part="ranks",
+    )
+
     # Learning
     lr: float = setting(3.5e-4, "Adam's learning rate [C]", above=0, perturbed=True)
     batch_size: int = setting(768, "steps in a batch [C]", minimum=1, maximum=1_000_000, perturbed=True)
@@ -85,6 +110,14 @@ class Config:
         choices=("step", "episode"),
     )
     discount: float = setting(1.0, "discount of the return-to-go", minimum=0, maximum=1)
+    average_decay: float = setting(
+        0.0,
+        "the policy acts with an exponential moving average of its weights, which keeps this share at a gradient step; "
+        "0: with the latest weights",
+        minimum=0,
+        below=1,
+        usual=False,
+    )
     num_val_batches: int = setting(
         2, "batches of new steps for the validation loss, before updates on them; 0: none [C]", minimum=0
     )
@@ -122,7 +155,12 @@ class Config:
         False, "value targets are TD(lambda) returns, not the discounted return", part="advantages"
     )
     td_lambda: float = setting(
-        0.95, "lambda of the value targets [C]", minimum=0, maximum=1, part="advantages", perturbed=True
+        0.95,
+        "lambda of the value targets [C]; of the return-to-go, if ranks are commanded",
+        minimum=0,
+        maximum=1,
+        part="values",
+        perturbed=True,
     )
     advantage_target: str = setting(
         "return",
@@ -131,14 +169,14 @@ class Config:
         part="advantages",
     )
     bootstrap_truncation: bool = setting(
-        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]", part="advantages"
+        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]", part="values"
     )
-    val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1, part="advantages")
+    val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1, part="values")
     value_hidden_sizes: tuple[int, ...] = width(
-        (128, 64), "units of the value network's hidden layers [C]", part="advantages"
+        (128, 64), "units of the hidden layers of the value or quantile network [C]", part="values"
     )
     value_lr: float | None = setting(
-        None, "Adam's learning rate for the value network; null: lr", above=0, part="advantages", perturbed=True
+        None, "Adam's learning rate for the value or quantile network; null: lr", above=0, part="values", perturbed=True
     )
     clamp_adv_to_max: bool = setting(False, "clip advantages from above", part="advantages")
     max_adv_clamp_val: float = setting(50.0, "bound of clamp_adv_to_max, in units of reward", part="advantages")
@@ -176,25 +214,51 @@ _RCP_A = _RCP | {
     "advantage_spread": 0.0,
 }
 
+_RANKS = {
+    "desire_rtg": False,
+    "desire_horizon": False,
+    "desire_rank": True,
+    "discount": 0.99,
+    "buffer_order": "recent",
+    "lr": 1e-3,
+    "average_decay": 0.99,
+    "value_hidden_sizes": (64, 64),
+    "val_func_update_interval": 1,
+}
+
 
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
     if config.desire_rtg and config.desire_cum_rew:
         return "desire_rtg and desire_cum_rew exclude each other: switch one of them off"
-    if not (config.desire_rtg or config.desire_cum_rew or config.desire_horizon or config.desire_advantage):
-        return "no command is on: switch on one of desire_rtg, desire_cum_rew, desire_horizon, desire_advantage"
+    desired = [name for name in ("desire_rtg", "desire_cum_rew", "desire_advantage") if getattr(config, name)]
+    if config.desire_rank and desired:
+        return f"desire_rank and {desired[0]} exclude each other: switch {desired[0]} off (--preset ranks does)"
+    if not (desired or config.desire_horizon or config.desire_rank):
+        names = "desire_rtg, desire_cum_rew, desire_horizon, desire_advantage, desire_rank"
+        return f"no command is on: switch on one of {names}"
+    if config.rank_min > config.rank_max:
+        return f"rank_min is {config.rank_min}, but rank_max is {config.rank_max}; allowed: at most rank_max"
+    levels = config.quantile_levels
+    if len(levels) < 2 or any(low >= high for low, high in pairwise(levels)):
+        return f"quantile_levels is {','.join(map(str, levels))}; allowed: two or more, in ascending order"
     return None
 
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return name -> reason for settings without effect in this combination (`Family.ineffective`)."""
     by_advantage, by_return = config.desire_advantage, config.desire_rtg or config.desire_cum_rew
-    uses_lambda = config.use_lambda_td or config.advantage_target == "lambda"
-    only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not by_advantage
+    by_rank, has_values = config.desire_rank, config.desire_advantage or config.desire_rank
+    uses_lambda = config.use_lambda_td or config.advantage_target == "lambda" or by_rank
+    only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not has_values
     return reasons_by_setting(
         (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
+        (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),
+        (not by_rank, tuple(names_with(Config, "part", "ranks")), "desire_rank is off"),
         (by_advantage, ("desire_mu_minus_std", "num_val_batches"), "desire_advantage is on"),
+        (by_rank, ("desire_mu_minus_std", "reward_scale"), "desire_rank is on"),
+        (by_rank and not config.desire_horizon, ("command_source", "last_few"), "only a rank is commanded"),
         (not (by_return or by_advantage), ("reward_scale", "desire_mu_minus_std"), "only the horizon is commanded"),
         (not config.desire_horizon, ("horizon_scale",), "desire_horizon is off"),
         (config.command_source == "latest", ("last_few",), "command_source is 'latest'"),
@@ -208,6 +272,7 @@ def ineffective(config: Config) -> dict[str, str]:
 FAMILY = Family(
     config=Config,
     implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
+    presets={"ranks": {"UDRL": _RANKS}},
     learns_from="episodes",
     environment_presets={
         ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
