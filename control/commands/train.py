@@ -95,7 +95,9 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{hint}", flush=True)
         is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
         if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
-            print(plain_agents_text(module), flush=True)
+            # A given start already shows that there is something to learn.
+            if module.config.start_from is None:
+                print(plain_agents_text(module), flush=True)
     started = time.monotonic()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []

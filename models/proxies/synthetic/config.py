@@ -358,7 +358,12 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        defaults |= _agent_defaults(agents, tuned_game, preset == "clone", values.get("first_states") == "cells")
+        # The states of a policy from which a search starts are as close to each other as those of a clone.
+        has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
+        has_cells = values.get("first_states") == "cells"
+        defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
+        if has_start:
+            defaults["deploy_steps"] = _PRESETS["clone", "bandit"]["inner_steps"]
     defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
     if values.get("solved_reward", defaults.get("solved_reward")) is None:
         defaults["quit_when_solved"] = False
@@ -367,6 +372,11 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if values.get("strategy") == "nes":
         defaults["eval_every"] = 1  # score_transform 5 to 7 need it
     return defaults
+
+
+def _prepared() -> frozenset[str]:
+    """Return the games that have settings of their own."""
+    return frozenset({*SOLVED, *(game for *_, game in _BY_GAME)})
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
@@ -474,5 +484,5 @@ def advice(config: Config) -> str:
 FAMILY = Family(
     config=Config, implementations={"SE": {}}, learns_from="evolution", proxy_defaults=proxy_defaults,
     usual_agents=usual_agents, validate=validate, ineffective=ineffective, advice=advice,
-    prepared_games=frozenset({*SOLVED, *(_game for *_, _game in _BY_GAME)}),
+    prepared_games=_prepared(),
 )  # fmt: skip
