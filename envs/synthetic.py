@@ -14,7 +14,6 @@ from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import PolicyEpisodes, make_environment
 from envs.tensor import Dynamics, TensorEnvironment
-from models.contract import Policy
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
@@ -79,7 +78,7 @@ class SyntheticDynamics(Dynamics):
         discount = 1 - out.done if self.raw_done and not self.bandit else None
         return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
 
-    def adapted(self, policy: Policy) -> Policy:
+    def adapted(self, policy: Any) -> Any:
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
 
     def select(self, members: Tensor) -> Self:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from envs.base import EnvironmentFault, Step
 from envs.seeded import uniform_at
-from models.contract import Policy
 from models.settings import OPTIONAL_INTEGER, check_value
 from models.spaces import Discrete, Spaces
 from models.state import check_like
@@ -47,8 +46,8 @@ class Dynamics(Protocol):
         if the range is unknown."""
         return None
 
-    def adapted(self, policy: Policy) -> Policy:
-        """Return the ``policy`` of agents that trained here, for the real environment."""
+    def adapted(self, policy: Any) -> Any:
+        """Return the ``policy`` (`models.contract.Policy`) of agents that trained here, for the real environment."""
         return policy
 
     def select(self, members: Tensor) -> Self:
