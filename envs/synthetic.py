@@ -44,7 +44,7 @@ class SyntheticDynamics(Dynamics):
     infinite."""
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
-        """``scale`` has centre and spread of the real observations if those of ``program`` are scaled."""
+        """``scale`` has centre and spread of the real observations if ``program`` takes scaled ones."""
         self.program, self.starts, self.scale = program, starts, scale
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done

@@ -38,7 +38,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if "use_tune" in names:
         pairs = _with_file_of_search(pairs)
     task = dict(pairs).get("learn")
-    if task and "gamename" not in names:  # the name of the environment, like that of any other run
+    if task and "gamename" not in names:  # the name of the environment, as in any other run
         pairs = [*pairs, ("gamename", task)]
     flag_words, file_words = dict(pairs), dict[str, list[str]]()
     file = one_word("config", flag_words["config"]) if "config" in flag_words else ""

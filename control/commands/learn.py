@@ -57,7 +57,7 @@ from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
-_TIME_LIMIT = 1000  # steps of an episode of a task without a limit, in which a policy may stay for ever
+_TIME_LIMIT = 1000  # steps of an episode if the task has no limit; a policy may never end one
 _JUDGED = 64  # episodes that judge a teacher and a clone
 _ENOUGH = 0.9  # share of the way from random play to the teacher that a clone should reach
 _FAST = 1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC

@@ -125,7 +125,7 @@ class Verdict:
 
     @property
     def failure(self) -> str:
-        """What is wrong with the agents, "" if nothing is."""
+        """The reason why the agents fail, "" if they pass."""
         agents, random, constant, teacher = self.agents, self.random, self.constant, self.teacher
         if not agents.count:
             return "the weights of all agents are no longer finite"
@@ -149,7 +149,7 @@ class Verdict:
 
     @property
     def doubt(self) -> str:
-        """What makes success worth little: a teacher that does not exceed the best constant action. "" if it does."""
+        """A doubt about the success: a teacher that does not exceed the best constant action. "" if it does."""
         teacher, constant = self.teacher, self.constant
         if teacher is None or teacher.exceeds(constant):
             return ""
@@ -166,14 +166,14 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     kind by its name. The joint verdict passes if most kinds pass. Its sentence names every kind."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
-    some = next(iter(verdicts.values()))
+    first_verdict = next(iter(verdicts.values()))
     shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if name not in failures]
-    way = f"of the way from random play ({some.random}) to the teacher ({some.teacher})"
+    way = f"of the way from random play ({first_verdict.random}) to the teacher ({first_verdict.teacher})"
     clauses = [f"agents reach {', '.join(shares)} {way}"] if shares else []
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
-    if shares and some.doubt:
-        clauses.append(some.doubt)
-    advice = "" if passed else f": try {some.advice}"
+    if shares and first_verdict.doubt:
+        clauses.append(first_verdict.doubt)
+    advice = "" if passed else f": try {first_verdict.advice}"
     kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
     return {"passed": passed, "sentence": "; ".join(clauses) + advice, "kinds": kinds}
 

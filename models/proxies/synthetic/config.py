@@ -358,7 +358,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        # The states of a policy from which a search starts are as close to each other as those of a clone.
+        # The states of a policy from which a search starts are as close to each other as a clone's.
         has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
         has_cells = values.get("first_states") == "cells"
         defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
@@ -375,7 +375,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def _prepared() -> frozenset[str]:
-    """Return the games that have settings of their own."""
+    """Return the games with prepared settings."""
     return frozenset({*SOLVED, *(game for *_, game in _BY_GAME)})
 
 
