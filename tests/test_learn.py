@@ -20,6 +20,7 @@ from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from envs.make import make_environment, stages_of
 from helpers import trained
 from models.proxies import files
+from models.proxies.synthetic.networks import unscale_states
 from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams
@@ -340,6 +341,7 @@ def test_a_scaled_stage_pays_the_same() -> None:
     scaled_obs, obs = (environment.reset(seeds) for environment in environments)
     expected = (obs - states.mean(1, keepdim=True)) / states.std(1, keepdim=True)
     torch.testing.assert_close(scaled_obs, expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(unscale_states(scaled_obs, scaled.parameters.fixed(flat)), obs)
     actions = torch.randint(2, (2, 50), generator=generator)
     rewards = [environment.step(actions).reward for environment in environments]
     torch.testing.assert_close(*rewards)

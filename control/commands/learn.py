@@ -71,9 +71,8 @@ _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher
-_EXAM_ADVICE = (
-    "more --exam_steps, in a new run with this teacher (--teacher)"  # after a failure of agents of a good clone
-)
+# After a failure of agents that train on a good clone.
+_EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 _SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 4.0}  # rough, for estimates: of a step's update, a fit, a training
 
 
@@ -313,7 +312,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         eval_every=1,
         eval_episodes=20,
         checkpoint_every=1,
-        **({"time_limit": task.limit} if task.limit else {}),
+        time_limit=task.limit,
         **changes,
     )
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
@@ -335,8 +334,9 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     and with a wider network."""
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
     values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher}  # the preset sets the other agents
-    if task.limit:
-        values |= {"test_limit": task.limit} | ({} if task.spaces.one_hot else {"table_episodes": task.limit})
+    values["test_limit"] = task.limit
+    if not task.spaces.one_hot:
+        values["table_episodes"] = task.limit
     if task.options.exam_steps is not None:
         values["inner_steps"] = task.options.exam_steps
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
@@ -374,7 +374,7 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
         preset="teacher",
         agent="QLearning" if task.spaces.one_hot else "PPO",
         start_from=task.teacher,
-        **({"test_limit": task.limit} if task.limit else {}),
+        test_limit=task.limit,
     )
     real_steps: list[int] = []  # of every call that counts them
     stages: Any = stages_of(settings.proxy, task.game)

@@ -17,7 +17,7 @@ from envs.base import Environment
 from envs.make import make_environment, stages_of
 from models.contract import Policy
 from models.proxies.files import Proxy
-from models.proxies.synthetic.networks import Networks
+from models.proxies.synthetic.networks import Networks, unscale_states
 from models.spaces import Discrete
 from models.trajectory import Trajectory
 
@@ -42,16 +42,15 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     interaction = loop.begin(parameters, list(range(_AGENTS)))
     trained = loop.finish(interaction)
     agent: Any = interaction.agent
+    networks = Networks(proxy.config, loop.stages.spaces)
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay_buffer"):
         columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
         if obs_key not in columns:  # agents of continuous actions store observation and action together
             columns[obs_key] = columns["pair"][..., : loop.stages.spaces.obs_shape[0]]
         train_states, train_rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
-        networks = Networks(proxy.config, loop.stages.spaces)
         if networks.scales_obs:
-            scale = networks.fixed(proxy.parameters[None])
-            train_states = scale["target.center"] + scale["target.spread"] * train_states
+            train_states = unscale_states(train_states[None], networks.fixed(proxy.parameters[None]))[0]
     else:
         unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
         training = _play(trained.policy, unscaled.stage(parameters, agent))
@@ -60,7 +59,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(trained.policy, real)
     real.close()
-    program = Networks(proxy.config, loop.stages.spaces).program(parameters)
+    program = networks.program(parameters)
     answers = [program.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
     answer_states = torch.stack([answer.next_state for answer in answers])
     answer_rewards = torch.stack([answer.reward for answer in answers])

@@ -289,6 +289,11 @@ def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
 
+def unscale_states(scaled_states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
+    """Return the ``states`` that `scale_states` scaled to ``scaled_states [M, N, S]``."""
+    return fixed["target.center"].unsqueeze(1) + fixed["target.spread"].unsqueeze(1) * scaled_states
+
+
 class ScaledPolicy(Policy):
     """A ``policy`` for observations that are scaled (`scale_states`) by the centre and spread in ``fixed``."""
 
