@@ -55,6 +55,19 @@ print(first, type(before).__name__, sys.modules[{name!r}] is before)
 
 
 @pytest.mark.slow
+def test_submodules_of_stubs_import_as_torchvision_does() -> None:
+    code = """
+import sys
+from control.lightning import lean
+with lean._stubbed(lean._STUBS):
+    from torch._dynamo.utils import is_compile_supported
+compiler = sys.modules["torch._dynamo"]
+print(compiler.utils.is_compile_supported is is_compile_supported, compiler.utils.__spec__.loader.__class__.__name__)
+"""
+    assert output_of(code) == "True SourceFileLoader"
+
+
+@pytest.mark.slow
 def test_numba_comes_without_scipy_and_its_products_of_matrices_work() -> None:
     pytest.importorskip("numba")
     code = """

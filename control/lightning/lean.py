@@ -14,6 +14,8 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,35 @@ class _LazyModule(types.ModuleType):
         if sys.modules.get(self.__name__) is self:  # otherwise an earlier access has imported the module
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
+
+
+class _RealParents:
+    """Import hook that replaces the stub of a package by the package itself before one of its submodules is imported,
+    as torchvision does. Otherwise the package is removed from ``sys.modules`` in the middle of that import."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        parent = name.rpartition(".")[0]
+        if type(sys.modules.get(parent)) is not _LazyModule:
+            return None
+        del sys.modules[parent]
+        importlib.import_module(parent)
+        if name in sys.modules:  # imported by its package
+            return importlib.util.spec_from_loader(name, _Imported(sys.modules[name]))
+        return importlib.util.find_spec(name)
+
+
+class _Imported(Loader):
+    """Loader that returns a module that is already imported, unchanged."""
+
+    def __init__(self, module: types.ModuleType):
+        self.module, self.module_spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return self.module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self.module_spec
 
 
 class _Compiled(type):
@@ -82,9 +113,11 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
         parent, _, leaf = name.rpartition(".")
         if parent in stubs:
             setattr(stubs[parent], leaf, stub)
+    sys.meta_path.insert(0, _RealParents)  # type: ignore[arg-type]
     try:
         yield
     finally:
+        sys.meta_path.remove(_RealParents)  # type: ignore[arg-type]
         for name, module in stubs.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
