@@ -36,7 +36,15 @@ from envs.names import split_name, with_parameters
 from models.mixture import expand_shared, family_configs, names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import agent_class, config_classes, family, named_agents, overridden_names, split_by_family
+from models.registry import (
+    agent_class,
+    config_classes,
+    config_of,
+    family,
+    named_agents,
+    overridden_names,
+    split_by_family,
+)
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
 from models.vocabulary import translate
@@ -228,7 +236,11 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     sampled_names = list(dict.fromkeys(name for part in family_configs(agent) if part.vary_hp for name in part.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     agents_text = f"{options.num_agents} fresh {agent_names} agents on each, seed {run.seed}{sampled}"
-    print(f"{agents_text}; {tests_per_agent} real test episodes per agent\n")
+    print(f"{agents_text}; {tests_per_agent} real test episodes per agent")
+    if different := _unlike_alone(proxy, agent_names):
+        subject = f"note: {', '.join(different)} have other settings together than alone"
+        print(f"{subject}; evaluate one at a time: --agent {different[0]}")
+    print()
     seeds = fresh_seeds(run.seed, "evaluation", options.num_agents, len(names))
 
     def print_results(row_name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> Tensor:
@@ -393,6 +405,14 @@ def agent_settings(proxy: Proxy, names: str, changed: dict[str, Any]) -> Any:
             default_vary = type(family_config)().vary
             changed = {name_of_field["vary"]: default_vary} | changed
     return from_dict(values | changed).agent
+
+
+def _unlike_alone(proxy: Proxy, names: str) -> list[str]:
+    """Return the agents among ``names`` ("PPO,A2C") that have other settings alone than beside the others. Agents of a
+    family share settings, and the file's preset may have several values for them."""
+    agents = named_agents(names)
+    joint_config = agent_settings(proxy, names, {})
+    return [name for name in agents if config_of(joint_config, name, agents) != agent_settings(proxy, name, {})]
 
 
 def _searched_settings(proxy: Proxy, names: str) -> dict[str, Any]:
