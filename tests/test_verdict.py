@@ -15,12 +15,11 @@ import yaml
 import trainer
 import understudy
 from control.cli.parse import from_dict, parse, to_yaml
-from control.commands.evaluate import _unlike_alone
+from control.commands.evaluate import _unlike_alone, proxy_or_checkpoint
 from control.reports import verdict
 from control.reports.verdict import Baselines, Score, Verdict, constant_actions, joint_verdict
 from helpers import flags
 from models.spaces import Continuous, Discrete
-from understudy.files import load
 
 
 def score(mean: float, error: float = 0.0) -> Score:
@@ -228,7 +227,7 @@ def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("agents", "expected"), [("PPO,A2C", ["PPO", "A2C"]), ("DDQN,PPO", []), ("A2C", [])])
 def test_agents_with_other_settings_together_than_alone(agents: str, expected: list[str]) -> None:
-    assert _unlike_alone(load("lunarlander-bandit"), agents) == expected
+    assert _unlike_alone(proxy_or_checkpoint("lunarlander-bandit"), agents) == expected
 
 
 @pytest.mark.parametrize(("words", "expected"), [
