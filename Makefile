@@ -4,7 +4,7 @@
 #   EXTRAS  extras of pyproject.toml:    make setup EXTRAS=train,doom
 
 # The trainer alone needs less than its tests.
-DEVELOP := train,dev,tune,mujoco
+DEVELOP := train,dev,tune,mujoco,data
 TRAINER := train
 SITE := train,docs
 ARGS ?=

@@ -37,6 +37,7 @@ IMPORTERS = {
     "gymnasium": tuple(
         f"envs/{name}.py" for name in ("gymnasium_adapter", "promises", "wrappers", "names", "tensor_gym")
     )
+    + ("control/loops/recordings.py",)
     + tuple(f"understudy/{name}.py" for name in ("__init__", "env", "program", "proxy", "rewards")),
     "mujoco": ("envs/gymnasium_adapter.py", "envs/names.py"),
     "vizdoom": ("envs/gymnasium_adapter.py", "envs/wrappers.py", "envs/names.py"),

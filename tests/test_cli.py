@@ -56,7 +56,7 @@ def test_help_all_lists_every_setting(name: str, capsys: pytest.CaptureFixture[s
     assert "lunarlander-sparse" in output and ", ".join(implementations()) in output
 
 
-@pytest.mark.parametrize(("implementation", "max_count"), [("UDRL", 60), ("SE", 90)])
+@pytest.mark.parametrize(("implementation", "max_count"), [("UDRL", 61), ("SE", 90)])
 def test_help_lists_settings_with_an_effect(
     implementation: str, max_count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

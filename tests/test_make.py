@@ -63,7 +63,7 @@ def test_larger_environment_serves_smaller_target(tmp_path: Path) -> None:
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     assert installs("train") == installs("demo") == ["train"]
     stamp = tmp_path / ".venv" / ".ready-{}.{}-".format(*sys.version_info)
-    stamp.with_name(f"{stamp.name}train,dev,tune,mujoco").touch()
+    stamp.with_name(f"{stamp.name}train,dev,tune,mujoco,data").touch()
     assert [*installs("train"), *installs("demo"), *installs("test")] == []
     assert installs("docs") == ["train,docs"]
     stamp.with_name(f"{stamp.name}train,docs").touch()

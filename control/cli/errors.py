@@ -19,6 +19,8 @@ EXTRAS = {
     "mujoco": "mujoco",
     "vizdoom": "doom",
     "stable_baselines3": "bench",
+    "minari": "data",
+    "h5py": "data",
     "wandb": "loggers",
     "mlflow": "loggers",
 }

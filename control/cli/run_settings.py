@@ -239,6 +239,9 @@ class EvaluateConfig(Command):
         minimum=1,
     )
     evaluation: str = _evaluation("both", "actions of --eval_agent", choices=("greedy", "sampled", "both"))
+    save_dataset: str | None = _evaluation(
+        None, "write the episodes of --eval_agent as a new dataset of Minari with this id, such as lander/udrl-v0"
+    )
     obedience: bool = _evaluation(
         False, "command returns within and beyond the returns of training, and compare with the obtained returns"
     )

@@ -21,6 +21,7 @@ from control.commands.run import elsewhere, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
+from control.loops import recordings
 from control.loops.build import check_spaces, spaces_of, with_lacks
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
@@ -55,6 +56,7 @@ _OF_CHECKPOINTS = (
     "record",
     "record_episodes",
     "evaluation",
+    "save_dataset",
     "obedience",
     "command",
     "implementation",
@@ -113,9 +115,18 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             return
         print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
+        if options.save_dataset is not None:
+            recordings.check_new(options.save_dataset)
+            loop.trajectories = []
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print(Table(table))
+        if options.save_dataset is not None:
+            assert loop.trajectories is not None
+            spaces, played = loop.agents[0].spaces, split_name(game)[0]
+            folder = recordings.save(options.save_dataset, loop.trajectories, spaces, played, implementation)
+            print(f"dataset: --dataset minari:{options.save_dataset}, in {folder}")
+            loop.trajectories = None
         if run.record or "record" not in settings.explicit_names:
             stem = checkpoint.path.stem
             if game != trained_on:

@@ -42,7 +42,7 @@ class AgentModule(RunModule):
         loop = build_loop(settings)
         settings = settings.replace(compiled=loop.compiled)  # a resumed run keeps it
         super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
-        self.loop = loop
+        self.loop, self.steps_on = loop, loop.steps_on
         self.validate_every = settings.schedule.eval_every
         self.agents = nn.ModuleList(loop.agents)
 

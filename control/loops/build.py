@@ -141,7 +141,7 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
     open_environment = partial(
         make_environment, run.gamename, run.num_seeds, num_workers=workers, time_limit=limit, step_timeout=timeout
     )
-    training = open_environment(schedule.episodes)
+    training = open_environment(max(1, schedule.episodes))
     if training.spaces.max_episode_steps is None and run.time_limit is None:
         note(f"{run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it")
     seeds = list(range(run.seed, run.seed + run.num_seeds))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from control.loops.loop import Loop, rounds
+from control.loops.recordings import Recording
 from control.loops.rollout import Episodes, rollout
 from control.loops.stopping import RunningWindow
 from envs.base import Environment
@@ -44,6 +45,8 @@ class EpisodeLoop(Loop):
         self.eval_envs = self.evaluation.envs
         self.streams = Streams.from_name(self.seeds, "rollout")
         self.loss_tag = f"train/{agent.main_loss}"
+        if not schedule.episodes:
+            self.steps_on = "recorded"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
@@ -51,7 +54,11 @@ class EpisodeLoop(Loop):
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
-        """Play the random episodes of ``schedule.warm_up`` and store them in the replay buffer."""
+        """Store the recorded episodes, or play and store the random ones of ``schedule.warm_up``."""
+        if self.schedule.dataset is not None:
+            recording = Recording(self.schedule.dataset, self.game, self.environment.spaces)
+            for trajectory in recording.trajectories(len(self.seeds)):
+                self.agent.observe(trajectory)
         for count in rounds(self.schedule.warm_up, self.environment.envs):
             self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
 
@@ -84,7 +91,12 @@ class EpisodeLoop(Loop):
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
-        """Play the epoch's episodes, store them, and add their statistics to ``row``."""
+        """Play the epoch's episodes, store them, and add their statistics to ``row``. Without episodes, count the steps
+        of minibatches."""
+        if not self.schedule.episodes:
+            self.env_steps = self.env_steps + self.schedule.sampled
+            row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
+            return
         count, streams = self.schedule.episodes, self.streams.fork()
         if self.epochs <= self.schedule.random_epochs:
             policy: Policy = RandomPolicy(self.environment.spaces, count, streams)
@@ -134,7 +146,7 @@ class EpisodeLoop(Loop):
         """Play evaluation episodes, under the evaluation command if the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
-        return rollout(policy, self.evaluation, streams.episode_seeds(count), keep=False, action_log=self.action_log)
+        return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), self.action_log)
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         return self.agent.begin(envs, streams, sample=sample, evaluate=True, command=self.command)

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from control.cli.colour import warning
 from control.cli.progress import Watch
-from control.loops.rollout import Episodes
-from envs.base import EnvironmentFault
+from control.loops.rollout import Episodes, rollout
+from envs.base import Environment, EnvironmentFault
 from models.contract import Agent, Policy
 from models.settings import SettingError, UserError
 from models.state import check_like
 from models.streams import Streams
+from models.trajectory import Trajectory
 
 
 class Loop(ABC):
@@ -35,11 +36,13 @@ class Loop(ABC):
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
+    steps_on = "environment"  # kind of `env_steps`
     compiled = False  # whether agents train in machine code
     target: float | None = None  # score that ends the run, if the agent's settings define one
     watch: Watch | None = None  # called with the finished share of an epoch, if an epoch takes many steps
     action_log: list[Tensor] | None = None  # collects the first member's actions during an evaluation
     actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
+    trajectories: list[Trajectory] | None = None  # collects the episodes of evaluations
     varies = False  # whether greedy returns of a member differed in the latest evaluation
 
     def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
@@ -93,6 +96,16 @@ class Loop(ABC):
     def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
         """Play ``episodes`` episodes of every member, greedy or with sampled actions. No agent learns from them."""
         return Episodes.joined([self._play_round(count, sample) for count in rounds(episodes, self.eval_envs)])
+
+    def _play_policy(
+        self, policy: Policy, environment: Environment, seeds: Tensor, action_log: list[Tensor] | None
+    ) -> Episodes:
+        """Play evaluation episodes from ``seeds [M, E]``, and add them to ``trajectories`` if those are collected."""
+        if self.trajectories is None:
+            return rollout(policy, environment, seeds, keep=False, action_log=action_log)
+        trajectory = rollout(policy, environment, seeds)
+        self.trajectories.append(trajectory)
+        return Episodes(trajectory.returns, trajectory.lengths)
 
     def measure(self) -> dict[str, Tensor]:
         """Evaluate in every mode, with the number of episodes in the settings, and return the row."""

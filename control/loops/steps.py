@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch, part
 from control.loops.loop import Loop
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import Episodes
 from envs.base import Environment
 from models.contract import InnerAgent, Policy, StepAgent
 from models.family import StepSchedule
@@ -325,10 +325,10 @@ class StepGroups(Loop):
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             action_log = self.action_log if group is self.groups[0] else None  # it contains the first member
             episodes = None
-            if group.loop.play is not None:
+            if group.loop.play is not None and self.trajectories is None:
                 episodes = group.loop.play(policy, group.evaluation, seeds[members], action_log=action_log)
             if episodes is None:
-                episodes = rollout(policy, group.evaluation, seeds[members], keep=False, action_log=action_log)
+                episodes = self._play_policy(policy, group.evaluation, seeds[members], action_log)
             rows.append({"returns": episodes.returns, "lengths": episodes.lengths})
         return Episodes(**self._gather(rows))
 

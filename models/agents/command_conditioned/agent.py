@@ -6,6 +6,7 @@ commands. docs/command_conditioned.md lists the deviations from the papers and t
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +63,8 @@ class Agent(EpisodeAgent):
         # Policy and trunk with averaged weights.
         trained = nn.ModuleList([self.policy, self.trunk])
         self.averaged = copy.deepcopy(trained).requires_grad_(False) if config.average_decay else None
-        self.memory = EpisodeMemory(self.members, config.buffer_size, config.buffer_unit, config.buffer_order)
+        capacity = sys.maxsize if config.is_offline else config.buffer_size
+        self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
         if (network := self.value or self.quantile_net) is not None:
             self.optimizers.append(Adam([network.flat], config.value_lr or config.lr))

@@ -123,6 +123,12 @@ class Config:
     )
 
     # Replay buffer and collection
+    dataset: str | None = setting(
+        None,
+        "learn from the episodes of this dataset of Minari, minari:ID or a folder, and play none in training; null: "
+        "learn from new episodes",
+    )
+    online: bool = setting(False, "with dataset: also play episodes in training, as without it")
     buffer_order: str = setting(
         "sorted", "keep the best episodes or the most recent ones", choices=("sorted", "recent")
     )
@@ -185,11 +191,18 @@ class Config:
     def schedule(self) -> EpisodeSchedule:
         """The schedule of training (`EpisodeSchedule`)."""
         return EpisodeSchedule(
-            episodes=self.training_rollouts_per_worker,
+            episodes=0 if self.is_offline else self.training_rollouts_per_worker,
             gradient_steps=self.num_grad_steps,
-            warm_up=self.num_rand_action_rollouts,
-            random_epochs=self.random_action_epochs,
+            warm_up=0 if self.dataset else self.num_rand_action_rollouts,
+            random_epochs=0 if self.dataset else self.random_action_epochs,
+            dataset=self.dataset,
+            sampled=self.num_grad_steps * self.batch_size,
         )
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the agent learns from recorded episodes alone."""
+        return self.dataset is not None and not self.online
 
 
 _RCP = {
@@ -251,7 +264,12 @@ def ineffective(config: Config) -> dict[str, str]:
     by_rank, has_values = config.desire_rank, config.desire_advantage or config.desire_rank
     uses_lambda = config.use_lambda_td or config.advantage_target == "lambda" or by_rank
     only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not has_values
+    acting = ("training_rollouts_per_worker", "action_noise", "policy_floor", "rank_min", "rank_max", "num_val_batches")
     return reasons_by_setting(
+        (config.dataset is None, ("online",), "dataset is null"),
+        (config.dataset is not None, ("num_rand_action_rollouts", "random_action_epochs"), "dataset replaces them"),
+        (config.is_offline, ("buffer_size", "buffer_unit"), "the whole dataset is kept"),
+        (config.is_offline, acting, "no episodes are played in training"),
         (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),

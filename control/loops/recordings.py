@@ -1,0 +1,197 @@
+"""Recorded episodes as datasets of Minari (https://minari.farama.org): read for training, written by evaluations."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.names import Game, first_line
+from models.settings import SettingError
+from models.spaces import Continuous, Discrete, Spaces
+from models.trajectory import Trajectory
+
+PREFIX = "minari:"
+_CHUNK = 64  # episodes read at a time
+_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")  # of a `Trajectory`, by step
+
+
+class Recording:
+    """The episodes of a Minari dataset: ``source`` is ``minari:ID``, downloaded if it is not on this machine, or a
+    folder. Raises SettingError if there is no such dataset, or if its spaces differ from ``spaces`` of ``game``."""
+
+    def __init__(self, source: str, game: str, spaces: Spaces):
+        self.source, self.spaces = source, spaces
+        self.dataset = self._open()
+        obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
+        if spaces.is_image:
+            raise self._error(f"but {game} shows images", "an environment that shows vectors")
+        obs_size, actions = gym.spaces.flatdim(obs_space), _actions(action_space)
+        if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
+            content = f"observations of {obs_size} numbers and {actions or action_space}"
+            wanted = f"{spaces.obs_shape[0]} numbers and {spaces.actions}"
+            raise self._error(f"which has {content}", f"{wanted}, as {game} has")
+
+    def _error(self, problem: str, allowed: str) -> SettingError:
+        return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
+
+    def _open(self) -> Any:
+        """Open the dataset, and download it first if necessary."""
+        try:
+            import minari  # slow to import
+        except ModuleNotFoundError as error:
+            line = f"dataset is {self.source!r}; it needs minari: pip install -e '.[data]'"
+            raise SettingError(line, "dataset") from error
+        name = self.source.removeprefix(PREFIX)
+        try:
+            if self.source.startswith(PREFIX):
+                return minari.load_dataset(name, download=True)  # only if it is not on this machine
+            folder = Path(self.source)
+            return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
+        except Exception as error:  # files of others, and the network, can raise anything
+            problem = f"which cannot be read: {first_line(error)}"
+            raise self._error(problem, "minari:ID, or the folder of a dataset of Minari") from error
+
+    def trajectories(self, members: int) -> Iterator[Trajectory]:
+        """Yield all episodes in chunks, the same for all ``members``. Raises SettingError for a damaged episode."""
+        count = self.dataset.total_episodes
+        for start in range(0, count, _CHUNK):
+            try:
+                chunk = list(self.dataset.iterate_episodes(list(range(start, min(start + _CHUNK, count)))))
+            except Exception as error:  # a damaged file can raise anything
+                raise self._error(f"which cannot be read: {first_line(error)}", "a complete dataset") from error
+            yield self._trajectory(chunk, members)
+
+    def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
+        """Return the episodes side by side, ``[T, M, E, ...]``, padded with zeros. An episode that was cut off in the
+        recording counts as truncated."""
+        lengths = torch.tensor([len(episode.rewards) for episode in episodes])
+        time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
+        obs, actions, rewards, terminated, truncated, final_obs = [], [], [], [], [], []
+        for episode, length in zip(episodes, lengths.tolist(), strict=True):
+            episode_obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
+            episode_actions = self._native_actions(episode.actions)
+            episode_rewards = torch.from_numpy(np.asarray(episode.rewards, np.float32))
+            if not length or len(episode_obs) != length + 1 or len(episode_actions) != length:
+                sizes = f"{length} rewards, {len(episode_obs)} observations and {len(episode_actions)} actions"
+                raise self._error(f"whose episode {episode.id} has {sizes}", "one more observation than rewards")
+            if not all(values.isfinite().all() for values in (episode_obs, episode_actions, episode_rewards)):
+                raise self._error(f"whose episode {episode.id} has numbers that are not finite", "finite numbers")
+            count = self.spaces.actions.n if isinstance(self.spaces.actions, Discrete) else None
+            if count is not None and not ((0 <= episode_actions) & (episode_actions < count)).all():
+                raise self._error(f"whose episode {episode.id} has other actions", f"the {count} of its action space")
+            obs.append(episode_obs[:-1])
+            actions.append(episode_actions)
+            rewards.append(episode_rewards)
+            terminated.append(bool(episode.terminations[-1]))
+            truncated.append(bool(episode.truncations[-1]) or not terminated[-1])
+            final_obs.append(episode_obs[-1])
+        is_last = time == lengths - 1  # [T, E]
+        reward = _padded(rewards)
+        columns = (
+            _padded(obs),
+            _padded(actions).to(self.spaces.action_dtype),
+            reward,
+            is_last & torch.tensor(terminated),
+            is_last & torch.tensor(truncated),
+            time < lengths,
+        )
+        by_member = (column.unsqueeze(1).expand(-1, members, *column.shape[1:]) for column in columns)
+        columns_by_member = dict(zip(_COLUMNS, by_member, strict=True))
+        final = torch.stack(final_obs).expand(members, -1, -1)
+        returns = reward.sum(0).expand(members, -1)
+        return Trajectory(**columns_by_member, final_obs=final, returns=returns)
+
+    def _native_actions(self, actions: Any) -> Tensor:
+        """Return the actions of an episode as agents have them: from 0, or as vectors."""
+        values = np.asarray(actions)
+        if isinstance(self.spaces.actions, Discrete):
+            return torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
+        return torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
+
+
+def check_new(name: str) -> None:
+    """Raise SettingError if no new dataset can have the id ``name``."""
+    import minari
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        parse_dataset_id(name)
+    except (TypeError, ValueError):
+        raise SettingError(f"save_dataset is {name!r}; allowed: an id such as lander/ppo-v0", "save_dataset") from None
+    if name in minari.list_local_datasets():
+        raise SettingError(f"save_dataset is {name!r}, which exists; allowed: a new id", "save_dataset")
+
+
+def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
+    """Write all episodes of all members as the new dataset ``name``, and return its folder. Observations are the
+    vectors that the agent receives, or numbers of cells. The dataset names the environment if Gymnasium's id alone
+    makes it."""
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    actions: Discrete | Continuous = spaces.actions
+    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
+    if spaces.one_hot:
+        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
+    action_space: gym.Space
+    if isinstance(actions, Discrete):
+        action_space = gym.spaces.Discrete(actions.n)
+    else:
+        action_space = gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
+    buffers: list[EpisodeBuffer] = []
+    for trajectory in trajectories:
+        for m, member_lengths in enumerate(trajectory.lengths.tolist()):
+            for e, length in enumerate(member_lengths):
+                obs = torch.cat([trajectory.obs[:length, m, e], trajectory.final_obs[m, e].unsqueeze(0)])
+                buffers.append(
+                    EpisodeBuffer(
+                        id=len(buffers),
+                        observations=(obs.argmax(1) if spaces.one_hot else obs).numpy(),
+                        actions=trajectory.action[:length, m, e].numpy(),
+                        rewards=trajectory.reward[:length, m, e].tolist(),
+                        terminations=trajectory.terminated[:length, m, e].tolist(),
+                        truncations=trajectory.truncated[:length, m, e].tolist(),
+                    )
+                )
+    makes_it = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fields that are left out, such as an author
+        dataset = minari.create_dataset_from_buffers(
+            name,
+            buffers,
+            env=gym.spec(game.gym_id) if makes_it else None,
+            observation_space=obs_space,
+            action_space=action_space,
+            algorithm_name=algorithm,
+            description=f"{game.name}, recorded by Understudy",
+        )
+    return Path(dataset.storage.data_path).parent
+
+
+def _actions(space: gym.Space) -> Discrete | Continuous | None:
+    """Return a space of actions in the form of `Spaces`. None for a kind that no agent has."""
+    if isinstance(space, gym.spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, gym.spaces.Box):
+        return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
+    return None
+
+
+def _flat(space: gym.Space, values: Any) -> np.ndarray:
+    """Return T values of ``space`` as vectors ``[T, N]`` float32, as `gymnasium.spaces.flatten` orders them."""
+    if isinstance(space, gym.spaces.Dict):
+        return np.concatenate([_flat(part, values[name]) for name, part in space.spaces.items()], 1)
+    if isinstance(space, gym.spaces.Tuple):
+        return np.concatenate([_flat(part, values[i]) for i, part in enumerate(space.spaces)], 1)
+    if isinstance(space, gym.spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[np.asarray(values).reshape(-1) - int(space.start)]
+    return np.asarray(values, np.float32).reshape(len(values), -1)
+
+
+def _padded(values: Sequence[Tensor]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(values))

@@ -1,0 +1,142 @@
+"""Recorded episodes: datasets of Minari are written and read without a difference, and agents learn from them alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import trainer
+from control.loops import recordings
+from control.loops.build import spaces_of
+from control.loops.recordings import Recording
+from control.loops.rollout import rollout
+from control.storage import checkpoints
+from envs.make import make_environment
+from envs.names import split_name
+from helpers import flags, loop_of, run_folder, tiny
+from models.contract import RandomPolicy
+from models.settings import SettingError
+from models.streams import Streams
+from models.trajectory import Trajectory
+
+minari = pytest.importorskip("minari")
+COLUMNS = ("obs", "action", "reward", "terminated", "truncated")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
+        yield
+
+
+def record(name: str, game: str, limit: int = 20) -> Trajectory:
+    """Write 70 episodes of random actions, more than are read at a time."""
+    environment = make_environment(game, 1, 70, time_limit=limit)
+    streams = Streams([1])
+    trajectory = rollout(RandomPolicy(environment.spaces, 70, streams), environment, streams.episode_seeds(70))
+    recordings.save(name, [trajectory], environment.spaces, split_name(game)[0], "random")
+    environment.close()
+    return trajectory
+
+
+@pytest.mark.parametrize("game", ["cartpole", "cliff", "pendulum"])
+def test_what_is_read_is_what_was_written(game: str) -> None:
+    written = record(f"{game}/random-v0", game)
+    parts = list(Recording(f"minari:{game}/random-v0", game, spaces_of(game)).trajectories(members=2))
+    assert [part.returns.shape for part in parts] == [(2, 64), (2, 6)]
+    for e in range(70):
+        part, row = parts[e // 64], e % 64
+        length = int(written.lengths[0, e])
+        assert part.lengths[:, row].tolist() == [length] * 2
+        for member in range(2):
+            for name in COLUMNS:
+                assert getattr(part, name)[:length, member, row].equal(getattr(written, name)[:length, 0, e]), name
+            assert part.final_obs[member, row].equal(written.final_obs[0, e])
+
+
+def test_the_dataset_names_its_environment() -> None:
+    record("named/random-v0", "cartpole")
+    assert minari.load_dataset("named/random-v0").recover_environment().spec.id == "CartPole-v1"
+
+
+@pytest.mark.parametrize("case", ["UDRL", "UDRL-ranks", "RCP-R", "RCP-A"])
+def test_members_learn_alone_as_in_company(case: str) -> None:
+    """From recorded episodes alone."""
+    record(f"{case}/random-v0", "cartpole")
+    config = tiny(case, dataset=f"minari:{case}/random-v0")
+
+    def weights(first: int, seeds: int) -> list[Tensor]:
+        loop = loop_of(case, "cartpole", first, seeds, config)
+        for _ in range(2):
+            loop.epoch()
+        assert loop.env_steps.tolist() == [2 * config.schedule.sampled] * seeds
+        return [parameter[-1] for parameter in loop.agent.policy.parameters()]
+
+    for alone, beside in zip(weights(3, 1), weights(1, 3), strict=True):
+        assert alone.equal(beside)
+
+
+def test_a_resumed_run_needs_no_dataset(tmp_path: Path) -> None:
+    record("resumed/random-v0", "cartpole")
+
+    def run(folder: str, *words: str) -> dict[str, Tensor]:
+        settings = "--implementation UDRL --gamename cartpole --batch_size 8 --num_seeds 2 --num_grad_steps 3".split()
+        dataset = ["--dataset", "minari:resumed/random-v0", "--logdir", str(tmp_path / folder)]
+        assert trainer.main([*settings, *dataset, *words]) == 0
+        return checkpoints.load(run_folder(tmp_path / folder) / "checkpoints" / "last.ckpt").content["state_dict"]
+
+    whole = run("whole", "--epochs", "4")
+    run("cut", "--epochs", "2")
+    minari.delete_dataset("resumed/random-v0")
+    resumed = run("cut", "--epochs", "4", "--resume")
+    assert all(resumed[name].equal(values) for name, values in whole.items())
+
+
+def test_an_evaluation_writes_its_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for implementation in ("UDRL", "DDQN"):
+        logdir = tmp_path / implementation
+        name = f"{implementation.lower()}/played-v0"
+        epochs = ["--epochs", "1", "--time_limit", "15"]
+        assert trainer.main([*flags(logdir, implementation=implementation), *epochs]) == 0
+        words = ["--eval_agent", str(run_folder(logdir)), "--evaluation", "greedy", "--no_record"]
+        assert trainer.main([*words, "--num_eval_episodes", "7", "--save_dataset", name]) == 0
+        table = capsys.readouterr().out
+        returns = [episode.rewards.sum() for episode in minari.load_dataset(name)]
+        assert len(returns) == 7
+        assert f"{np.mean(returns):.1f}" in table.partition("dataset:")[0].splitlines()[-1]
+        assert trainer.main([*words, "--save_dataset", name]) == 2
+
+
+def test_errors_name_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record("wrong/random-v0", "cartpole")
+    file = next(Path(minari.load_dataset("wrong/random-v0").storage.data_path).glob("*.hdf5"))
+    spaces = spaces_of("cartpole")
+
+    def download(name: str) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("minari.storage.hosting.download_dataset", download)
+    for source, game, line in [
+        ("minari:absent-v0", "cartpole", "dataset is 'minari:absent-v0', which cannot be read: no network"),
+        (str(tmp_path), "cartpole", f"dataset is {str(tmp_path)!r}, which cannot be read: "),
+        ("minari:wrong/random-v0", "acrobot", "observations of 4 numbers and Discrete(n=2); allowed: 6 numbers and"),
+    ]:
+        with pytest.raises(SettingError) as caught:
+            Recording(source, game, spaces_of(game))
+        assert line in str(caught.value)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SettingError, match="which cannot be read"):
+        list(Recording("minari:wrong/random-v0", "cartpole", spaces).trajectories(1))
+
+
+def test_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    trajectory = record("finite/random-v0", "cartpole")
+    trajectory.reward[0, 0, 3] = torch.nan
+    recordings.save("nan/random-v0", [trajectory], spaces_of("cartpole"), split_name("cartpole")[0], "random")
+    recording = Recording("minari:nan/random-v0", "cartpole", spaces_of("cartpole"))
+    with pytest.raises(SettingError, match="episode 3 has numbers that are not finite"):
+        list(recording.trajectories(1))
