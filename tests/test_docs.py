@@ -176,6 +176,8 @@ def tiny(command: str) -> str:
         return MODELS
     if family(name).learns_from == "steps":
         return STEPS
+    if "--dataset" in command:  # takes the place of episodes
+        return TINY + "--batch_size 8 --epochs 1 --num_grad_steps 1"
     return POLICY if on_policy(name) else EPISODES
 
 
@@ -224,8 +226,10 @@ def run(command: str, folder: Path) -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short training on shipped proxies, few agents in figures of behaviour, and short fits."""
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Short training on shipped proxies, few agents in figures of behaviour, short fits, and an empty folder of
+    datasets."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     short_steps = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
     monkeypatch.setattr(SearchConfig, "steps_in_use", short_steps)
     monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent
