@@ -182,7 +182,7 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
             teacher(settings.subcommand.teacher, run.gamename, spaces)
         except SettingError as error:
             raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
-    folder = previous or run_dir.create(run)
+    folder = previous or run_dir.create(run, subfolders=())
     with run_dir.locked(folder):
         task = Task(settings, folder, spaces)
         if (folder / RESULTS).exists():
@@ -298,8 +298,11 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         is_slow = task.results["probe"]["steps_per_second"] < _FAST
         implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
-    if implementation == "PPO" and not isinstance(task.spaces.actions, Discrete):
-        changes["scale_actions"] = True
+    if implementation == "PPO":
+        changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
+        # At least four rollouts, also with few steps.
+        steps_per_env = options.teacher_steps // (4 * changes["num_envs"])
+        changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
     settings = training_from(
         implementation=implementation,
         gamename=task.game,

@@ -47,7 +47,7 @@ def tune(settings: Settings) -> int:
     interrupted = False
     try:
         with connected(run.ray_address, at_once * run.num_workers), contextlib.ExitStack() as locks:
-            folder = Path(resumed) if resumed else run_dir.create(run, search=True)
+            folder = Path(resumed) if resumed else run_dir.create(run, search=True, subfolders=())
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()

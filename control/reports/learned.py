@@ -52,5 +52,5 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
                 curve = race["arms"][arm]["curve"]
                 steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
                 axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
-            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8)
+            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, label="solved")
             axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: return in training")

@@ -67,10 +67,9 @@ def winner(path: Path) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def create(run: RunConfig, search: bool = False) -> Path:
-    """Make and return a new folder for the run, with ``checkpoints`` and ``videos`` inside; the folder of a
-    hyperparameter ``search`` is empty. Raises SettingError if ``logdir`` cannot be written, and OSError if the disk is
-    full or fails."""
+def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints", "videos")) -> Path:
+    """Make and return a new folder with ``subfolders`` for the run, or for a hyperparameter ``search``. Raises
+    SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +82,6 @@ def create(run: RunConfig, search: bool = False) -> Path:
                 break
             except FileExistsError:
                 number += 1
-        subfolders = () if search else ("checkpoints", "videos")
         for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
