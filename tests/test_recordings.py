@@ -1,7 +1,9 @@
 """Recorded episodes: datasets of Minari are written and read without a difference, and agents learn from them alone."""
 
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,8 @@ from models.streams import Streams
 from models.trajectory import Trajectory
 
 minari = pytest.importorskip("minari")
+EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
+get_dataset_path = pytest.importorskip("minari.storage.datasets_root_dir").get_dataset_path
 COLUMNS = ("obs", "action", "reward", "terminated", "truncated")
 
 
@@ -140,3 +144,47 @@ def test_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording("minari:nan/random-v0", "cartpole", spaces_of("cartpole"))
     with pytest.raises(SettingError, match="episode 3 has numbers that are not finite"):
         list(recording.trajectories(1))
+
+
+CARTPOLE, CLIFF = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(48)
+
+
+@pytest.mark.filterwarnings("ignore")  # Minari warns about fields that are left out
+@pytest.mark.parametrize(
+    ("game", "space", "rows", "reward", "line"),
+    [
+        ("cartpole", CARTPOLE, None, 1.0, "which has no episodes"),
+        ("cartpole", CARTPOLE, np.zeros((3, 3), np.float32), 1.0, r"observations \[3, 3\]; allowed: "),
+        ("cartpole", CARTPOLE, np.zeros((3, 4), np.float32), [1.0, 2.0], r"rewards \[2, 2\]"),
+        ("cartpole", CARTPOLE, np.zeros((3, 4), np.float32), 2e38, "not finite"),
+        ("cartpole", gym.spaces.Text(4), ["abcd"] * 3, 1.0, "which has observations Text"),
+        ("cliff", CLIFF, np.full(3, 48), 1.0, "episode 0 cannot be read"),
+        ("cliff", CLIFF, np.full(3, -1), 1.0, "episode 0 cannot be read"),
+    ],
+)
+def test_content_that_differs_from_the_spaces(
+    game: str, space: gym.Space, rows: Any, reward: Any, line: str, request: pytest.FixtureRequest
+) -> None:
+    ends = {"terminations": [False, True], "truncations": [False] * 2}
+    episode = EpisodeBuffer(0, observations=rows, actions=np.zeros(2, int), rewards=np.array([reward] * 2), **ends)
+    name = f"content/case{request.node.callspec.indices['game']}-v0"
+    spaces = {"observation_space": space, "action_space": gym.spaces.Discrete(2 if game == "cartpole" else 4)}
+    minari.create_dataset_from_buffers(name, [] if rows is None else [episode], **spaces)
+    with pytest.raises(SettingError, match=line):
+        list(Recording(f"minari:{name}", game, spaces_of(game)).trajectories(1))
+
+
+def test_parts_with_several_numbers_are_one_hot() -> None:
+    space = gym.spaces.MultiDiscrete([2, 3], start=[0, 1])
+    rows = np.array([[0, 1], [1, 3]])
+    expected = [gym.spaces.flatten(space, row) for row in rows]
+    assert np.array_equal(recordings._flat(space, rows), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["x/a-v0", "lander/ppo", "../../ppo-v0", "taken/random-v0", "taken/random-v0/inside-v0"]
+)
+def test_ids_that_no_new_dataset_can_have(name: str) -> None:
+    (get_dataset_path("taken/random-v0") / "data").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(SettingError, match="^save_dataset is "):
+        recordings.check_new(name)

@@ -98,6 +98,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         trained_settings = elsewhere(trained_settings, game)
     if options.obedience:
         check_effects(_unused_by_obedience(settings, game, trained_on))
+    if options.save_dataset is not None:
+        recordings.check_new(options.save_dataset)
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
@@ -116,7 +118,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         if options.save_dataset is not None:
-            recordings.check_new(options.save_dataset)
             loop.trajectories = []
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
@@ -171,6 +172,8 @@ def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iter
     elif settings.run.record or "return" in settings.command:
         name = "record" if settings.run.record else "command.return"
         yield name, " with --obedience, which asks for many returns"
+    elif settings.subcommand.save_dataset is not None:
+        yield "save_dataset", " with --obedience"
 
 
 def _game(settings: Settings, trained_on: str) -> str:

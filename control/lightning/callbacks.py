@@ -174,6 +174,11 @@ class RunLog(Callback):
             for board in self.boards:
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Close the event files, so that no thread writes into a folder that is being removed."""
+        for board in self.boards:
+            board.close()
+
     def finish(self, module: RunModule) -> None:
         """Write the hyperparameters for TensorBoard's HPARAMS page, and close the event files."""
         for seed, board in zip(self.seeds, self.boards, strict=False):

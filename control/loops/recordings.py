@@ -1,5 +1,6 @@
 """Recorded episodes as datasets of Minari (https://minari.farama.org): read for training, written by evaluations."""
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,12 @@ class Recording:
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
             raise self._error(f"but {game} shows images", "an environment that shows vectors")
+        if not self.dataset.total_episodes:
+            raise self._error("which has no episodes", "one or more episodes")
+        if not _is_flat(obs_space):
+            raise self._error(
+                f"which has observations {obs_space}", "vectors, cells, or dictionaries or tuples of them"
+            )
         obs_size, actions = gym.spaces.flatdim(obs_space), _actions(action_space)
         if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
             content = f"observations of {obs_size} numbers and {actions or action_space}"
@@ -49,8 +56,10 @@ class Recording:
         name = self.source.removeprefix(PREFIX)
         try:
             if self.source.startswith(PREFIX):
+                if not re.search(r"-v\d+$", name):
+                    raise ValueError("the ID has no version, such as -v0")
                 return minari.load_dataset(name, download=True)  # only if it is not on this machine
-            folder = Path(self.source)
+            folder = Path(self.source).expanduser()
             return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
         except Exception as error:  # files of others, and the network, can raise anything
             problem = f"which cannot be read: {first_line(error)}"
@@ -73,13 +82,22 @@ class Recording:
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         obs, actions, rewards, terminated, truncated, final_obs = [], [], [], [], [], []
         for episode, length in zip(episodes, lengths.tolist(), strict=True):
-            episode_obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
-            episode_actions = self._native_actions(episode.actions)
-            episode_rewards = torch.from_numpy(np.asarray(episode.rewards, np.float32))
+            try:
+                episode_obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
+                episode_actions = self._native_actions(episode.actions)
+                episode_rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
+            except Exception as error:  # other values than the dataset's spaces have
+                problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
+                raise self._error(problem, "values of the dataset's spaces") from error
+            if episode_rewards.ndim != 1 or episode_obs.shape[1:] != self.spaces.obs_shape:
+                sizes = f"rewards {list(episode_rewards.shape)} and observations {list(episode_obs.shape)}"
+                raise self._error(
+                    f"whose episode {episode.id} has {sizes}", f"[T] and [T + 1, {self.spaces.obs_shape[0]}]"
+                )
             if not length or len(episode_obs) != length + 1 or len(episode_actions) != length:
                 sizes = f"{length} rewards, {len(episode_obs)} observations and {len(episode_actions)} actions"
                 raise self._error(f"whose episode {episode.id} has {sizes}", "one more observation than rewards")
-            if not all(values.isfinite().all() for values in (episode_obs, episode_actions, episode_rewards)):
+            if not all(values.isfinite().all() for values in (episode_obs, episode_actions, episode_rewards.sum())):
                 raise self._error(f"whose episode {episode.id} has numbers that are not finite", "finite numbers")
             count = self.spaces.actions.n if isinstance(self.spaces.actions, Discrete) else None
             if count is not None and not ((0 <= episode_actions) & (episode_actions < count)).all():
@@ -115,16 +133,27 @@ class Recording:
 
 
 def check_new(name: str) -> None:
-    """Raise SettingError if no new dataset can have the id ``name``."""
-    import minari
-    from minari.dataset.minari_dataset import parse_dataset_id
-
+    """Raise SettingError if no new dataset can have the id ``name``, or if minari is missing."""
+    try:
+        from minari.dataset.minari_dataset import parse_dataset_id
+        from minari.storage.datasets_root_dir import get_dataset_path
+    except ModuleNotFoundError as error:
+        line = f"save_dataset is {name!r}; it needs minari: pip install -e '.[data]'"
+        raise SettingError(line, "save_dataset") from error
+    start = f"save_dataset is {name!r}"
     try:
         parse_dataset_id(name)
     except (TypeError, ValueError):
-        raise SettingError(f"save_dataset is {name!r}; allowed: an id such as lander/ppo-v0", "save_dataset") from None
-    if name in minari.list_local_datasets():
-        raise SettingError(f"save_dataset is {name!r}, which exists; allowed: a new id", "save_dataset")
+        allowed = "an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a version"
+        raise SettingError(f"{start}; allowed: {allowed}", "save_dataset") from None
+    try:
+        path = get_dataset_path(name)
+    except OSError as error:
+        raise SettingError(f"{start}, which cannot be written: {error}", "save_dataset") from error
+    if path.exists():
+        raise SettingError(f"{start}, which exists; allowed: a new id", "save_dataset")
+    if any((parent / "data").exists() for parent in path.parents):
+        raise SettingError(f"{start}, inside another dataset; allowed: an id beside it", "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
@@ -138,6 +167,8 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
     if spaces.one_hot:
         obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
+    elif spaces.is_image:
+        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
     action_space: gym.Space
     if isinstance(actions, Discrete):
         action_space = gym.spaces.Discrete(actions.n)
@@ -182,14 +213,30 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
     return None
 
 
+def _is_flat(space: gym.Space) -> bool:
+    """Return whether `_flat` knows this kind of space."""
+    if isinstance(space, gym.spaces.Dict):
+        return all(map(_is_flat, space.spaces.values()))
+    if isinstance(space, gym.spaces.Tuple):
+        return all(map(_is_flat, space.spaces))
+    return isinstance(space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
+
+
 def _flat(space: gym.Space, values: Any) -> np.ndarray:
     """Return T values of ``space`` as vectors ``[T, N]`` float32, as `gymnasium.spaces.flatten` orders them."""
     if isinstance(space, gym.spaces.Dict):
         return np.concatenate([_flat(part, values[name]) for name, part in space.spaces.items()], 1)
     if isinstance(space, gym.spaces.Tuple):
         return np.concatenate([_flat(part, values[i]) for i, part in enumerate(space.spaces)], 1)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        columns = np.asarray(values).reshape(len(values), -1).T
+        sizes = zip(space.nvec.ravel(), space.start.ravel(), columns, strict=True)
+        return np.concatenate([_flat(gym.spaces.Discrete(n, start=start), column) for n, start, column in sizes], 1)
     if isinstance(space, gym.spaces.Discrete):
-        return np.eye(int(space.n), dtype=np.float32)[np.asarray(values).reshape(-1) - int(space.start)]
+        cells = np.asarray(values).reshape(-1) - int(space.start)
+        if (cells < 0).any():
+            raise ValueError(f"a cell is smaller than {space.start}")
+        return np.eye(int(space.n), dtype=np.float32)[cells]
     return np.asarray(values, np.float32).reshape(len(values), -1)
 
 
