@@ -8,11 +8,11 @@
 
 Importing the package registers the ids. ``proxy`` is a file, the folder of a search, or the name of a shipped
 environment or reward (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any
-agent can train. So are SyntheticAcrobotTarget-v0, SyntheticLunarLander-v0, SyntheticFrozenLake8x8-v0,
-SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0, SyntheticSwimmer-v0,
-SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a policy. Episodes of SyntheticCartPoleMDP-v0 have
-up to 200 steps; only value-based agents learn well on it. Episodes of SyntheticCartPoleMDPBroad-v0 have ten steps, and
-policy-based agents learn well on it too.
+agent can train. So are SyntheticAcrobotTarget-v0, SyntheticLunarLander-v0, SyntheticLunarLanderContinuous-v0,
+SyntheticFrozenLake8x8-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0, SyntheticPendulum-v0,
+SyntheticSwimmer-v0, SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a policy. Episodes of
+SyntheticCartPoleMDP-v0 have up to 200 steps; only value-based agents learn well on it. Episodes of
+SyntheticCartPoleMDPBroad-v0 have ten steps, and policy-based agents learn well on it too.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -39,6 +39,11 @@ IDS: dict[str, dict[str, str]] = {
         "kind": "bandit",
     },
     "understudy/SyntheticLunarLander-v0": {"proxy": "lunarlander-bandit", "game": "lunarlander", "kind": "bandit"},
+    "understudy/SyntheticLunarLanderContinuous-v0": {
+        "proxy": "lunarlandercontinuous-bandit",
+        "game": "lunarlandercontinuous",
+        "kind": "bandit",
+    },
     "understudy/SyntheticFrozenLake8x8-v0": {
         "proxy": "frozenlake8x8-bandit",
         "game": "frozenlake8x8",
