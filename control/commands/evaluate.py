@@ -124,8 +124,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print(Table(table))
         if options.save_dataset is not None:
             assert loop.trajectories is not None
-            spaces, played = loop.agents[0].spaces, split_name(game)[0]
-            folder = recordings.save(options.save_dataset, loop.trajectories, spaces, played, implementation)
+            spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
+            folder = recordings.save(options.save_dataset, loop.trajectories, spaces, game_entry, implementation)
             print(f"dataset: --dataset minari:{options.save_dataset}, in {folder}")
             loop.trajectories = None
         if run.record or "record" not in settings.explicit_names:

@@ -40,8 +40,8 @@ class Recording:
         obs_size, actions = gym.spaces.flatdim(obs_space), _actions(action_space)
         if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
             content = f"observations of {obs_size} numbers and {actions or action_space}"
-            wanted = f"{spaces.obs_shape[0]} numbers and {spaces.actions}"
-            raise self._error(f"which has {content}", f"{wanted}, as {game} has")
+            allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
+            raise self._error(f"which has {content}", allowed)
 
     def _error(self, problem: str, allowed: str) -> SettingError:
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
@@ -189,13 +189,13 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
                         truncations=trajectory.truncated[:length, m, e].tolist(),
                     )
                 )
-    makes_it = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
+    has_plain_id = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fields that are left out, such as an author
         dataset = minari.create_dataset_from_buffers(
             name,
             buffers,
-            env=gym.spec(game.gym_id) if makes_it else None,
+            env=gym.spec(game.gym_id) if has_plain_id else None,
             observation_space=obs_space,
             action_space=action_space,
             algorithm_name=algorithm,
