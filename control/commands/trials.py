@@ -167,13 +167,11 @@ class Search:
         measure, _ = course_of(self.settings)
         trial.course.append([metrics[measure], metrics[METRIC]])
         is_better = metrics[METRIC] > trial.score  # False for NaN
-        is_of_searches = SEARCHES in metrics
-        if not is_better and not is_of_searches:
-            return
-        trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
-        if is_first or self.scored[0] is trial:
-            message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
-            self._print(f"trial {number}: {message}  ({self._text(trial)})")
+        if is_better or SEARCHES in metrics:
+            trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
+            if is_first or self.scored[0] is trial:
+                message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
+                self._print(f"trial {number}: {message}  ({self._text(trial)})")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
