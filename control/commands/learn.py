@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ _TEACHERS: dict[str, dict[str, Any]] = {
 }
 _PATIENCE = 0.4  # share of the teacher's budget without a better evaluation that ends its training
 _EVALUATIONS = 50  # of the teacher in training
+_TEXT_WIDTH = 71  # columns of a stage's text, beside its name
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher
@@ -234,8 +236,9 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         if verbose:
             estimates = _estimates(task)
             seconds = sum(estimates[other] for other in names if other not in task.results)
-            time_left = f"  about {_time_text(seconds)} left" if seconds else ""
-            print(f"{paint(f'{name:<8}', 'cyan', sys.stdout)} {task.results[name]['text']}{time_left}", flush=True)
+            time_left = f"; about {_time_text(seconds)} left" if seconds >= 1 else ""
+            text = textwrap.fill(f"{task.results[name]['text']}{time_left}", _TEXT_WIDTH)
+            print(paint(f"{name:<8}", "cyan", sys.stdout), textwrap.indent(text, 9 * " ").lstrip(), flush=True)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
