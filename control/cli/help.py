@@ -60,6 +60,15 @@ COLUMN = 32  # at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar says already
 
+# Command -> setting -> note: differences from a training run.
+_NOTES = {
+    "learn": {
+        "implementation": "here the teacher's; without it PPO, QLearning for cells, or SAC for continuous actions in a "
+        "slow environment",
+        "gamename": "here --learn names it",
+    }
+}
+
 
 def help_text(
     valid_flags: Mapping[str, Flag], choices: Mapping[str, str], words: Sequence[str], command: str | None = None
@@ -75,7 +84,9 @@ def help_text(
     if command and not searches_text:
         value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
         usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
-        return "\n".join([f"{usage}\n", *_entries(_of_command(valid_flags, command), {}, families, width)])
+        return "\n".join(
+            [f"{usage}\n", *_entries(_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)]
+        )
     notes = _notes_without_effect(valid_flags, choices)
     if searches_text:
         matches = _matching(valid_flags, " ".join(words).lower(), families)
