@@ -16,7 +16,7 @@ lists the traps). `models.registry.agent_class` raises TypeError for a class wit
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,17 @@ class RandomPolicy(Policy):
         return random_actions(self.action_space, self.streams, self.envs)
 
 
+class GreedyNetwork(NamedTuple):
+    """A network whose outputs give greedy actions (`understudy.policy`): weights ``[out, in]`` and biases ``[out]``,
+    the ``activations`` of hidden layers (`models.mlp.MLP.of_member`), a ``head`` of `understudy.policy.HEADS`, and mean
+    and scale ``[O]`` of observations, if these are normalised."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    activations: list[str | float]
+    head: str
+    moments: tuple[Tensor, Tensor] | None = None
+
+
 class Agent(nn.Module, PerMember):
     """The base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the
     agent does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
@@ -91,6 +102,10 @@ class Agent(nn.Module, PerMember):
         the agent's command, if it follows one. All random numbers are from ``streams``, one stream for each member.
         """
         raise NotImplementedError
+
+    def greedy_network(self, member: int) -> "GreedyNetwork | None":
+        """Return the network of the greedy policy of ``member``. None if a single network does not describe it."""
+        return None
 
     def commands_now(self) -> dict[str, Tensor]:
         """Return the mean of the current command, ``{name: [M]}`` in raw units. Empty if the agent follows none."""

@@ -106,6 +106,18 @@ class MLP:
         layers = [(weight.transpose(1, 2) if transposed else weight, bias) for weight, bias, transposed in triples]
         return [*layers, (views[-1], views[-1])] if self._is_prelu else layers
 
+    def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
+        """Return the network of one member of ``flat [M, size]``, without autograd: weights ``[out, in]`` and biases
+        ``[out]``, and the activation of each hidden layer, by its name or as the slope of a leaky ReLU below 0."""
+        layers = self.layers(flat.detach()[member : member + 1])
+        slopes = {"relu": 0.0, "leakyrelu": self.leak, "identity": 1.0}
+        activation: str | float = slopes.get(self.activation, self.activation)
+        if self._is_prelu:
+            activation = float(layers[-1][0])
+        is_rows = self.products is Rows
+        plain = [(weight[0].T if is_rows else weight[0], bias.flatten()) for weight, bias in layers[: self.depth]]
+        return plain, [activation] * (self.depth - 1)
+
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """Run the network on ``x [M, in, B]`` (rows: ``[M, B, in]``). Return the trace for `backward`: the output of
         each hidden layer (for prelu and silu before the activation), then the output of the network."""

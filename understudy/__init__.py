@@ -18,10 +18,21 @@ SyntheticCartPoleMDPBroad-v0 have ten steps, and policy-based agents learn well 
 from gymnasium.envs.registration import register, registry
 
 from understudy.files import load, pretrained, save
+from understudy.policy import Policy, PolicyError
 from understudy.proxy import Proxy, ProxyError
 from understudy.rewards import RewardVectorWrapper, RewardWrapper
 
-__all__ = ["Proxy", "ProxyError", "RewardVectorWrapper", "RewardWrapper", "load", "pretrained", "save"]
+__all__ = [
+    "Policy",
+    "PolicyError",
+    "Proxy",
+    "ProxyError",
+    "RewardVectorWrapper",
+    "RewardWrapper",
+    "load",
+    "pretrained",
+    "save",
+]
 
 # Id -> the game and kind that a proxy with this id must have, and the shipped proxy. `Synthetic-v0` takes any proxy.
 IDS: dict[str, dict[str, str]] = {

@@ -239,6 +239,9 @@ class EvaluateConfig(Command):
         minimum=1,
     )
     evaluation: str = _evaluation("both", "actions of --eval_agent", choices=("greedy", "sampled", "both"))
+    export: str | None = _evaluation(
+        None, "write the greedy policy of the checkpoint's first seed to this new file, for `understudy.Policy`"
+    )
     save_dataset: str | None = _evaluation(
         None, "write the episodes of --eval_agent as a new dataset of Minari with this id, such as lander/udrl-v0"
     )

@@ -17,7 +17,7 @@ from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
 from control.cli.together import ONE_THREAD_EACH, check_effects
 from control.commands.process import prepare
-from control.commands.run import elsewhere, to_play, with_weights
+from control.commands.run import elsewhere, export_policy, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
@@ -57,6 +57,7 @@ _OF_CHECKPOINTS = (
     "record_episodes",
     "evaluation",
     "save_dataset",
+    "export",
     "obedience",
     "command",
     "implementation",
@@ -128,6 +129,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             folder = recordings.save(options.save_dataset, loop.trajectories, spaces, game_entry, implementation)
             print(f"dataset: --dataset minari:{options.save_dataset}, in {folder}")
             loop.trajectories = None
+        if options.export is not None:
+            path = export_policy(loop.agents[0], trained_settings.run, Path(options.export))
+            print(f'policy: understudy.Policy("{path}")')
         if run.record or "record" not in settings.explicit_names:
             stem = checkpoint.path.stem
             if game != trained_on:

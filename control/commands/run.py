@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from control.cli.settings import Settings
+from control.cli.settings import RunConfig, Settings
 from control.commands.process import prepare
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
@@ -23,8 +23,9 @@ from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
 from envs.names import resolve
-from models.contract import Policy
+from models.contract import Agent, Policy
 from models.settings import INTEGER, SettingError, UserError, check_value, nearest, raise_all
+from models.spaces import Discrete
 from models.streams import Streams
 from models.vocabulary import translate
 
@@ -170,6 +171,13 @@ class Run:
         loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
+    def export(self, path: str | Path) -> Path:
+        """Write the greedy policy of the first seed's agent to a new file, for `understudy.Policy`. Return ``path``.
+        Raises SettingError if the file exists, or if a single network does not describe the policy."""
+        with contextlib.closing(build_loop(self.settings.replace(num_workers=1), for_training=False)) as loop:
+            take_weights(loop.agents, self._checkpoint)
+        return export_policy(loop.agents[0], self.settings.run, Path(path))
+
     def predict(self, obs: ArrayLike) -> Any:
         """Return the greedy action for one observation ``[*O]``. The command and any memory are as at the start of an
         episode."""
@@ -210,3 +218,36 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     seeds = [seed + member for member in range(len(loop.seeds))]
     loop.evaluation_streams = Streams.from_name(seeds, "evaluating a checkpoint")
     return loop
+
+
+def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
+    """Write the greedy policy of the agent's first member to a new file. See `Run.export`."""
+    from understudy import policy
+
+    network = agent.greedy_network(member=0)
+    if network is None:
+        line = f"export is {str(path)!r}, but a single network does not describe the policy of {run.implementation}"
+        raise SettingError(f"{line} on {run.gamename}; allowed: agents without commands, images and latents", "export")
+    actions = agent.spaces.actions
+    bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
+    moments = None
+    if network.moments is not None:
+        mean, scale = network.moments
+        moments = mean.cpu().numpy(), scale.cpu().numpy()
+    try:
+        policy.write(
+            path,
+            [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in network.layers],
+            network.activations,
+            network.head,
+            game=run.gamename,
+            implementation=run.implementation,
+            actions=bounds,
+            cells=agent.spaces.one_hot,
+            moments=moments,
+        )
+    except FileExistsError as error:
+        raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export") from error
+    except policy.PolicyError as error:
+        raise SettingError(f"export: {error}", "export") from error
+    return path

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import DuelingQNetwork
-from models.contract import Policy
+from models.contract import GreedyNetwork, Policy
 from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.losses import explained_variance, td_loss, td_target
@@ -137,6 +137,11 @@ class Agent(OffPolicyAgent):
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""
         return self.network(self.flat_parameters, obs)
+
+    def greedy_network(self, member: int) -> GreedyNetwork:
+        if isinstance(self.network, DuelingQNetwork):
+            return GreedyNetwork(*self.network.advantage_of_member(self.flat_parameters, member), "argmax")
+        return GreedyNetwork(*self.network.of_member(self.flat_parameters, member), "argmax")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Return the greedy policy. No argument of `Agent.begin` has an effect."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from models.agents.ddqn.config import Config
-from models.mlp import MLP
+from models.mlp import MLP, Layer
 from models.streams import Streams
 
 
@@ -30,6 +30,13 @@ class DuelingQNetwork:
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream: features, value, advantage."""
         return torch.cat([part.initial(streams) for part in self.parts], 1)
+
+    def advantage_of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
+        """Return one member's network of advantages, which the best action maximises, as `MLP.of_member` does."""
+        feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
+        features, first_activations = self.features.of_member(feature_weights, member)
+        advantages, last_activations = self.advantage.of_member(advantage_weights, member)
+        return [*features, *advantages], [*first_activations, 1.0, *last_activations]  # features have no activation
 
     def __call__(self, flat: Tensor, obs: Tensor) -> Tensor:
         """Return action values, ``obs [M, B, O] -> [M, B, A]``, with parameters ``flat [M, size]``."""

@@ -25,7 +25,7 @@ from models.agents.model_generalisation.values import (
     explore,
     replay_update,
 )
-from models.contract import Policy, StepAgent
+from models.contract import GreedyNetwork, Policy, StepAgent
 from models.losses import entropy, explained_variance
 from models.optim import norms
 from models.settings import SettingError
@@ -130,6 +130,13 @@ class Agent(StepAgent):
         q = self.values(features)
         self._acting_q.append(q)
         return explore(self.config, q, self.random_numbers["act"])
+
+    def greedy_network(self, member: int) -> GreedyNetwork | None:
+        if "encode" in self.model.noise_shapes:  # latents are sampled
+            return None
+        q_network = self.values.q_network
+        layers, activations = q_network.mlp.of_member(q_network.flat, member)
+        return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
         """Return the greedy policy. A latent model samples latents from ``streams``."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.agents.policy_gradients.batch import Batch, pack, table, unpack
 from models.agents.policy_gradients.config import Config
-from models.contract import EpisodeAgent, Policy
+from models.contract import EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
 from models.mlp import MlpNetwork
@@ -47,6 +47,15 @@ class Agent(EpisodeAgent):
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None  # from `observe`, for the next `learn`
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # steps that each member has learned from
+
+    def greedy_network(self, member: int) -> GreedyNetwork | None:
+        if self.spaces.is_image:
+            return None
+        policy, count = self.network.policy, self.network.num_actions
+        layers, activations = policy.mlp.of_member(policy.flat, member)
+        weight, bias = layers[-1]
+        layers[-1] = weight[:count], bias[:count]  # without the value of a shared network
+        return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, *, sample: bool, **_: Any) -> "SoftmaxPolicy":
         return SoftmaxPolicy(self, envs, streams, sample)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
 from models.agents.ppo.networks import CLIP_LIMIT, ActorCritic, Play
-from models.contract import InnerAgent
+from models.contract import GreedyNetwork, InnerAgent
 from models.curiosity import build_curiosity
 from models.layers import exp
 from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized
@@ -298,6 +298,15 @@ class Agent(InnerAgent):
         if self.return_moments is not None:
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
+
+    def greedy_network(self, member: int) -> GreedyNetwork:
+        parts = self.network.parts(self.flat_parameters.detach())
+        layers, activations = self.network.actor.of_member(parts.actor, member)
+        head = "argmax"
+        if isinstance(self.spaces.actions, Continuous):
+            head = "scale" if self.config.scale_actions else "clip"
+        moments = (parts.mean[member], parts.scale[member]) if self.config.normalize_obs else None
+        return GreedyNetwork(layers, activations, head, moments)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
         """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``. The other
