@@ -17,7 +17,7 @@ from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
 from control.cli.together import ONE_THREAD_EACH, check_effects
 from control.commands.process import prepare
-from control.commands.run import elsewhere, export_policy, to_play, with_weights
+from control.commands.run import check_export, elsewhere, export_policy, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
@@ -101,6 +101,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         check_effects(_unused_by_obedience(settings, game, trained_on))
     if options.save_dataset is not None:
         recordings.check_new(options.save_dataset)
+    if options.export is not None:
+        check_export(Path(options.export))
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
@@ -176,8 +178,9 @@ def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iter
     elif settings.run.record or "return" in settings.command:
         name = "record" if settings.run.record else "command.return"
         yield name, " with --obedience, which asks for many returns"
-    elif settings.subcommand.save_dataset is not None:
-        yield "save_dataset", " with --obedience"
+    for name in ("save_dataset", "export"):
+        if getattr(settings.subcommand, name) is not None:
+            yield name, " with --obedience"
 
 
 def _game(settings: Settings, trained_on: str) -> str:

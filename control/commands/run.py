@@ -230,6 +230,8 @@ def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
         raise SettingError(f"{line} on {run.gamename}; allowed: agents without commands, images and latents", "export")
     actions = agent.spaces.actions
     bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
+    check_export(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     moments = None
     if network.moments is not None:
         mean, scale = network.moments
@@ -246,8 +248,12 @@ def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
             cells=agent.spaces.one_hot,
             moments=moments,
         )
-    except FileExistsError as error:
-        raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export") from error
     except policy.PolicyError as error:
         raise SettingError(f"export: {error}", "export") from error
     return path
+
+
+def check_export(path: Path) -> None:
+    """Raise SettingError if ``path`` exists, so that an exported agent replaces no file."""
+    if path.exists():
+        raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export")
