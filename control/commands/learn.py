@@ -72,6 +72,7 @@ _EVALUATIONS = 50  # of the teacher in training
 _TEXT_WIDTH = 71  # columns of a stage's text, beside its name
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
+_BUFFERED = 5_000_000  # numbers of observations in the replay buffer of such an agent; many cells need much memory
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
@@ -408,6 +409,9 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
     reference = names[0] if isinstance(task.spaces.actions, Discrete) else "PPO"
     loop = _inner_loop(task, proxy, reference, test_episodes=10)
     loop.agent_config = default_config(reference, task.game)
+    if hasattr(loop.agent_config, "buffer_size"):
+        capacity = min(loop.agent_config.buffer_size, _BUFFERED // math.prod(task.spaces.obs_shape))
+        loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if task.share(task.score("bandit", "score")) >= _ENOUGH else _ADVICE
