@@ -21,7 +21,7 @@ CLIP = 10.0  # normalised observations are clipped to [-CLIP, CLIP]
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-np.maximum(x, -80))),  # without overflow
 }
 """Activations by name. A number instead of a name is the slope of a leaky ReLU below 0: 0 for ReLU, 1 for identity."""
 HEADS = ("argmax", "clip", "scale", "tanh")
@@ -47,7 +47,7 @@ class Policy:
         header, tensors = _read(self.path)
         self.game, self.implementation = header["game"], header["implementation"]
         self._actions, self._cells, self._head = header["actions"], header["cells"], header["head"]
-        self._activations = [_activation(value) for value in header["activations"]]
+        self._activations = header["activations"]
         depth = len(self._activations) + 1
         self._layers = [(tensors[f"layers.{i}.weight"].T, tensors[f"layers.{i}.bias"]) for i in range(depth)]
         self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
@@ -67,24 +67,36 @@ class Policy:
 
     def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Return observations ``[N, O]`` float32, and whether there was a single one without that axis."""
-        values = np.asarray(observation)
+        allowed = f"allowed: [{self.obs_size}] or [N, {self.obs_size}]"
+        if self._cells:
+            allowed += f", or integers from 0 to {self.obs_size - 1}"
+        try:
+            values = np.asarray(observation)
+        except ValueError as error:
+            raise PolicyError(f"an observation is no array of numbers; {allowed}") from error
         is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
         if self._cells and np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot:
             indices = np.atleast_1d(values)
-            if ((indices < 0) | (indices >= self.obs_size)).any():
-                raise PolicyError(f"a cell is {int(indices.max())}; allowed: 0 to {self.obs_size - 1}")
+            for index in indices[(indices < 0) | (indices >= self.obs_size)]:
+                raise PolicyError(f"a cell is {index}; allowed: 0 to {self.obs_size - 1}")
             return np.eye(self.obs_size, dtype=np.float32)[indices], values.ndim == 0
         if values.ndim not in (1, 2) or values.shape[-1] != self.obs_size:
-            shape = f"[{self.obs_size}] or [N, {self.obs_size}]"
-            raise PolicyError(f"an observation has shape {list(values.shape)}; allowed: {shape}")
-        return np.atleast_2d(values).astype(np.float32), values.ndim == 1
+            raise PolicyError(f"an observation has shape {list(values.shape)}; {allowed}")
+        try:
+            with np.errstate(over="ignore"):
+                rows = np.atleast_2d(values).astype(np.float32)
+        except (TypeError, ValueError) as error:
+            raise PolicyError(f"an observation is no array of numbers ({error}); {allowed}") from error
+        for value in np.atleast_2d(values)[~np.isfinite(rows)]:
+            raise PolicyError(f"a number of an observation is {value}; allowed: finite float32 numbers")
+        return rows, values.ndim == 1
 
     def _act(self, x: np.ndarray) -> np.ndarray:
         """Return the actions of observations ``[N, O]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP, CLIP)
         for (weight, bias), activation in zip(self._layers, self._activations, strict=False):
-            x = activation(x @ weight + bias)
+            x = _activation(activation)(x @ weight + bias)
         weight, bias = self._layers[-1]
         x = x @ weight + bias
         if self._head == "argmax":
