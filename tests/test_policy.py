@@ -1,6 +1,7 @@
 """Exported agents: `understudy.Policy` chooses the greedy action of every agent that can be exported, in NumPy."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,17 @@ def test_wrong_files_and_observations(tmp_path: Path) -> None:
     for obs in (np.zeros(5), np.zeros((1, 1, 4)), 3):
         with pytest.raises(understudy.PolicyError, match=r"allowed: \[4\] or \[N, 4\]"):
             policy(obs)
+    for obs, problem in (
+        ([1e300, 0, 0, 0], "is 1e[+]300; allowed: finite"),
+        (["a"] * 4, "no array of numbers"),
+        ([[1, 2], [3]], "no array of numbers"),
+    ):
+        with pytest.raises(understudy.PolicyError, match=problem):
+            policy(obs)
+    assert pickle.loads(pickle.dumps(policy))(np.ones(4)) == policy(np.ones(4))
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match="which cannot be written"):
+        export_policy(agent, RunConfig(implementation="DDQN", gamename="cartpole"), tmp_path / "file" / "a")
     tensors = safetensors_numpy.load_file(file)
     header = {"format": 1, "game": "cartpole", "implementation": "DDQN", "actions": {"n": 2}, "cells": False}
     header |= {"activations": ["tanh"], "head": "argmax"}

@@ -113,6 +113,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if run.record:
             check_recording(play_settings.run)
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
+        if options.export is not None:
+            export_policy(loop.agents[0], trained_settings.run, Path(options.export))
         print(f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {checkpoint.path}")
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
@@ -132,8 +134,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             print(f"dataset: --dataset minari:{options.save_dataset}, in {folder}")
             loop.trajectories = None
         if options.export is not None:
-            path = export_policy(loop.agents[0], trained_settings.run, Path(options.export))
-            print(f'policy: understudy.Policy("{path}")')
+            print(f'policy: understudy.Policy("{options.export}")')
         if run.record or "record" not in settings.explicit_names:
             stem = checkpoint.path.stem
             if game != trained_on:

@@ -231,12 +231,12 @@ def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
     actions = agent.spaces.actions
     bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
     check_export(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     moments = None
     if network.moments is not None:
         mean, scale = network.moments
         moments = mean.cpu().numpy(), scale.cpu().numpy()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         policy.write(
             path,
             [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in network.layers],
@@ -250,6 +250,9 @@ def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
         )
     except policy.PolicyError as error:
         raise SettingError(f"export: {error}", "export") from error
+    except OSError as error:
+        line = f"export is {str(path)!r}, which cannot be written ({error.strerror}); allowed: a new file"
+        raise SettingError(line, "export") from error
     return path
 
 
