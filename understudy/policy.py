@@ -153,7 +153,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
             raise ValueError(f"no {_KEY!r} metadata of format {_FORMAT}")
         _check(header, tensors)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         reason = f"its {error} is missing" if isinstance(error, KeyError) else str(error)
         raise PolicyError(f"policy {str(path)!r} cannot be read ({reason}); allowed: {allowed}") from error
     return header, tensors
