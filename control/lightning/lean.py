@@ -16,7 +16,6 @@ import types
 from collections.abc import Callable, Iterator
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +26,13 @@ class _LazyModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # accessed by the import system
             raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:  # otherwise an earlier access has imported the module
+        return getattr(self.import_module(), name)
+
+    def import_module(self) -> types.ModuleType:
+        """Import the module in place of the stub, if no earlier access has done so."""
+        if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        return importlib.import_module(self.__name__)
 
 
 class _RealParents:
@@ -38,11 +41,10 @@ class _RealParents:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        parent = name.rpartition(".")[0]
-        if type(sys.modules.get(parent)) is not _LazyModule:
+        parent = sys.modules.get(name.rpartition(".")[0])
+        if not isinstance(parent, _LazyModule):
             return None
-        del sys.modules[parent]
-        importlib.import_module(parent)
+        parent.import_module()
         if name in sys.modules:  # imported by its package
             return importlib.util.spec_from_loader(name, _Imported(sys.modules[name]))
         return importlib.util.find_spec(name)
@@ -100,16 +102,12 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
     are already imported or their package is not installed."""
     stubs: dict[str, _LazyModule] = {}
     packages = {name.partition(".")[0] for name in values_by_module}
-    specs = {package: importlib.util.find_spec(package) for package in packages}
+    installed = {package for package in packages if importlib.util.find_spec(package)}
     for name, values in values_by_module.items():
-        package, *path = name.split(".")
-        spec = specs[package]
-        if name in sys.modules or spec is None:
+        if name in sys.modules or name.partition(".")[0] not in installed:
             continue
         stub = stubs[name] = sys.modules[name] = _LazyModule(name)
-        # The folders of its submodules.
-        folders = [str(Path(folder, *path)) for folder in spec.submodule_search_locations or ()]
-        vars(stub).update(values, __path__=folders)
+        vars(stub).update(values, __path__=[])  # packages have one; `_RealParents` finds their submodules
         parent, _, leaf = name.rpartition(".")
         if parent in stubs:
             setattr(stubs[parent], leaf, stub)
