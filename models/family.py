@@ -29,7 +29,7 @@ class EpisodeSchedule:
     before it plays; ``on_policy``, it learns from these episodes afterwards and then forgets them. ``gradient_steps``
     is only used to count them; it is 0 for an agent without gradients. ``warm_up`` random episodes precede the first
     epoch, and the first ``random_epochs`` epochs play at random. A ``dataset`` of recorded episodes takes the place of
-    the random ones. With 0 ``episodes`` an epoch plays none, and counts the ``sampled`` steps of its minibatches.
+    the random ones. With 0 ``episodes`` an epoch plays none, and counts the ``minibatch_steps`` that it learns from.
 
     If ``running_mean`` is set, the run's score is the mean return of its latest ``running_mean`` training episodes, and
     the run ends once the score reaches ``target``. Otherwise greedy evaluations give the score. Evaluations end either
@@ -42,7 +42,7 @@ class EpisodeSchedule:
     warm_up: int = 0
     random_epochs: int = 0
     dataset: str | None = None
-    sampled: int = 0
+    minibatch_steps: int = 0
     running_mean: int | None = None
     target: float | None = None
 

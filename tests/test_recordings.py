@@ -1,5 +1,6 @@
 """Recorded episodes: datasets of Minari are written and read without a difference, and agents learn from them alone."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ COLUMNS = ("obs", "action", "reward", "terminated", "truncated")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
         yield
@@ -76,7 +77,7 @@ def test_members_learn_alone_as_in_company(case: str) -> None:
         loop = loop_of(case, "cartpole", first, seeds, config)
         for _ in range(2):
             loop.epoch()
-        assert loop.env_steps.tolist() == [2 * config.schedule.sampled] * seeds
+        assert loop.env_steps.tolist() == [2 * config.schedule.minibatch_steps] * seeds
         return [parameter[-1] for parameter in loop.agent.policy.parameters()]
 
     for alone, beside in zip(weights(3, 1), weights(1, 3), strict=True):
@@ -137,7 +138,7 @@ def test_errors_name_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         list(Recording("minari:wrong/random-v0", "cartpole", spaces).trajectories(1))
 
 
-def test_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_not_finite() -> None:
     trajectory = record("finite/random-v0", "cartpole")
     trajectory.reward[0, 0, 3] = torch.nan
     recordings.save("nan/random-v0", [trajectory], spaces_of("cartpole"), split_name("cartpole")[0], "random")

@@ -94,7 +94,7 @@ class EpisodeLoop(Loop):
         """Play the epoch's episodes, store them, and add their statistics to ``row``. Without episodes, count the steps
         of minibatches."""
         if not self.schedule.episodes:
-            self.env_steps = self.env_steps + self.schedule.sampled
+            self.env_steps = self.env_steps + self.schedule.minibatch_steps
             row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
             return
         count, streams = self.schedule.episodes, self.streams.fork()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from control.cli.errors import one_line
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -51,8 +52,7 @@ class Recording:
         try:
             import minari  # slow to import
         except ModuleNotFoundError as error:
-            line = f"dataset is {self.source!r}; it needs minari: pip install -e '.[data]'"
-            raise SettingError(line, "dataset") from error
+            raise SettingError(f"dataset is {self.source!r}, but {one_line(error)}", "dataset") from error
         name = self.source.removeprefix(PREFIX)
         try:
             if self.source.startswith(PREFIX):
@@ -78,51 +78,52 @@ class Recording:
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return the episodes side by side, ``[T, M, E, ...]``, padded with zeros. An episode that was cut off in the
         recording counts as truncated."""
-        lengths = torch.tensor([len(episode.rewards) for episode in episodes])
+        obs, actions, rewards = zip(*map(self._columns, episodes), strict=True)
+        terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
+        truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
+        lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
-        obs, actions, rewards, terminated, truncated, final_obs = [], [], [], [], [], []
-        for episode, length in zip(episodes, lengths.tolist(), strict=True):
-            try:
-                episode_obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
-                episode_actions = self._native_actions(episode.actions)
-                episode_rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
-            except Exception as error:  # other values than the dataset's spaces have
-                problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
-                raise self._error(problem, "values of the dataset's spaces") from error
-            if episode_rewards.ndim != 1 or episode_obs.shape[1:] != self.spaces.obs_shape:
-                sizes = f"rewards {list(episode_rewards.shape)} and observations {list(episode_obs.shape)}"
-                raise self._error(
-                    f"whose episode {episode.id} has {sizes}", f"[T] and [T + 1, {self.spaces.obs_shape[0]}]"
-                )
-            if not length or len(episode_obs) != length + 1 or len(episode_actions) != length:
-                sizes = f"{length} rewards, {len(episode_obs)} observations and {len(episode_actions)} actions"
-                raise self._error(f"whose episode {episode.id} has {sizes}", "one more observation than rewards")
-            if not all(values.isfinite().all() for values in (episode_obs, episode_actions, episode_rewards.sum())):
-                raise self._error(f"whose episode {episode.id} has numbers that are not finite", "finite numbers")
-            count = self.spaces.actions.n if isinstance(self.spaces.actions, Discrete) else None
-            if count is not None and not ((0 <= episode_actions) & (episode_actions < count)).all():
-                raise self._error(f"whose episode {episode.id} has other actions", f"the {count} of its action space")
-            obs.append(episode_obs[:-1])
-            actions.append(episode_actions)
-            rewards.append(episode_rewards)
-            terminated.append(bool(episode.terminations[-1]))
-            truncated.append(bool(episode.truncations[-1]) or not terminated[-1])
-            final_obs.append(episode_obs[-1])
         is_last = time == lengths - 1  # [T, E]
         reward = _padded(rewards)
         columns = (
-            _padded(obs),
+            _padded([episode_obs[:-1] for episode_obs in obs]),
             _padded(actions).to(self.spaces.action_dtype),
             reward,
-            is_last & torch.tensor(terminated),
-            is_last & torch.tensor(truncated),
+            is_last & terminated,
+            is_last & truncated,
             time < lengths,
         )
         by_member = (column.unsqueeze(1).expand(-1, members, *column.shape[1:]) for column in columns)
         columns_by_member = dict(zip(_COLUMNS, by_member, strict=True))
-        final = torch.stack(final_obs).expand(members, -1, -1)
+        final = torch.stack([episode_obs[-1] for episode_obs in obs]).expand(members, -1, -1)
         returns = reward.sum(0).expand(members, -1)
         return Trajectory(**columns_by_member, final_obs=final, returns=returns)
+
+    def _columns(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
+        Raises SettingError if they are not what the spaces promise."""
+        try:
+            obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
+            actions = self._native_actions(episode.actions)
+            rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
+        except Exception as error:  # other values than the dataset's spaces have
+            problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
+            raise self._error(problem, "values of the dataset's spaces") from error
+        has = f"whose episode {episode.id} has"
+        if rewards.ndim != 1 or obs.shape[1:] != self.spaces.obs_shape:
+            sizes = f"rewards {list(rewards.shape)} and observations {list(obs.shape)}"
+            raise self._error(f"{has} {sizes}", f"[T] and [T + 1, {self.spaces.obs_shape[0]}]")
+        length = len(rewards)
+        if not length or len(obs) != length + 1 or len(actions) != length:
+            sizes = f"{length} rewards, {len(obs)} observations and {len(actions)} actions"
+            raise self._error(f"{has} {sizes}", "one more observation than rewards")
+        if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
+            raise self._error(f"{has} numbers that are not finite", "finite numbers")
+        if isinstance(self.spaces.actions, Discrete):
+            count = self.spaces.actions.n
+            if not ((0 <= actions) & (actions < count)).all():
+                raise self._error(f"{has} other actions", f"the {count} of its action space")
+        return obs, actions, rewards
 
     def _native_actions(self, actions: Any) -> Tensor:
         """Return the actions of an episode as agents have them: from 0, or as vectors."""
@@ -133,13 +134,10 @@ class Recording:
 
 
 def check_new(name: str) -> None:
-    """Raise SettingError if no new dataset can have the id ``name``, or if minari is missing."""
-    try:
-        from minari.dataset.minari_dataset import parse_dataset_id
-        from minari.storage.datasets_root_dir import get_dataset_path
-    except ModuleNotFoundError as error:
-        line = f"save_dataset is {name!r}; it needs minari: pip install -e '.[data]'"
-        raise SettingError(line, "save_dataset") from error
+    """Raise SettingError if no new dataset can have the id ``name``, and ModuleNotFoundError without minari."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.storage.datasets_root_dir import get_dataset_path
+
     start = f"save_dataset is {name!r}"
     try:
         parse_dataset_id(name)

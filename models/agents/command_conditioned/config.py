@@ -196,7 +196,7 @@ class Config:
             warm_up=0 if self.dataset else self.num_rand_action_rollouts,
             random_epochs=0 if self.dataset else self.random_action_epochs,
             dataset=self.dataset,
-            sampled=self.num_grad_steps * self.batch_size,
+            minibatch_steps=self.num_grad_steps * self.batch_size,
         )
 
     @property
