@@ -74,8 +74,7 @@ class Policy:
             values = np.asarray(observation)
         except ValueError as error:
             raise PolicyError(f"an observation is no array of numbers; {allowed}") from error
-        is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
-        if self._cells and np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot:
+        if self._cells and self._are_indices(values):
             indices = np.atleast_1d(values)
             for index in indices[(indices < 0) | (indices >= self.obs_size)]:
                 raise PolicyError(f"a cell is {index}; allowed: 0 to {self.obs_size - 1}")
@@ -90,6 +89,11 @@ class Policy:
         for value in np.atleast_2d(values)[~np.isfinite(rows)]:
             raise PolicyError(f"a number of an observation is {value}; allowed: finite float32 numbers")
         return rows, values.ndim == 1
+
+    def _are_indices(self, values: np.ndarray) -> bool:
+        """Return whether ``values`` are indices of cells, and not one one-hot vector of integers."""
+        is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
+        return np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot
 
     def _act(self, x: np.ndarray) -> np.ndarray:
         """Return the actions of observations ``[N, O]``."""

@@ -17,7 +17,7 @@ from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
 from control.cli.together import ONE_THREAD_EACH, check_effects
 from control.commands.process import prepare
-from control.commands.run import check_export, elsewhere, export_policy, to_play, with_weights
+from control.commands.run import elsewhere, export_policy, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import by_kind, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
@@ -48,6 +48,7 @@ from models.registry import (
 )
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
+from models.trajectory import Trajectory
 from models.vocabulary import translate
 from understudy.files import SUFFIX, pretrained
 from understudy.kinds import KINDS
@@ -101,8 +102,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         check_effects(_unused_by_obedience(settings, game, trained_on))
     if options.save_dataset is not None:
         recordings.check_new(options.save_dataset)
-    if options.export is not None:
-        check_export(Path(options.export))
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
@@ -122,17 +121,16 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             return
         print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
+        trajectories: list[Trajectory] = []
         if options.save_dataset is not None:
-            loop.trajectories = []
+            loop.trajectories = trajectories
         for mode in modes:
             table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
         print(Table(table))
         if options.save_dataset is not None:
-            assert loop.trajectories is not None
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
-            folder = recordings.save(options.save_dataset, loop.trajectories, spaces, game_entry, implementation)
+            folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
             print(f"dataset: --dataset minari:{options.save_dataset}, in {folder}")
-            loop.trajectories = None
         if options.export is not None:
             print(f'policy: understudy.Policy("{options.export}")')
         if run.record or "record" not in settings.explicit_names:
@@ -433,6 +431,8 @@ def _unlike_alone(proxy: Proxy, names: str) -> list[str]:
     """Return the agents among ``names`` ("PPO,A2C") that have other settings alone than beside the others. Agents of a
     family share settings, and the file's preset may have several values for them."""
     agents = named_agents(names)
+    if len(agents) == 1:
+        return []
     joint_config = agent_settings(proxy, names, {})
     return [name for name in agents if config_of(joint_config, name, agents) != agent_settings(proxy, name, {})]
 

@@ -28,6 +28,8 @@ from models.settings import INTEGER, SettingError, UserError, check_value, neare
 from models.spaces import Discrete
 from models.streams import Streams
 from models.vocabulary import translate
+from understudy.policy import PolicyError
+from understudy.policy import write as write_policy
 
 if TYPE_CHECKING:
     from control.lightning.agent import AgentModule
@@ -174,9 +176,8 @@ class Run:
     def export(self, path: str | Path) -> Path:
         """Write the greedy policy of the first seed's agent to a new file, for `understudy.Policy`. Return ``path``.
         Raises SettingError if the file exists, or if a single network does not describe the policy."""
-        with contextlib.closing(build_loop(self.settings.replace(num_workers=1), for_training=False)) as loop:
-            take_weights(loop.agents, self._checkpoint)
-        return export_policy(loop.agents[0], self.settings.run, Path(path))
+        with contextlib.closing(with_weights(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
+            return export_policy(loop.agents[0], self.settings.run, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
         """Return the greedy action for one observation ``[*O]``. The command and any memory are as at the start of an
@@ -222,22 +223,21 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 
 def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
     """Write the greedy policy of the agent's first member to a new file. See `Run.export`."""
-    from understudy import policy
-
     network = agent.greedy_network(member=0)
     if network is None:
         line = f"export is {str(path)!r}, but a single network does not describe the policy of {run.implementation}"
         raise SettingError(f"{line} on {run.gamename}; allowed: agents without commands, images and latents", "export")
     actions = agent.spaces.actions
     bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
-    check_export(path)
+    if path.exists():
+        raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export")
     moments = None
     if network.moments is not None:
         mean, scale = network.moments
         moments = mean.cpu().numpy(), scale.cpu().numpy()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        policy.write(
+        write_policy(
             path,
             [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in network.layers],
             network.activations,
@@ -248,15 +248,9 @@ def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
             cells=agent.spaces.one_hot,
             moments=moments,
         )
-    except policy.PolicyError as error:
+    except PolicyError as error:
         raise SettingError(f"export: {error}", "export") from error
     except OSError as error:
         line = f"export is {str(path)!r}, which cannot be written ({error.strerror}); allowed: a new file"
         raise SettingError(line, "export") from error
     return path
-
-
-def check_export(path: Path) -> None:
-    """Raise SettingError if ``path`` exists, so that an exported agent replaces no file."""
-    if path.exists():
-        raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export")
