@@ -147,18 +147,21 @@ def rate(epoch: Callable[[int], Any], agent: Any, steps: int, warm_up: int, size
 
 
 def agent_rows(name: str, devices: list[str], size: Size) -> dict[str, Result]:
+    """Measure PPO or DDQN on each device, by number of members."""
     rows = {}
     for device in devices:
         for members in size.members if device == "cuda" else size.core_members:
+            key = f"{name}_{members}_{device}"
             if device == "machine_code":
                 value = machine_code_rate(name, members, size)
             else:
                 value = torch_rate(name, members, torch.device(device), size)
-            rows[f"{name}_{members}_{device}"] = show(f"{name}_{members}_{device}", Result(value, "steps/s"))
+            rows[key] = show(key, Result(value, "steps/s"))
     return rows
 
 
 def generalisation_rows(name: str, devices: list[str], size: Size) -> dict[str, Result]:
+    """Measure an agent of model-based generalisation on each device, by number of seeds."""
     rows = {}
     for device in devices:
         if device == "machine_code":  # these agents have none
