@@ -91,7 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     ending.reset()  # the status is 130 until the command has finished
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:
-        print(config.about_the_bare_command(), flush=True)
+        from control.cli.help import first_commands
+
+        print(first_commands())
+        ending.status = 0
+        return 0
     try:
         ending.status = run(config.parse(arguments))
     except KeyboardInterrupt:

@@ -120,6 +120,18 @@ ERRORS: list[tuple[BaseException, str | None]] = [
 ]  # fmt: skip
 
 
+def test_bare_command_offers_five_commands_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trainer, "run", pytest.fail)
+    assert trainer.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    commands = [line.removeprefix(COMMAND) for line in lines if line.startswith(COMMAND)]
+    assert len(commands) == 5 and max(map(len, lines)) < 100
+    for command in commands:
+        config.parse(command.split())
+
+
 @pytest.mark.parametrize(("error", "line"), ERRORS)
 def test_user_errors_are_one_line(
     error: BaseException, line: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -130,8 +142,8 @@ def test_user_errors_are_one_line(
     monkeypatch.setattr(trainer, "run", fail)
     if line is None:
         with pytest.raises(type(error)):
-            trainer.main([])
+            trainer.main(["--seed", "1"])
         return
-    assert trainer.main([]) == (130 if line == "interrupted\n" else 2)
+    assert trainer.main(["--seed", "1"]) == (130 if line == "interrupted\n" else 2)
     error_output = capsys.readouterr().err
     assert error_output.startswith(line) and error_output.count("\n") == 1

@@ -174,11 +174,3 @@ def test_mode_minus_one_is_an_agent_with_an_exploration_bonus(
     values = dict(pair.split() for pair in words.removeprefix("--").split(" --"))
     (tmp_path / "mode.yaml").write_text(yaml.safe_dump({"implementation": "RN"} | values))
     assert as_dict(parse(["--config", str(tmp_path / "mode.yaml")])) == expected
-
-
-def test_command_without_flags_prints_its_plan(capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "run", lambda settings: 0)
-    assert trainer.main([]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert all(word in line for word in ("UDRL", "lunarlander", "2,000 epochs", "half an hour", "--help"))
-    assert trainer.main(["--seed", "3"]) == 0 and capsys.readouterr().out == ""

@@ -55,6 +55,17 @@ EXAMPLES = """more examples than those at the top:
   python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped proxy
   python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
   python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
+FIRST_COMMANDS = (
+    ("--eval_agent cartpole-bandit", "train new agents on a learned CartPole, test them on the real one", "seconds"),
+    ("--implementation SE --gamename cartpole --proxy bandit --generations 30", "learn such a CartPole", "1 minute"),
+    (
+        "--implementation PPO --steps_per_epoch 1024 --target_return 250 --record",
+        "land on the moon with PPO, and film it",
+        "2 minutes",
+    ),
+    ("--learn CartPole-v1", "teacher, learned environment, learned reward, and a page of results", "2 minutes"),
+    ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "10 minutes"),
+)
 WIDEST = 110
 COLUMN = 32  # at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
@@ -239,6 +250,12 @@ def _explain(flag: Flag, families: Sequence[str]) -> str:
     if aliases := aliases_of(flag.name, families):
         parts.append(f"also: {', '.join(aliases)}")
     return f"{flag.meta.get('help', '')} ({'; '.join(parts)})"
+
+
+def first_commands() -> str:
+    """Return some commands to begin with, for calls without flags. The times are of one core."""
+    examples = [f"{aim} ({time}):\n  python trainer.py {words}" for words, aim, time in FIRST_COMMANDS]
+    return "\n".join(["Without flags nothing is trained. Some commands to begin with:", *examples, "All flags: --help"])
 
 
 def version() -> str:

@@ -207,15 +207,6 @@ def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:
     return [("config", [file]), ("resume_search", [folder]), *other_pairs]
 
 
-def about_the_bare_command() -> str:
-    """Return a hint about the default training run, for calls without flags."""
-    run = RunConfig()
-    return (
-        f"training {run.implementation} on {run.gamename} for {run.epochs:,} epochs, which takes about half an hour; "
-        "Ctrl-C ends it with a checkpoint, and --help shows what there is to choose"
-    )
-
-
 def settings_from(**values: Any) -> Settings:
     """Return settings from keywords with the names of flags. Values are numbers, text or paths, None, lists or tuples;
     commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
