@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli import progress as module
 from control.cli.colour import paint, warning
-from control.cli.progress import part, progress
+from control.cli.progress import RowTable, part, progress
 from control.commands.choose_proxy import _returns
 from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
@@ -130,3 +130,14 @@ def test_losing_means_get_fewer_agents(seed: int) -> None:
     assert seed % 3 or max(tested[1:]) < count
     for mean, agents in enumerate(tested):
         assert scores[mean] == table[mean, :agents].mean()
+
+
+def test_header_is_repeated_only_for_a_new_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    table = RowTable()
+    rows = [{"epoch": "1/9", "return": "5.0"}, {"epoch": "2/9", "return": "6.0", "greedy": "7.0"}, {"epoch": "3/9"}]
+    assert [table.text(row).split("\n") for row in rows] == [
+        ["   epoch    return", "     1/9       5.0"],
+        ["   epoch    return    greedy", "     2/9       6.0       7.0"],
+        ["     3/9                    "],
+    ]

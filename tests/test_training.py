@@ -1,6 +1,7 @@
 """Whole runs through the command: their files, stopping, reloading, warnings and signals."""
 
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -98,7 +99,7 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
         assert metrics["train/gradient_steps"] == [epoch * (1 if on_policy(name) else 3) for epoch in range(1, 6)]
         epoch_steps = np.multiply(3, metrics["rollout/length_mean"][1:]).round()
         assert np.diff(metrics["env_steps"]).tolist() == epoch_steps.tolist()
-    for line in ("epoch 1/5", "epoch 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
+    for line in (" 1/5", " 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
         assert line in output
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
 
@@ -259,9 +260,9 @@ def test_diverged_seed_is_left_out_of_means(logdir: Path, capsys: Shown, monkeyp
 
     monkeypatch.setattr(AgentModule, "training_step", spoiling)
     assert trainer.main(flags(logdir, gamename="probe-4-continuous", num_seeds=3, eval_every=1)) == 0
-    epoch_lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
-    assert len(epoch_lines) == 5 and "nan" not in "".join(epoch_lines)
-    assert ["1 of 3 seeds diverged" in line for line in epoch_lines] == [False] + [True] * 4
+    rows = [line for line in capsys.readouterr().out.splitlines() if re.match(r" *\d/5 ", line)]
+    assert len(rows) == 5 and "nan" not in "".join(rows)
+    assert ["1 of 3" in row for row in rows] == [False] + [True] * 4
     metrics = read_metrics(run_folder(logdir) / "metrics.csv")
     returns = np.array(metrics["eval/return_greedy"]).reshape(5, 3)
     assert (returns[1:, 1] == 0.75).all()  # the action in the middle is half from the target

@@ -3,10 +3,11 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tqdm import tqdm
 
+from control.cli.colour import paint
 from control.cli.ending import ending
 
 Watch = Callable[[float], object]
@@ -32,12 +33,32 @@ class Lines:
             remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
             self.print_if_due(f"  {label}: {100 * share:.0f} %, {remaining} left")
 
+    def is_due(self) -> bool:
+        """Return whether the last line is at least `LINE_SECONDS` ago."""
+        return time.monotonic() - self._last >= LINE_SECONDS
+
     def print_if_due(self, line: str) -> None:
-        """Print ``line`` if the last one is at least `LINE_SECONDS` ago."""
-        now = time.monotonic()
-        if now - self._last >= LINE_SECONDS:
-            self._last = now
+        """Print ``line`` if it `is_due`."""
+        if self.is_due():
+            self._last = time.monotonic()
             print(line, flush=True)
+
+
+class RowTable:
+    """Aligns rows that are printed one by one. The header is repeated only before a row with a new column."""
+
+    def __init__(self) -> None:
+        self.widths: dict[str, int] = {}
+
+    def text(self, row: Mapping[str, str]) -> str:
+        """Return ``row`` (column -> text) as a line, after the header if a column is new. Columns that the row lacks
+        are empty."""
+        lines = []
+        if not row.keys() <= self.widths.keys():
+            self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}
+            header = "  ".join(f"{name:>{width}}" for name, width in self.widths.items())
+            lines.append(paint(header, "dim", sys.stdout))
+        return "\n".join([*lines, "  ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())])
 
 
 @contextlib.contextmanager

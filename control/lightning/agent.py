@@ -180,32 +180,25 @@ class AgentModule(RunModule):
                 samples |= {f"actions/{mode}_{i}": coordinate for i, coordinate in enumerate(actions.unbind(1))}
         return samples
 
-    def headline(self) -> str:
-        return ", ".join(self._format_means({self._return_tag: "return {:.0f}", self.loop.loss_tag: "loss {:.3g}"}))
+    def columns(self) -> dict[str, str]:
+        """Return the steps, mean returns of training and evaluation, the loss, and the number of diverged seeds."""
+        greedy = {REWARD_RATE: ("reward rate", ".4f")} if REWARD_RATE in self.row else {GREEDY: ("greedy", ".1f")}
+        formats = {self._return_tag: ("return", ".1f")} | greedy | {SAMPLED: ("sampled", ".1f")}
+        formats |= {self.loop.loss_tag: ("loss", ".3g")}
+        means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
+        columns = {"steps": f"{self.steps_a_seed():9,}"}
+        columns |= {name: f"{means[tag]:{spec}}" for tag, (name, spec) in formats.items() if tag in means}
+        return columns | ({"diverged": f"{num_diverged} of {len(self.seeds)}"} if num_diverged else {})
 
-    def report(self) -> list[str] | None:
-        """Return the parts of a line at evaluations, in the first epoch of a process, and in every epoch with
-        ``print_statements``; otherwise None."""
+    def is_reported(self) -> bool:
+        """Return whether this is an evaluation or the first epoch of a process, or ``print_statements`` is set."""
         is_first = self.epoch == self.epochs_before + 1
-        if not (is_first or self.is_evaluated() or self.settings.run.print_statements > 0):
-            return None
-        steps = f"{self.steps_a_seed():,} steps"
-        greedy = {REWARD_RATE: "reward rate {:.4f}"} if REWARD_RATE in self.row else {GREEDY: "greedy {:7.1f}"}
-        formats = {self._return_tag: "return {:7.1f}"} | greedy | {SAMPLED: "sampled {:7.1f}"}
-        return [steps, *self._format_means(formats | {self.loop.loss_tag: "loss {:.3g}"})]
+        return is_first or self.is_evaluated() or self.settings.run.print_statements > 0
 
     @property
     def _return_tag(self) -> str:
         """Return the tag of the training return: the running mean if the run has one, otherwise the epoch's mean."""
         return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
-
-    def _format_means(self, formats: dict[str, str]) -> list[str]:
-        """Return `means` as texts by ``formats`` (tag -> format), and the number of diverged seeds if there are any."""
-        means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
-        texts = [formats[tag].format(means[tag]) for tag in formats if tag in means]
-        if num_diverged:
-            texts.append(f"{num_diverged} of {len(self.seeds)} seeds diverged")
-        return texts
 
     def seconds_after(self) -> float:
         """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""

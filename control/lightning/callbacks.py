@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from control.cli.colour import paint
 from control.cli.ending import SIGNALS, ending, say
-from control.cli.progress import Lines, Watch
+from control.cli.progress import Lines, RowTable, Watch
 from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_film, member_folders
@@ -35,7 +35,7 @@ _EPOCH_SECONDS = 1.0  # after Ctrl-C; then the epoch is cut short
 
 
 class Progress(Callback):
-    """Shows a progress bar on a terminal, and prints a line whenever the module has something to report."""
+    """Shows a progress bar on a terminal, and prints a table with a row whenever the module has something to report."""
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
@@ -44,9 +44,10 @@ class Progress(Callback):
         self._epochs_before = 0  # number of epochs that earlier processes have done
         self._start_share, self._start_time = 0.0, 0.0  # progress and time from which the time left is estimated
         self._epoch_share, self._epoch_time = 0.0, 0.0  # progress and time at the start of the epoch
-        # Without a bar, these print a line every few seconds: about the progress within a long epoch, and about the run
-        # after epochs for which the module reports nothing.
+        # Without a bar, these print every few seconds: a line about the progress within a long epoch, and a row after
+        # epochs for which the module asks for none.
         self._epoch_lines, self._run_lines = Lines(), Lines()
+        self._table = RowTable()
         self._no_updates = False  # whether this process has done epochs, but no update before the current one
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -89,42 +90,42 @@ class Progress(Callback):
             self._last_update = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Move the bar, and print the module's report or, without a bar, now and then a line about the run."""
+        """Move the bar, and print a row if the module asks for it or, without a bar, now and then."""
+        columns = module.columns()
         if self.bar is not None:
             self.bar.update(self._done(module) - self.bar.n)
-            self.bar.set_postfix_str(module.headline())
+            self.bar.set_postfix_str(", ".join(f"{name} {text.strip()}" for name, text in [*columns.items()][1:4]))
         if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
             self._start_share, self._start_time = self._epoch_share, self._epoch_time
-        parts = module.report()
-        if parts is not None:
+        if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
             self._run_lines.begin()
-            self._print_line(module, parts)
-        elif self.bar is None:
-            texts = [_epoch_text(module, module.epoch), module.headline(), self._time_left(module)]
-            self._run_lines.print_if_due("  ".join(texts))
+            self._print_row(module, columns)
         if reason := module.stop_reason():
             tqdm.write(paint(reason, "green", sys.stdout))
 
-    def _print_line(self, module: RunModule, parts: list[str]) -> None:
-        """Print the epoch, the ``parts`` of its report, the speed since the last line, and the time left."""
+    def _print_row(self, module: RunModule, columns: dict[str, str]) -> None:
+        """Print the epoch, the ``columns``, the speed since the last row, and the time left."""
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._line_steps) / (now - self._line_time)
         self._line_steps, self._line_time = steps, now
-        unit = "steps/s in all" if len(module.seeds) > 1 else "steps/s"
-        epoch, times = _epoch_text(module, module.epoch), f"{rate:,.0f} {unit}  {self._time_left(module)}"
-        tqdm.write("  ".join([paint(epoch, "cyan", sys.stdout), *parts, paint(times, "dim", sys.stdout)]))
+        epoch = f"{module.epoch}/{module.epochs}" if module.epochs is not None else str(module.epoch)
+        times = {
+            "all steps/s" if len(module.seeds) > 1 else "steps/s": f"{rate:,.0f}",
+            "left": self._time_left(module),
+        }
+        tqdm.write(self._table.text({module.unit: epoch} | columns | times))
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule) -> str:
-        """Return a text with the time left, including the work after the last epoch. There is no estimate before the
-        first update, because epochs without updates are several times faster."""
+        """Return the time left, including the work after the last epoch. It is unknown before the first update, because
+        epochs without updates are several times faster."""
         share = module.share()
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
-            return "time left is known once updates begin"
+            return "unknown"
         remaining_share = 0.0 if module.stop_reason() else 1 - share
         seconds_so_far, share_so_far = time.perf_counter() - self._start_time, share - self._start_share
         seconds_left = seconds_so_far / share_so_far * remaining_share
-        return f"{tqdm.format_interval(seconds_left + module.seconds_after())} left"
+        return str(tqdm.format_interval(seconds_left + module.seconds_after()))
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

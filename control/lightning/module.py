@@ -102,13 +102,13 @@ class RunModule(pl.LightningModule):
         """Return whether this epoch ended with an evaluation."""
         return self.score() is not None
 
-    def headline(self) -> str:
-        """Return a short text for the progress bar."""
+    def columns(self) -> dict[str, str]:
+        """Return this epoch's row of the printed table: the text of each column. The bar has the second to fourth."""
         raise NotImplementedError
 
-    def report(self) -> list[str] | None:
-        """Return the parts of this epoch's printed line; None prints nothing."""
-        raise NotImplementedError
+    def is_reported(self) -> bool:
+        """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""
+        return True
 
     def histograms(self) -> dict[str, Tensor]:
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""

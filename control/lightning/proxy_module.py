@@ -248,28 +248,19 @@ class ProxyModule(RunModule):
     def score(self) -> float | None:
         return self.mean_fitness
 
-    def headline(self) -> str:
-        means, texts = self.means(), []
-        if FITNESS in means:
-            texts.append(f"fitness {means[FITNESS]:.0f}")
-        if self.archive.entries:
-            best_fitness, _, _ = self.archive.entries[0]
-            texts.append(f"mean {best_fitness:.0f}")
-        return ", ".join(texts)
-
-    def report(self) -> list[str] | None:
-        """Return texts about the fitness, the mean's return, diverged proxies, and the steps so far."""
+    def columns(self) -> dict[str, str]:
+        """Return steps, fitness, the mean's return in all and by kind of agent, and the number of diverged proxies."""
         means = self.means()
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
-        texts = [f"{name} {means[tag]:7.1f}" for name, tag in labels.items() if tag in means]
+        columns = {self.steps_on: f"{int(self.env_steps.sum()):10,}"}
+        columns |= {name: f"{means[tag]:.1f}" for name, tag in labels.items() if tag in means}
         if MEAN_RETURN in means:
-            texts += [f"mean of {name} {score:.1f}" for name, score in self.return_by_agent.items()]
+            columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
         if num_failed := int((~self.fitness.isfinite()).sum()):
-            texts.append(f"{num_failed} of {len(self.fitness)} diverged")
+            columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
         # Agents with learned rewards also train on the real environment; their `real_steps` are only the tests.
         kind_of_real_steps = "test" if self.steps_on == "training" else "real"
-        steps = (f"{int(self.env_steps.sum()):,} {self.steps_on}", f"{self.real_steps:,} {kind_of_real_steps} steps")
-        return [*texts, *steps]
+        return columns | {f"{kind_of_real_steps} steps": f"{self.real_steps:10,}"}
 
     def histograms(self) -> dict[str, Tensor]:
         """Return the mean's parameters by network, for TensorBoard."""

@@ -117,14 +117,12 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.mean_fitness = -float(self.lowest.sum())
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
-    def headline(self) -> str:
-        return f"held-out loss {float(self.lowest.sum()):.3g}"
-
-    def report(self) -> list[str] | None:
-        """Return texts about the mean's `errors` (`Fit.errors`)."""
+    def columns(self) -> dict[str, str]:
+        """Return the mean's `errors` on held-out transitions (`Fit.errors`)."""
         state, reward, end, missed, false, rollout_error, _ = self.errors.values()
-        losses = f"held-out: state {state:.2g}  reward {reward:.2g}  end {end:.2g}"
-        return [losses, f"ends missed {100 * missed:.1f} %, false {100 * false:.2f} %", f"rollout {rollout_error:.2g}"]
+        losses = {"state loss": f"{state:.2g}", "reward loss": f"{reward:.2g}", "end loss": f"{end:.2g}"}
+        ends = {"ends missed": f"{100 * missed:.1f} %", "false ends": f"{100 * false:.2f} %"}
+        return losses | ends | {"rollout": f"{rollout_error:.2g}"}
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
