@@ -26,7 +26,6 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
 from models.contract import InnerAgent
 from models.proxies.files import Proxy
-from models.registry import named_agents
 from models.settings import SettingError
 from models.streams import Streams
 
@@ -113,8 +112,8 @@ def _actor(settings: Settings, word: str, source: Source, stack: contextlib.Exit
     """Return the actor for a word and its source. ``stack`` closes the loops that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
-        names, agent = agents_on(settings, source)
-        return _on_proxy(run, names, agent, word, source)
+        name, agent = next(iter(agents_on(settings, source).items()))  # the first of several implementations
+        return _on_proxy(run, name, agent, word, source)
     checkpoint_settings = source.settings.replace(num_workers=1, eval_episodes=1)
     loop = with_weights(source, checkpoint_settings, run.seed)
     stack.callback(loop.close)
@@ -138,19 +137,17 @@ def _actor_of_loop(loop: Loop, seed: int, caption: str) -> Actor:
     return Actor(lambda: loop.policy(streams.fork()), caption)  # called at the start of each episode
 
 
-def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -> Actor:
-    """Train an agent on the proxy, or on the real environment for the ``word`` `real`, or not at all for `untrained`.
-    Return its actor. ``names`` are the names of the agents, separated by commas; the first is filmed. Its seed equals
-    the first agent's in `--eval_agent`."""
+def _on_proxy(run: RunConfig, name: str, agent: Any, word: str, proxy: Proxy) -> Actor:
+    """Train an agent of implementation ``name`` on the proxy, or on the real environment for the ``word`` `real`, or
+    not at all for `untrained`. Return its actor. Its seed equals the first agent's in `--eval_agent`."""
     is_untrained = word == UNTRAINED and _is_untrained_or_real(word)
     is_real = word == REAL and _is_untrained_or_real(word)
-    all_names, steps = named_agents(names), proxy.config.steps_in_use
-    name = all_names[0]
+    steps = proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
-    loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)
+    loop = InnerLoop(config, name, agent, proxy.game, run.num_threads)
     parameters = None if is_real else proxy.parameters[None]  # [1, D]; None is the real environment
-    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", count=1, kinds=len(all_names)))
+    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", count=1))
     with contextlib.closing(training.environment):
         if is_untrained:
             assert isinstance(training.agent, InnerAgent)
