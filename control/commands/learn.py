@@ -123,9 +123,8 @@ class Task:
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
         """Return the verdict about agents or policies with the returns ``agents``. ``advice`` is for a failure."""
-        baselines = (self.score("probe", "random"), self.score("probe", "constant"))
-        action, goal = self.results["probe"]["action"], self.spaces.max_return
-        return Verdict(*baselines, agents, teacher_score, action, goal, advice=advice)
+        baselines = (self.score("probe", "random"), self.score("probe", "constant"), self.results["probe"]["action"])
+        return Verdict(*baselines, teacher_score, agents=agents, goal=self.spaces.max_return, advice=advice)
 
     def share(self, score: Score) -> float:
         """Return the share of the way from random play (0) to the teacher (1)."""
