@@ -26,7 +26,7 @@ from control.commands.summary import Command, command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
-from control.reports.search import FEWEST, TRIALS, is_number, plot_search, read_trials
+from control.reports.search import FEWEST, TRIALS, plot_search, read_trials
 from control.reports.sheets import look_of
 from control.reports.tables import Table
 from control.reports.tags import GREEDY, SAMPLED, TAGS
@@ -97,40 +97,21 @@ class Search:
     def _read_trials(self) -> None:
         """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError for
         a damaged file."""
-        _, records = read_trials(self.folder, "resume", self._dimensions, self._can_resume)
-        for record in records:
-            raw = {name: record["raw"][name] for name in self.space.dimensions}
+
+        def saved_trial(record: Mapping[str, Any]) -> Trial:
+            number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
             status = record["status"] if record["status"] in ENDED else "interrupted"
-            results = {name: record[name] for name in ("number", "last", "best", "course")}
-            folder = self.folder / f"trial_{record['number']}"
-            self.trials[record["number"]] = Trial(
-                **results, folder=folder, values=self.space.decode(raw), raw=raw, status=status
-            )
+            results = dict(record["last"]), dict(record["best"]), list(record["course"])
+            return Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), raw, status, *results)
+
+        _, trials = read_trials(self.folder, "resume", self._dimensions, saved_trial)
+        self.trials = {trial.number: trial for trial in trials}
 
     @property
     def _dimensions(self) -> dict[str, Any]:
         """The space as in ``trials.json``: name -> kind and values."""
         dimensions = self.space.dimensions.items()
         return {name: {"kind": dimension.kind, "values": dimension.labels} for name, dimension in dimensions}
-
-    def _can_resume(self, saved: Mapping[str, Any]) -> bool:
-        """Return whether the trial read from a file has a valid number, status and results. May also raise TypeError,
-        ValueError or LookupError for a wrong form."""
-        evaluations: list[dict[str, Any]] = [saved["best"], saved["last"]]
-        numbers: list[Any] = []
-        for evaluation in evaluations:
-            names = (*self.evaluated, "epoch", "env_steps")
-            numbers += [evaluation[name] for name in names if name in evaluation]
-        for length, score in saved["course"]:
-            numbers += [length, score]
-        return (
-            type(saved["number"]) is int
-            and 0 < saved["number"] < 10**6
-            and all(isinstance(evaluation, dict) for evaluation in evaluations)
-            and (not saved["best"] or "epoch" in saved["best"])
-            and isinstance(saved["status"], str)
-            and all(type(number) is float or is_number(number) for number in numbers)  # a float may be NaN
-        )
 
     @property
     def ranked(self) -> list[Trial]:
