@@ -5,7 +5,7 @@ compared with agents that train in the real environment."""
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,17 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
-    play_settings = to_play(_with_users_settings(trained_settings, settings), episodes)
+    # The user's settings of output, speed, device and, if given, the time limit replace those of the checkpoint.
+    names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
+    changes = {name: getattr(run, name) for name in names}
+    trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
+    play_settings = to_play(trained_settings, episodes)
     with contextlib.closing(with_weights(checkpoint, play_settings, run.seed)) as loop:
         episode_loop = obedience.check(loop, implementation) if options.obedience else None
-        modes = _chosen_modes(options.evaluation, loop.evaluation_modes, implementation)
+        if options.evaluation not in ("both", *loop.evaluation_modes):
+            problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
+            raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
+        modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
             check_recording(play_settings.run)
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
@@ -132,25 +139,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             sample = modes == ("sampled",)
             line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print(f"\n{line}")
-
-
-def _chosen_modes(evaluation: str, available_modes: Sequence[str], implementation: str) -> tuple[str, ...]:
-    """Return "greedy", "sampled" or both, for the value of ``--evaluation``. Raises SettingError if agents of this
-    implementation lack the mode."""
-    if evaluation not in ("both", *available_modes):
-        problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
-        raise SettingError(f"{problem}; allowed: {', '.join(available_modes)}")
-    return tuple(available_modes) if evaluation == "both" else (evaluation,)
-
-
-def _with_users_settings(trained_settings: Settings, settings: Settings) -> Settings:
-    """Return the settings of a checkpoint, changed to the user's settings of output, speed, device, commands and, if
-    given, the time limit."""
-    names = {"accelerator", *names_with(settings.run, "outcome", False)}
-    if "time_limit" in settings.explicit_names:
-        names.add("time_limit")
-    changes = {name: getattr(settings.run, name) for name in names}
-    return trained_settings.replace(**changes, command=trained_settings.command | settings.command)
 
 
 def _unused_by_checkpoints(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -237,7 +225,14 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     check_effects(_unused_by_proxies(settings))
     agents = agents_on(settings, proxy)
     names = ",".join(agents)
-    raise_all([*_wrong_counts(settings, agents)])
+    wrong: list[SettingError] = []
+    if options.num_eval_episodes > _MAX_EPISODES:
+        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
+        wrong.append(SettingError(line, "num_eval_episodes"))
+    if options.num_agents < len(agents):
+        line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
+        wrong.append(SettingError(line, "num_agents"))
+    raise_all(wrong)
     tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
@@ -321,18 +316,6 @@ def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
         yield name, " with a proxy for --eval_agent"
     if not options.real_baseline and "real_steps" in settings.explicit_names:
         yield "real_steps", " with --no_real_baseline"
-
-
-def _wrong_counts(settings: Settings, agents: Collection[str]) -> Iterator[SettingError]:
-    """Yield errors for too many episodes, and for fewer agents than their implementations, such as one for
-    "DDQN,PPO"."""
-    options = settings.subcommand
-    if options.num_eval_episodes > _MAX_EPISODES:
-        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
-        yield SettingError(line, "num_eval_episodes")
-    if options.num_agents < len(agents):
-        line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
-        yield SettingError(line, "num_agents")
 
 
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome], seconds: float) -> None:
@@ -461,8 +444,10 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
         (searched_class,) = saved_names
         values |= _in_common(saved_settings, searched_class, config_class) | _of_preset(proxy, name)
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
-    if "preset" in values and not _allows(proxy, values):
-        del values["preset"]  # the file has its values
+    try:
+        family(proxy.implementation).proxy_defaults(values, proxy.game)
+    except SettingError:  # the preset does not allow these agents, and the file has its values
+        values.pop("preset", None)
     return values
 
 
@@ -475,24 +460,13 @@ def _in_common(saved_settings: dict[str, Any], searched_class: type, config_clas
     common_values = {}
     for name in choices.keys() & saved_settings.keys():
         value = saved_settings[name]
-        has_choices = bool(choices[name])  # otherwise any value in its range is allowed
-        foreign_choices = searched_choices.get(name, set()) - choices[name] if has_choices else set()
+        # Without choices, any value in the range of the setting is allowed.
+        foreign_choices = searched_choices.get(name, set()) - choices[name] if choices[name] else set()
         if isinstance(value, list):
-            value = [item for item in value if not foreign_choices or item not in foreign_choices]
-            is_common = value != []
-        else:
-            is_common = value not in foreign_choices
-        if is_common:
+            value = [item for item in value if item not in foreign_choices]
+        if value != [] and (isinstance(value, list) or value not in foreign_choices):
             common_values[name] = value
     return common_values
-
-
-def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
-    """Return whether the preset in the written form ``search`` of a search allows the agents in it."""
-    try:
-        return bool(family(proxy.implementation).proxy_defaults(search, proxy.game))
-    except SettingError:
-        return False
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:

@@ -213,14 +213,11 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
     """Return the HTML of the page, rendered from its template."""
-    blocks: Any = {"trim_blocks": True, "lstrip_blocks": True}
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
-    environment.filters |= {"data_url": _data_url, "highlight": _highlight}
     films = [(subject, folder, path) for subject in subjects for folder in subject.folders for path in folder.films]
     run_paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     report_command = f"python trainer.py --report {run_paths} --report_out {shlex.quote(short_path(target))}"
-    return environment.get_template("page.html.j2").render(
+    return render(
+        "page.html.j2",
         subjects=subjects,
         cycles=CYCLES,
         title=_title(subjects),
@@ -415,6 +412,14 @@ def _commands(subject: Subject) -> list[str]:
 def _highlight(commands: Sequence[str]) -> Markup:
     """Return commands for a shell, with each flag in a span, so that lines break only between flags."""
     return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
+
+
+def render(template: str, **values: Any) -> str:
+    """Return the HTML of a template in this folder with these ``values``."""
+    loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
+    environment.filters |= {"data_url": _data_url, "highlight": _highlight}
+    return environment.get_template(template).render(**values)
 
 
 def _data_url(path: Path) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from control.cli.colour import note
 from control.reports.statistics import Array
-from control.reports.tags import RUNNING_MEAN, TAGS, tags
+from control.reports.tags import tags, without_replaced
 from control.storage.run_dir import home, read_columns, version_folders
 from models.settings import SettingError
 
@@ -160,12 +160,9 @@ def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """Return the tags of returns to report for these runs. A tag that all runs have replaces noisier tags of the same
-    quantity. The running mean is omitted if a run lacks it."""
+    """Return the tags of returns to report for these runs (`without_replaced`)."""
     common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
-    dropped = {name for tag in common for name in TAGS[tag].replaces}
-    dropped |= {RUNNING_MEAN} - set(common)
-    return [tag for tag in logged(runs, tags("return")) if tag not in dropped]
+    return without_replaced(logged(runs, tags("return")), common)
 
 
 def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:

@@ -4,7 +4,7 @@ A name is a column of metrics.csv and a tag in TensorBoard and other loggers. do
 have a loss drawn, add a line with the kind ``loss``. Columns without a line are logged and not drawn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -191,3 +191,10 @@ def of_search(names: Iterable[str]) -> bool:
 def tags(*kinds: Kind) -> list[str]:
     """Return the names of all tags of these kinds, in the order of the table."""
     return [tag.name for tag in TAGS.values() if tag.kind in kinds]
+
+
+def without_replaced(names: Iterable[str], common: Collection[str]) -> list[str]:
+    """Return the tags among ``names`` to show for several runs, which all have the tags in ``common``. A common tag
+    replaces noisier ones of the same quantity. The running mean is omitted if it is not common."""
+    omitted = {name for tag in common for name in TAGS[tag].replaces} | ({RUNNING_MEAN} - {*common})
+    return [tag for tag in names if tag not in omitted]
