@@ -181,20 +181,18 @@ class Search:
         keep = ("number", "status", "raw", "last", "best", "course")
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
-        names = list(self.space.dimensions)
         score_names = (METRIC, *self.evaluated)
+        names = ["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *self.space.dimensions]
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *names, "checkpoint"])
+        writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
+        writer.writeheader()
         for trial in self.ranked:
-            last_values = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
-            best_values: list[Any]
+            row: dict[str, Any] = {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
             if trial.best:
-                best_values = [trial.best.get(name, math.nan) for name in (*score_names, "epoch")]
-            else:  # not evaluated yet
-                best_values = [""] * (len(score_names) + 1)
-            values = [_word(trial.values[name]) for name in names]
-            writer.writerow([trial.number, trial.status, *last_values, *best_values, *values, trial.checkpoint or ""])
+                row |= {name: trial.best.get(name, math.nan) for name in score_names}
+                row["best_epoch"] = trial.best.get("epoch", math.nan)
+            row |= {name: _word(trial.values[name]) for name in self.space.dimensions}
+            writer.writerow(row | {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
@@ -214,7 +212,11 @@ class Search:
             first = f"; the first: {self.problems[0]}" if self.problems else ""
             logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
             raise UserError(f"{count}{first}{logs}")
-        self._print_counts("interrupted: " if interrupted else "")
+        statuses = [trial.status for trial in self.trials.values()]
+        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
+        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        minutes = (time.monotonic() - self.started) / 60
+        print(f"\n{'interrupted: ' if interrupted else ''}{trials} in {minutes:.1f} minutes ({counts})")
         self._print_best(best)
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
@@ -234,13 +236,6 @@ class Search:
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
-
-    def _print_counts(self, prefix: str) -> None:
-        """Print the number of trials with each status, and the minutes of the search."""
-        statuses = [trial.status for trial in self.trials.values()]
-        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        print(f"\n{prefix}{trials} in {(time.monotonic() - self.started) / 60:.1f} minutes ({counts})")
 
     def _print_best(self, best: Sequence[Trial]) -> None:
         """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
