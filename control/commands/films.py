@@ -46,7 +46,11 @@ def film_beside(settings: Settings) -> int:
             raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
     if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source in sources):
         check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
-    limit = _time_limit(first_source) if run.time_limit is None else run.time_limit
+    limit = run.time_limit
+    if limit is None and isinstance(first_source, Proxy):
+        limit = first_source.config.test_limit
+    elif limit is None and isinstance(first_source, Checkpoint):
+        limit = first_source.settings.run.time_limit
     check_film(game, limit, "film")
     path = _path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
@@ -87,11 +91,6 @@ def _is_untrained_or_real(word: str) -> bool:
 def _game(source: Source) -> str:
     """Return the name of the environment of a proxy or of a checkpoint."""
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
-
-
-def _time_limit(source: Source) -> int | None:
-    """Return the steps that truncate an episode of a proxy's tests or of a checkpoint's run; None for no limit."""
-    return source.config.test_limit if isinstance(source, Proxy) else source.settings.run.time_limit
 
 
 def _path(film_out: str | None, logdir: str, game: str) -> Path:

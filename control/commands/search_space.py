@@ -196,24 +196,16 @@ def _problems(name: str, entry: Any, settings: Settings, valid_flags: Mapping[st
         yield f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}"
     if not isinstance(arguments, list):
         yield f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}"
-    yield from _choice_problems(flag, arguments) if kind == "choice" else _range_problems(flag, kind, arguments)
-
-
-def _choice_problems(flag: Flag, choices: list[Any]) -> Iterator[str]:
-    """Yield a line for each error in a list of choices. A choice must be text, as all values of files are read, or a
-    list of texts if the setting is a list."""
-    if not choices:
-        yield f"{flag.name} has no choices"
-    for choice in choices:
-        items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-        if not all(isinstance(item, str) for item in items):
-            expected = "list of values" if flag.kind.is_list else "single value"
-            yield f"{flag.name}: the choice {choice!r} is not a {expected}"
-
-
-def _range_problems(flag: Flag, kind: str, arguments: list[Any]) -> Iterator[str]:
-    """Yield a line for each error in a range."""
-    name, item = flag.name, flag.kind.item
+    if kind == "choice":
+        if not arguments:
+            yield f"{name} has no choices"
+        for choice in arguments:  # texts, as all values of files are read, or lists of texts for a list
+            items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+            if not all(isinstance(item, str) for item in items):
+                expected = "list of values" if flag.kind.is_list else "single value"
+                yield f"{name}: the choice {choice!r} is not a {expected}"
+        return
+    item = flag.kind.item
     allowed, types = KINDS[kind]
     if flag.kind.is_list or item not in (int, float):
         yield f"{name} is no number; give a list of choices instead of {kind}"

@@ -338,7 +338,12 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
     row_lengths = balanced(len(losses) + has_commands)
     epochs = max(len(run.columns["epoch"]) for run in runs)
-    note = "; ".join(part for part in (_run_note(len(runs), epochs), sources(reference_levels)) if part)
+    if epochs == 1:
+        lines_note = "dots: mean over seeds" if len(runs) > 1 else "dots: as logged"
+    else:
+        lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
+        lines_note += ", mean over seeds" if len(runs) > 1 else ""
+    note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
     with (
         Book(look.path(run_dir, "curve"), look) as book,
         book.sheet(rows(1, *row_lengths), (WIDTH, 2.3 + 1.8 * len(row_lengths)), title=title, note=note) as axes,
@@ -363,14 +368,6 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
         if has_commands:
             _draw_commands(axes[-1], runs, coloured=epochs > 1)
     return book.files[0]
-
-
-def _run_note(seeds: int, epochs: int) -> str:
-    """Return the note on the lines of one run, or on its dots after a single epoch."""
-    if epochs == 1:
-        return "dots: mean over seeds" if seeds > 1 else "dots: as logged"
-    text = "thin: as logged; thick: centred moving average over 2 % of the points"
-    return f"{text}, mean over seeds" if seeds > 1 else text
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:

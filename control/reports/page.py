@@ -409,22 +409,18 @@ def _commands(subject: Subject) -> list[str]:
     return commands
 
 
-def _highlight(commands: Sequence[str]) -> Markup:
-    """Return commands for a shell, with each flag in a span, so that lines break only between flags."""
-    return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
-
-
 def render(template: str, **values: Any) -> str:
     """Return the HTML of a template in this folder with these ``values``."""
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
-    environment.filters |= {"data_url": _data_url, "highlight": _highlight}
+    environment.filters |= {
+        "data_url": lambda path: f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}",
+        # Commands for a shell, with each flag in a span, so that lines break only between flags.
+        "highlight": lambda commands: Markup(
+            re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
+        ),
+    }
     return environment.get_template(template).render(**values)
-
-
-def _data_url(path: Path) -> str:
-    """Return a file as a data URL."""
-    return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
