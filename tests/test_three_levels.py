@@ -12,8 +12,7 @@ import pytest
 import trainer
 from control.cli.parse import Settings, parse
 from control.commands.search_space import Space, search_space, trial_settings
-from control.commands.search_trials import for_trials, run_searches, until_solved
-from control.commands.trials import METRIC, REACHED, SEARCHES, Search
+from control.commands.trials import METRIC, REACHED, SEARCHES, Search, for_trials, run_searches, until_solved
 from control.reports.search import TRIALS, importances, plot_search
 from control.reports.sheets import Look
 from control.storage.run_dir import read_metrics

@@ -16,8 +16,18 @@ from typing import Any
 
 from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
-from control.commands.search_trials import for_trials, run_searches
-from control.commands.trials import DEPENDENT, METRIC, SPACE, Search, Trial, TrialFailed, course_of, run_trial
+from control.commands.trials import (
+    DEPENDENT,
+    METRIC,
+    SPACE,
+    Search,
+    Trial,
+    TrialFailed,
+    course_of,
+    for_trials,
+    run_searches,
+    run_trial,
+)
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import checked_in_spaces, spaces_of

@@ -383,8 +383,8 @@ def _draw_scores(
 ) -> None:
     """Draw the sheet that compares algorithms by the scores ``tasks`` of ``tag``. A sheet of a single environment also
     shows up to two other returns."""
-    all_levels = [level for game in tasks for level in reference_levels[game]]
-    note = "; ".join(filter(None, (scores.note(tasks), curves.sources(all_levels))))
+    sources = curves.sources([level for game in tasks for level in reference_levels[game]])
+    note = "; ".join(filter(None, (scores.note(tasks), sources)))
     arms = [arm for game, task in tasks.items() for arm in games[game] if arm.label in task]
     other_scores = {}
     if len(tasks) == 1 and curves.episode_returns([tag]):
