@@ -83,7 +83,11 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     run, options = settings.run, settings.subcommand
     trained_settings = checkpoint.settings
     implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
-    check_effects(_unused_by_checkpoints(settings))
+    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
+    for_agents = settings.changed.keys() & for_fresh_agents()
+    unused = dict.fromkeys(for_agents, "the checkpoint holds it")
+    unused |= dict.fromkeys(of_proxies, "only on a proxy agents are trained")
+    check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
     if "implementation" in settings.explicit_names and run.implementation != implementation:
         problem = f"implementation is {run.implementation!r}, but the checkpoint is of {implementation!r}"
         raise SettingError(f"{problem}; leave it out")
@@ -139,14 +143,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             sample = modes == ("sampled",)
             line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print(f"\n{line}")
-
-
-def _unused_by_checkpoints(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield pairs for `check_effects`: the user's settings that only have an effect with a proxy."""
-    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
-    for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
-        reason = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
-        yield name, f" with --eval_agent: {reason}"
 
 
 def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
@@ -486,9 +482,8 @@ def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
     def preset_value(agent_name: str, key: str) -> Any:
         """Return the preset's value for an agent: the value with a prefix (``PPO_lr``), else for all, else the
         default."""
-        prefixed_keys = [f"{implementation}_{key}" for implementation in family(agent_name).implementations]
-        values = [preset_values[prefixed] for prefixed in prefixed_keys if prefixed in preset_values]
-        return values[0] if values else preset_values.get(key, defaults[key])
+        keys = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
+        return next((preset_values[name] for name in keys if name in preset_values), defaults[key])
 
     values = {key: preset_value(name, key) for key in defaults}
     saved = {field.name for field in dataclasses.fields(family(searched_agent).config)}

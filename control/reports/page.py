@@ -357,21 +357,19 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     flags = {name: flag for folder in folders for name, flag in folder.flags.items()}
     meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in flags.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
-    head = ["setting", *(subject.label for subject in subjects), "meaning"]
-    rows = {name: [name, *values[name], meaning.get(name, "")] for name in names}
-    if len(subjects) > 1:
-        changed_rows = [rows[name] for name in names if len(set(values[name])) > 1 and name != "seed"]
-        changes = Table([head, *changed_rows], "Settings that differ between the runs", numeric=False)
+    labels = [subject.label for subject in subjects]
+    rows = [[name, *values[name], meaning.get(name, "")] for name in names]
+    table = Table([["setting", *labels, "meaning"], *rows], "All settings", numeric=False)
+    caption = "Settings that differ between the runs"
+    if len(subjects) == 1:
+        caption, labels = "Settings that are not the defaults", ["value", "default"]
+        for name in names:  # unknown defaults count as equal
+            values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
-        defaults = {name: _setting_text(flag.default) for name, flag in flags.items()}
-        changed_rows = []
-        for name in names:
-            if name in defaults and values[name] != [defaults[name]]:
-                changed_rows.append([name, *values[name], defaults[name], meaning.get(name, "")])
-        head_of_changes = ["setting", "value", "default", "meaning"]
-        changes = Table([head_of_changes, *changed_rows], "Settings that are not the defaults", numeric=False)
-    table = Table([head, *rows.values()], "All settings", numeric=False)
-    return {"changes": changes if changed_rows else None, "known": bool(flags), "table": table, "count": len(names)}
+        values["seed"] = []  # which differs on purpose
+    changed = [[name, *values[name], meaning.get(name, "")] for name in names if len({*values[name]}) > 1]
+    changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
+    return {"changes": changes, "known": bool(flags), "table": table, "count": len(names)}
 
 
 def _setting_text(value: Any) -> str:
