@@ -15,7 +15,7 @@ import numpy as np
 
 from control.reports.runs import Array, Run, logged, read_runs, return_tags
 from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Book, Look, balanced, rows, set_title
-from control.reports.statistics import LEAST, interval, iqm, mean
+from control.reports.statistics import LEAST, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
 from envs.names import reward_threshold
 from models.registry import family, implementations
@@ -233,14 +233,14 @@ def draw_curves(
         for number, curve in enumerate(curves):  # the first has the label
             axis.plot(x, curve, color=colour, linewidth=1.2, label=label if number == 0 else None, **marker)
         return
-    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **marker)
+    axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, label=label, **marker)
     if with_seeds:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     if not with_band or len(x) == 1:
         return
     # A bootstrap at each of many thousand points would need gigabytes.
     points = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
-    bounds = interval(curves[:, points], mean)
+    bounds = interval(curves[:, points])
     assert bounds  # there are at least three seeds
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
     if with_iqm and len(curves) > LEAST:  # of three runs the IQM is the mean

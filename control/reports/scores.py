@@ -11,7 +11,7 @@ import numpy as np
 
 from control.reports.curves import Level, draw_levels, game_text, share_limits
 from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
-from control.reports.statistics import LEAST, Array, improvement, interval, iqm, mean, profile
+from control.reports.statistics import LEAST, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
 POINTS = 201  # of a profile
@@ -182,9 +182,9 @@ def _draw_seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[s
         dot_heights = np.full(len(scores), row + 0.2)
         axis.plot(scores, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
         axis.plot([iqm(scores)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
-        if bounds := interval(scores, mean):
+        if bounds := interval(scores):
             axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
-        axis.plot(mean(scores), row - 0.16, "D", color=colour, markersize=3.6)
+        axis.plot(scores.mean(), row - 0.16, "D", color=colour, markersize=3.6)
     set_row_labels(axis, labels)
 
 
