@@ -101,7 +101,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
-    # The user's settings of output, speed, device and, if given, the time limit replace those of the checkpoint.
+    # The user chooses output, speed and device, and may change the time limit; the checkpoint has the other settings.
     names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
     changes = {name: getattr(run, name) for name in names}
     trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)

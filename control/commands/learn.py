@@ -456,18 +456,20 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
             "discount": discount,
             "curve": curve.mean(0).tolist(),
         }
-    learned, usual = arms["learned"], arms["task"]
-    learned_text, usual_text = (
+    learned, baseline = arms["learned"], arms["task"]
+    learned_text, baseline_text = (
         f"not in {steps:,} steps" if arm["median"] is None else f"after {arm['median']:,.0f} steps"
-        for arm in (learned, usual)
+        for arm in (learned, baseline)
     )
-    text = f"{name} reaches {number_text(solved)} {learned_text}, with the task's reward {usual_text}"
-    if (learned["median"] or math.inf) >= (usual["median"] or math.inf):
+    text = f"{name} reaches {number_text(solved)} {learned_text}, with the task's reward {baseline_text}"
+    if (learned["median"] or math.inf) >= (baseline["median"] or math.inf):
         text = f"no gain: {text}"
-    elif usual["median"] is not None:
-        text = f"{text}: {usual['median'] / learned['median']:.1f} times sooner"
-    late_text = f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(usual['late'])}"
-    text = f"{text}; {late_text} (discounts {learned['discount']} and {usual['discount']})"
+    elif baseline["median"] is not None:
+        text = f"{text}: {baseline['median'] / learned['median']:.1f} times sooner"
+    late_text = (
+        f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(baseline['late'])}"
+    )
+    text = f"{text}; {late_text} (discounts {learned['discount']} and {baseline['discount']})"
     return {"text": text, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from control.reports.runs import Array, Run, logged, read_runs, return_tags
-from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Book, Look, balanced, rows, set_title
+from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, balanced, rows, set_title, sheet
 from control.reports.statistics import LEAST, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
 from envs.names import reward_threshold
@@ -344,10 +344,8 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
         lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
         lines_note += ", mean over seeds" if len(runs) > 1 else ""
     note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
-    with (
-        Book(look.path(run_dir, "curve"), look) as book,
-        book.sheet(rows(1, *row_lengths), (WIDTH, 2.3 + 1.8 * len(row_lengths)), title=title, note=note) as axes,
-    ):
+    path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
+    with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
         # Running mean and training return have the same colour, since a figure has only one of them.
         colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
         for tag in returns:
@@ -367,7 +365,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             finish_panel(axis, tag, label, log=True)
         if has_commands:
             _draw_commands(axes[-1], runs, coloured=epochs > 1)
-    return book.files[0]
+    return path
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:

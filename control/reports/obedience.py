@@ -174,9 +174,9 @@ def sweep(
             for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
                 full_command = {**fixed_command, "return": float(command)}
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
-                played = rollout(policy, loop.evaluation, streams.episode_seeds(count))
-                discounted = discounted_returns(played.reward, played.valid, discount)[0]
-                parts.append(played.returns if discount == 1 else discounted)  # which are rounded otherwise
+                trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
+                discounted = discounted_returns(trajectory.reward, trajectory.valid, discount)[0]
+                parts.append(trajectory.returns if discount == 1 else discounted)  # which are rounded otherwise
             returns.append(torch.cat(parts, dim=1))  # [M, E]
             if watch:
                 watch((number + 1) / len(commands))

@@ -137,7 +137,7 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 
 def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return trials of Optuna, which count as failed if they have no score. Raises ValueError if a value of a trial is
-    not in the space, and other errors for another form than that of `TRIALS`."""
+    not in the space, and further errors if the data are not as in `TRIALS`."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
 
