@@ -15,7 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,30 +86,14 @@ class Task:
     settings: Settings
     folder: Path
     spaces: Spaces
-    results: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any]
 
-    @property
-    def game(self) -> str:
-        return self.settings.run.gamename
-
-    @property
-    def options(self) -> LearnConfig:
-        options: LearnConfig = self.settings.subcommand
-        return options
-
-    @property
-    def seed(self) -> int:
-        return self.settings.run.seed
-
-    @property
-    def teacher(self) -> str:
-        """The policy that is cloned, as `control.evolution.teachers.teacher` takes it."""
-        return self.options.teacher or str(self.folder / TEACHER)
-
-    @property
-    def limit(self) -> int | None:
-        """The time limit of episodes if the task has none, otherwise None: the task's."""
-        return None if self.spaces.max_episode_steps else _TIME_LIMIT
+    def __post_init__(self) -> None:
+        self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
+        self.options: LearnConfig = self.settings.subcommand
+        self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy that is cloned
+        # The time limit of episodes if the task has none.
+        self.limit = None if self.spaces.max_episode_steps else _TIME_LIMIT
 
     def save(self) -> None:
         content = {"settings": dataclasses.asdict(self.options), **self.results}
@@ -186,10 +170,11 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
             raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
     folder = previous or run_dir.create(run, subfolders=())
     with run_dir.locked(folder):
-        task = Task(settings, folder, spaces)
+        results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            saved, task.results = _read(folder / RESULTS)
-            task.settings = _resumed(settings, saved)
+            saved, results = _read(folder / RESULTS)
+            settings = _resumed(settings, saved)
+        task = Task(settings, folder, spaces, results)
         if verbose:
             print(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))

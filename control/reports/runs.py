@@ -88,15 +88,22 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder.
     separate_versions = len({folder.parent for folder in chosen_runs}) < len(chosen_runs)
-
-    def priority(path: Path) -> tuple[bool, int, float]:
-        """Return the sort key of a metrics.csv: folders that the user chose, then the newest version."""
-        _, version = _names_and_version(path)
-        return path.parent in chosen_runs, version, path.stat().st_mtime
-
-    for path in sorted(_metrics_files(folders, setting), key=priority, reverse=True):
+    # Folders are resolved, but not files: a metrics.csv that is a link stays in the folder of its run.
+    files: dict[Path, None] = {}
+    for folder in folders:
+        paths = sorted(folder.rglob("metrics.csv"))
+        if not paths:
+            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
+            allowed = "run folders, or any folder above them"
+            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
+        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
+    candidates: list[tuple[tuple[bool, int, float], Path, tuple[str, ...]]] = []  # priority, file and names
+    for path in files:
+        names, version = _names_and_version(path)
+        candidates.append(((path.parent in chosen_runs, version, path.stat().st_mtime), path, names))
+    # Folders that the user chose come first, then the newest versions.
+    for _, path, names in sorted(candidates, key=lambda candidate: candidate[0], reverse=True):
         folder = path.parent
-        names, _ = _names_and_version(path)
         if separate_versions:
             names += (folder.name,)
         for run in read_runs(path):
@@ -126,20 +133,6 @@ def _folder(path: Path, setting: str) -> Path:
     allowed = "run folders, any folder above them, or a checkpoint, metrics.csv or config.yaml in one"
     allowed += "; the JSON file of a figure of --plot stands alone" if setting == "plot" else ""
     raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
-
-
-def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
-    """Return every metrics.csv in the given folders, once each. Their folders are resolved, but not the files: a
-    metrics.csv that is a link stays in the folder of its run."""
-    files: dict[Path, None] = {}
-    for folder in folders:
-        paths = sorted(folder.rglob("metrics.csv"))
-        if not paths:
-            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
-            allowed = "run folders, or any folder above them"
-            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
-        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
-    return list(files)
 
 
 def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
