@@ -244,14 +244,14 @@ def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: M
     """Draw the sheets: returns, losses (for a single environment on the same sheets), and the comparison of scores."""
     colours = _colours(sorted({arm.label for arm in arms}), arms)
     games = {game: [arm for arm in arms if arm.game == game] for game in dict.fromkeys(arm.game for arm in arms)}
-    returns = [panel for game, game_arms in games.items() for panel in _panels(game, game_arms, "return")]
-    losses = [panel for game, game_arms in games.items() for panel in _panels(game, game_arms, "loss")]
+    returns = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "return")]
+    losses = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "loss")]
     reference_levels = {game: _levels(game_arms) for game, game_arms in games.items()}
-    panels_of_sheets = {"": returns, "losses": losses} if len(games) > 1 else {"": returns + losses}
-    for sheet_name, panels in panels_of_sheets.items():
-        for number, page in enumerate(_pages(panels), 1):
-            name = f"{sheet_name}{number if number > 1 else ''}"
-            _draw_page(book, page, reference_levels, colours, title, name)
+    rows_of_sheets = {"": returns, "losses": losses} if len(games) > 1 else {"": returns + losses}
+    for sheet_name, rows in rows_of_sheets.items():
+        for first in range(0, len(rows), PAGE_ROWS):
+            name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"
+            _draw_page(book, rows[first : first + PAGE_ROWS], reference_levels, colours, title, name)
     if tasks:
         _draw_scores(book, games, reference_levels, colours, title, tag, tasks)
 
@@ -266,9 +266,9 @@ def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     return colours
 
 
-def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
-    """Return the panels of the returns or losses of an environment. A tag has a panel for each quantity that families
-    log as it."""
+def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
+    """Return rows of at most three panels with the returns or losses of an environment. A tag has a panel for each
+    quantity that families log as it."""
     names = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     common = [tag for tag in names if all(tag in arm.curves for arm in arms if not arm.is_search)]
     panels: dict[tuple[str, str, str], Panel] = {}
@@ -277,19 +277,8 @@ def _panels(game: str, arms: Sequence[Arm], kind: Kind) -> list[Panel]:
             if tag in arm.curves:
                 title, label = curves.quantity(tag, curves.package_of(arm.names))
                 panels.setdefault((tag, title, label), Panel(game, tag, title, label, [])).arms.append(arm)
-    return list(panels.values())
-
-
-def _pages(panels: Sequence[Panel]) -> list[list[list[Panel]]]:
-    """Return pages of rows of panels. A row has one environment, one kind of tag and at most three panels."""
-    groups: dict[tuple[str, str], list[Panel]] = {}
-    for panel in panels:
-        groups.setdefault((panel.game, TAGS[panel.tag].kind), []).append(panel)
-    panel_rows: list[list[Panel]] = []
-    for group in groups.values():
-        remaining_panels = iter(group)
-        panel_rows += [list(islice(remaining_panels, length)) for length in sheets.balanced(len(group))]
-    return [panel_rows[i : i + PAGE_ROWS] for i in range(0, len(panel_rows), PAGE_ROWS)]
+    remaining_panels = iter(panels.values())
+    return [list(islice(remaining_panels, length)) for length in sheets.balanced(len(panels))]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
