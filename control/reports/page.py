@@ -12,7 +12,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -110,13 +110,6 @@ class Folder:
         if isinstance(command, dict):
             values |= {f"command.{part}": value for part, value in command.items()}
         return {name: _setting_text(value) for name, value in values.items()}
-
-    @cached_property
-    def flags(self) -> Mapping[str, Flag]:
-        """Flags of the settings, with the defaults of their preset."""
-        if self.settings is None:
-            return {}
-        return chosen_flags(self.settings.run.implementation, self.settings.run.gamename, self.texts)
 
     @property
     def films(self) -> list[Path]:
@@ -354,7 +347,11 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
-    flags = {name: flag for folder in folders for name, flag in folder.flags.items()}
+    flags: dict[str, Flag] = {}  # with the defaults of the preset
+    for folder in folders:
+        if folder.settings is not None:
+            run = folder.settings.run
+            flags |= chosen_flags(run.implementation, run.gamename, folder.texts)
     meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in flags.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
     labels = [subject.label for subject in subjects]
