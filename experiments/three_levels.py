@@ -22,8 +22,7 @@ lean.load()
 
 from control.cli.parse import Settings, parse  # noqa: E402
 from control.commands.search_space import search_space, trial_settings  # noqa: E402
-from control.commands.search_trials import for_trials, run_searches  # noqa: E402
-from control.commands.trials import METRIC, SPACE, TRIALS  # noqa: E402
+from control.commands.trials import METRIC, SPACE, TRIALS, for_trials, run_searches  # noqa: E402
 from control.reports.search import importance_figure  # noqa: E402
 from control.reports.sheets import THEMES, Look, write_numbers  # noqa: E402
 from experiments.comparison import run_script, script_flags  # noqa: E402

@@ -173,10 +173,10 @@ def test_search_resumes_to_same_results(
     assert [math.isnan(share) for share in solved] == [True, True, False], "only full tests count"
     assert [row["generation"] for row in second.description["scores"]["second_test"]] == [3, 4]
     # Evaluated agents have the settings of their family in the search.
-    for name, expected in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN,PPO", {})):
-        for part in family_configs(agent_settings(second, name, {"lr": 0.5})):
-            assert (part.hidden_sizes, part.lr) == ((8,), 0.5)
-            assert all(getattr(part, key) == value for key, value in expected.items())
+    for name, expected in (("PPO", {"rollout_steps": 20}), ("DDQN", {}), ("DuelingDDQN", {})):
+        agent_config = agent_settings(second, name, {"lr": 0.5})
+        assert (agent_config.hidden_sizes, agent_config.lr) == ((8,), 0.5)
+        assert all(getattr(agent_config, key) == value for key, value in expected.items())
     assert second.description["scores"]["report"]["each"].keys() == {"DDQN", "PPO"}
     capsys.readouterr()
     words = ["--eval_agent", str(folders[0]), "--num_agents", "4", "--no_real_baseline", "--DDQN_lr", "1e-2"]

@@ -13,7 +13,6 @@ from control.cli.run_settings import EvaluateConfig
 from control.reports import obedience
 from fake_runs import Shown, refused
 from helpers import trained
-from models.streams import Streams
 from test_command_conditioned import experienced_agent, ranking_agent
 
 COMMANDS = np.array([-1.0, 0.0, 1.0, 2.0, 3.0, 4.0])
@@ -59,13 +58,6 @@ def test_grid_extends_beyond_seen_returns() -> None:
     grid = obedience.grid([0.0, 2.0], [6.0, 8.0])
     assert (grid[0], grid[-1], len(grid)) == (-2.0, 10.0, obedience.COMMANDS)
     assert obedience.grid([5.0], [5.0])[0] < 5 < obedience.grid([5.0], [5.0])[-1]
-
-
-def test_returns_are_discounted() -> None:
-    policy = obedience._ReturnCounter(experienced_agent("UDRL").begin(1, Streams([0]), sample=True), 0.5)
-    for reward in (4.0, 2.0, 8.0):
-        policy.advance(policy.returns.new_full((1, 1), reward))
-    assert policy.returns.tolist() == [[4 + 1 + 2]]
 
 
 def test_status_has_range_of_returns() -> None:

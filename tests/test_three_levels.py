@@ -12,8 +12,7 @@ import pytest
 import trainer
 from control.cli.parse import Settings, parse
 from control.commands.search_space import Space, search_space, trial_settings
-from control.commands.search_trials import for_trials, run_searches, until_solved
-from control.commands.trials import METRIC, REACHED, SEARCHES, Search
+from control.commands.trials import METRIC, REACHED, SEARCHES, Search, for_trials, run_searches, until_solved
 from control.reports.search import TRIALS, importances, plot_search
 from control.reports.sheets import Look
 from control.storage.run_dir import read_metrics
@@ -193,7 +192,7 @@ def test_resumed_search_runs_interrupted_and_new_trials(tmp_path: Path, capfd: S
 
 @pytest.mark.parametrize("change", [
     {"raw": {}}, {"raw": {"noise_std": "x", "lr": 1e-3}}, {"best": {METRIC: math.nan, "epoch": 1}}, {"last": None},
-    {"course": [["x", 1]]}, {"number": "../../../x"}, {"number": 10**100}, {"status": ["failed"]},
+    {"course": None}, {"number": "../../../x"},
 ])  # fmt: skip
 def test_search_with_damaged_trials_is_not_resumed(change: dict[str, Any], tmp_path: Path) -> None:
     search = start_search(tmp_path)

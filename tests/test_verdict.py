@@ -15,7 +15,7 @@ import yaml
 import trainer
 import understudy
 from control.cli.parse import from_dict, parse, to_yaml
-from control.commands.evaluate import _unlike_alone, proxy_or_checkpoint
+from control.evolution.inner_loop import InnerLoop, Outcome
 from control.reports import verdict
 from control.reports.verdict import Baselines, Score, Verdict, constant_actions, joint_verdict
 from helpers import flags
@@ -225,9 +225,27 @@ def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
     assert "agents (500.0) are better than random play" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("agents", "expected"), [("PPO,A2C", ["PPO", "A2C"]), ("DDQN,PPO", []), ("A2C", [])])
-def test_agents_with_other_settings_together_than_alone(agents: str, expected: list[str]) -> None:
-    assert _unlike_alone(proxy_or_checkpoint("lunarlander-bandit"), agents) == expected
+def test_each_implementation_is_evaluated_as_if_alone(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """Its settings and returns do not depend on the implementations beside it, of its family (PPO, A2C) or others."""
+    trained: list[tuple[str, Any, list[int], Outcome]] = []
+    run = InnerLoop.run
+
+    def spy(self: InnerLoop, proxies: Any, seeds: list[int], **options: Any) -> Outcome:
+        (name,) = self.kinds
+        trained.append((name, self.agent_config, seeds, run(self, proxies, seeds, **options)))
+        return trained[-1][-1]
+
+    monkeypatch.setattr(InnerLoop, "run", spy)
+    words = "--eval_agent lunarlander-bandit --no_real_baseline --time_limit 30 --lr 1e-3"
+    for agents, count in (("DDQN,PPO,A2C", 6), ("DDQN", 2), ("PPO", 2), ("A2C", 2)):
+        trainer.main([*words.split(), "--agent", agents, "--num_agents", str(count)])
+        if "," in agents:
+            assert re.search(r"\n  DDQN -?[\d.]+, PPO -?[\d.]+, A2C -?[\d.]+\n", capsys.readouterr().out)
+    together, alone = trained[:3], trained[3:]
+    assert [name for name, *_ in together] == [name for name, *_ in alone] == ["DDQN", "PPO", "A2C"]
+    for (_, config, seeds, outcome), (_, config_alone, seeds_alone, outcome_alone) in zip(together, alone, strict=True):
+        assert config == config_alone and config.lr == 1e-3 and seeds == seeds_alone
+        assert torch.equal(outcome.returns, outcome_alone.returns)
 
 
 @pytest.mark.parametrize(("words", "expected"), [

@@ -71,13 +71,11 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores: dict[str, Any] = {"fit": fit, "report": summary}
-    origin = f"mean before generation {generation}"
     if fit:
         origin = f"fitted to {fit['transitions']:,} transitions"
-    elif is_clone:
-        origin = f"made from {module.config.start_from}"
-    if not fit:
+        scores: dict[str, Any] = {"fit": fit, "report": summary}
+    else:
+        origin = f"made from {module.config.start_from}" if is_clone else f"mean before generation {generation}"
         scores = {
             "generation": generation,
             "generations": module.epoch,
@@ -88,7 +86,10 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         }
     say_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
-    path = _write(module, winner, scores | {"verdict": verdict.as_dict()}, folder)
+    scores["verdict"] = verdict.as_dict()
+    path = folder / IN_RUN
+    write_proxy(path, winner, module.settings, module.stages.spaces, scores)
+    run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{path} ({origin})"
     yield from _score_lines(module, summary)
     yield "verdict", verdict.sentence
@@ -162,15 +163,6 @@ def plain_agents_text(module: ProxyModule) -> str:
     if module.steps_on == "training":  # agents train on the real environment, with a learned reward
         return f"{text}; try more --inner_steps"
     return f"{text}, but may on a synthetic environment"
-
-
-def _write(module: ProxyModule, winner: Tensor, scores: dict[str, Any], folder: Path) -> Path:
-    """Write the winner ``[D]`` as ``proxy.safetensors``, with settings and ``scores``, and the scores as
-    `SCORES`. Return the path of the proxy."""
-    path = folder / IN_RUN
-    write_proxy(path, winner, module.settings, module.stages.spaces, scores)
-    run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
-    return path
 
 
 def write_proxy(

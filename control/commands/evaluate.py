@@ -5,21 +5,21 @@ compared with agents that train in the real environment."""
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
-from control.cli.progress import progress
+from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import Settings, as_dict, from_dict, ineffective
 from control.cli.together import ONE_THREAD_EACH, check_effects
 from control.commands.process import prepare
 from control.commands.run import elsewhere, export_policy, to_play, with_weights
 from control.evolution.cluster import make_workers
-from control.evolution.inner_loop import by_kind, fresh_seeds
+from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
 from control.loops import recordings
 from control.loops.build import check_spaces, spaces_of, with_lacks
@@ -34,18 +34,10 @@ from control.reports.verdict import Baselines, Verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from envs.names import split_name, with_parameters
-from models.mixture import expand_shared, family_configs, names_in
+from models.mixture import names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import (
-    agent_class,
-    config_classes,
-    config_of,
-    family,
-    named_agents,
-    overridden_names,
-    split_by_family,
-)
+from models.registry import agent_class, config_classes, family, named_agents, overridden_names
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
 from models.trajectory import Trajectory
@@ -91,7 +83,11 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     run, options = settings.run, settings.subcommand
     trained_settings = checkpoint.settings
     implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
-    check_effects(_unused_by_checkpoints(settings))
+    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
+    for_agents = settings.changed.keys() & for_fresh_agents()
+    unused = dict.fromkeys(for_agents, "the checkpoint holds it")
+    unused |= dict.fromkeys(of_proxies, "only on a proxy agents are trained")
+    check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
     if "implementation" in settings.explicit_names and run.implementation != implementation:
         problem = f"implementation is {run.implementation!r}, but the checkpoint is of {implementation!r}"
         raise SettingError(f"{problem}; leave it out")
@@ -105,10 +101,17 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
-    play_settings = to_play(_with_users_settings(trained_settings, settings), episodes)
+    # The user chooses output, speed and device, and may change the time limit; the checkpoint has the other settings.
+    names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
+    changes = {name: getattr(run, name) for name in names}
+    trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
+    play_settings = to_play(trained_settings, episodes)
     with contextlib.closing(with_weights(checkpoint, play_settings, run.seed)) as loop:
         episode_loop = obedience.check(loop, implementation) if options.obedience else None
-        modes = _chosen_modes(options.evaluation, loop.evaluation_modes, implementation)
+        if options.evaluation not in ("both", *loop.evaluation_modes):
+            problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
+            raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
+        modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
             check_recording(play_settings.run)
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
@@ -140,33 +143,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             sample = modes == ("sampled",)
             line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print(f"\n{line}")
-
-
-def _chosen_modes(evaluation: str, available_modes: Sequence[str], implementation: str) -> tuple[str, ...]:
-    """Return "greedy", "sampled" or both, for the value of ``--evaluation``. Raises SettingError if agents of this
-    implementation lack the mode."""
-    if evaluation not in ("both", *available_modes):
-        problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
-        raise SettingError(f"{problem}; allowed: {', '.join(available_modes)}")
-    return tuple(available_modes) if evaluation == "both" else (evaluation,)
-
-
-def _with_users_settings(trained_settings: Settings, settings: Settings) -> Settings:
-    """Return the settings of a checkpoint, changed to the user's settings of output, speed, device, commands and, if
-    given, the time limit."""
-    names = {"accelerator", *names_with(settings.run, "outcome", False)}
-    if "time_limit" in settings.explicit_names:
-        names.add("time_limit")
-    changes = {name: getattr(settings.run, name) for name in names}
-    return trained_settings.replace(**changes, command=trained_settings.command | settings.command)
-
-
-def _unused_by_checkpoints(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield pairs for `check_effects`: the user's settings that only have an effect with a proxy."""
-    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
-    for name in sorted(of_proxies | settings.changed.keys() & for_fresh_agents()):
-        reason = "only on a proxy agents are trained" if name in of_proxies else "the checkpoint holds it"
-        yield name, f" with --eval_agent: {reason}"
 
 
 def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
@@ -239,12 +215,20 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
     environment. Print a table of their returns in the real environment, and return the verdict about those on the
-    proxy. Seeds of the agents come from ``--seed``."""
+    proxy. Seeds of the agents come from ``--seed``. Agents of several implementations train one implementation after
+    another, each as if it was evaluated alone."""
     run, options = settings.run, settings.subcommand
     check_effects(_unused_by_proxies(settings))
-    agent_names, agent = agents_on(settings, proxy)
-    names = named_agents(agent_names)
-    raise_all([*_wrong_counts(settings, agent_names)])
+    agents = agents_on(settings, proxy)
+    names = ",".join(agents)
+    wrong: list[SettingError] = []
+    if options.num_eval_episodes > _MAX_EPISODES:
+        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
+        wrong.append(SettingError(line, "num_eval_episodes"))
+    if options.num_agents < len(agents):
+        line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
+        wrong.append(SettingError(line, "num_agents"))
+    raise_all(wrong)
     tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
@@ -253,19 +237,17 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print(f"{proxy.game} by a {kind.noun}: {proxy.path}")
-    sampled_names = list(dict.fromkeys(name for part in family_configs(agent) if part.vary_hp for name in part.vary))
+    sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {agent_names} agents on each, seed {run.seed}{sampled}"
-    print(f"{agents_text}; {tests_per_agent} real test episodes per agent")
-    if different := _unlike_alone(proxy, agent_names):
-        subject = f"note: {', '.join(different)} have other settings together than alone"
-        print(f"{subject}; evaluate one at a time: --agent {different[0]}")
-    print()
-    seeds = fresh_seeds(run.seed, "evaluation", options.num_agents, len(names))
+    print(
+        f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}; "
+        f"{tests_per_agent} real test episodes per agent\n"
+    )
 
-    def print_results(row_name: str, agent_config: Any, proxies: Tensor | None, steps: int, rule: str) -> Tensor:
-        """Train agents for at most ``steps`` on ``proxies [N, D]`` (None: the real environment), test them, print their
-        row and return their returns ``[N]``. ``rule`` (`inner_rule`) says when an agent ends its training."""
+    def print_results(row_name: str, configs: dict[str, Any], on_proxy: bool, steps: int, rule: str) -> Tensor:
+        """Train agents with these ``configs`` for at most ``steps`` on the proxy or on the real environment, test them,
+        print their row and return their returns ``[N]``. ``rule`` (`inner_rule`) says when an agent ends its
+        training."""
         started = time.perf_counter()
         limits: dict[str, Any] = {
             "inner_steps": steps,
@@ -273,31 +255,39 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
             "test_limit": run.time_limit or config.test_limit,
             "test_every": config.test_every if rule == "budget" else None,
         }
-        job = (config, agent_names, agent_config, proxy.game)
-        with contextlib.closing(make_workers(*job, run.num_workers, run.ray_address, run.num_threads)) as workers:
-            with progress(f"agents on the {row_name}") as watch:
-                outcome = workers.run(proxies, seeds, watch=watch, **limits)
+        outcomes: dict[str, Outcome] = {}
+        with progress(f"agents on the {row_name}") as watch:
+            for number, (name, agent_config) in enumerate(configs.items()):
+                count = len(range(number, options.num_agents, len(configs)))  # as equal as possible
+                seeds = fresh_seeds(run.seed, "evaluation", count)
+                proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
+                job = (config, name, agent_config, proxy.game)
+                share = part(watch, number / len(configs), 1 / len(configs))
+                with contextlib.closing(
+                    make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
+                ) as workers:
+                    outcomes[name] = workers.run(proxies, seeds, watch=share, **limits)
+        outcome = Outcome.joined([*outcomes.values()])
         # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
         judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-        kind_means = by_kind(names, seeds, outcome.scores) if len(names) > 1 else {}
-        _print_row(row_name, describe(outcome, judged), kind_means, time.perf_counter() - started)
+        _print_row(row_name, describe(outcome, judged), outcomes, time.perf_counter() - started)
         return outcome.scores
 
     print(*Table([HEADER]).lines(WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # agents on a proxy have no real tests
-    proxies = proxy.parameters.expand(options.num_agents, -1)  # [N, D], equal rows
-    returns = print_results(learned_name, agent, proxies, config.steps_in_use, rule)
+    returns = print_results(learned_name, agents, True, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
     if not options.real_baseline:
         footer = ""
     elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
-        print_results(real_name, agent, None, config.steps_in_use, rule)
+        print_results(real_name, agents, False, config.steps_in_use, rule)
         hint = "with --real_steps N that on the real environment is one that suits it"
         footer = "" if is_reward_network else f"both trainings are the same; {hint}"
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
-        print_results(real_name, _for_real_environment(agent), None, max_steps, real_rule)
+        real_agents = {name: _for_real_environment(agent) for name, agent in agents.items()}
+        print_results(real_name, real_agents, False, max_steps, real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
@@ -324,20 +314,10 @@ def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "real_steps", " with --no_real_baseline"
 
 
-def _wrong_counts(settings: Settings, agent_names: str) -> Iterator[SettingError]:
-    """Yield errors for too many episodes, and for fewer agents than kinds of agents, such as two for "DDQN,PPO"."""
-    options, num_kinds = settings.subcommand, len(named_agents(agent_names))
-    if options.num_eval_episodes > _MAX_EPISODES:
-        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
-        yield SettingError(line, "num_eval_episodes")
-    if options.num_agents < num_kinds:
-        line = f"num_agents is {options.num_agents}; allowed with {agent_names}: at least {num_kinds}"
-        yield SettingError(line, "num_agents")
-
-
-def _print_row(name: str, row: dict[str, Any], kind_means: dict[str, float], seconds: float) -> None:
+def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome], seconds: float) -> None:
     """Print the results of agents (`describe`) as a row of the table, below `HEADER`. Further lines have the mean
-    return of each kind of agent, and how soon agents solve the game if they were tested during training."""
+    return of each implementation in ``outcomes`` if there are several, and how soon agents solve the game if they were
+    tested during training."""
     cells = (
         name,
         f"{row['mean']:.1f}",
@@ -349,8 +329,9 @@ def _print_row(name: str, row: dict[str, Any], kind_means: dict[str, float], sec
         f"{seconds:.1f}",
     )
     print(*Table([cells]).lines(WIDTHS), flush=True)
-    if kind_means:
-        print(f"  {', '.join(f'{kind} {mean:.1f}' for kind, mean in kind_means.items())}")
+    finite = {name: outcome.scores for name, outcome in outcomes.items() if outcome.scores.isfinite().any()}
+    if len(outcomes) > 1 and finite:
+        print(f"  {', '.join(f'{name} {float(scores.nanmean()):.1f}' for name, scores in finite.items())}")
     if row["failed"]:
         print(f"  {row['failed']} of these agents diverged and count in nothing")
     if "stays" in row:
@@ -367,30 +348,42 @@ def _for_real_environment(agent: Any) -> Any:
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
 
-def agents_on(settings: Settings, proxy: Proxy) -> tuple[str, Any]:
-    """Return two values: the names of the agents that train on a proxy, from ``--agent`` or else from its search, and
-    their `agent_settings`. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
-    ProxyError if the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
+def agents_on(settings: Settings, proxy: Proxy) -> dict[str, Any]:
+    """Return implementation -> `agent_settings` of the agents that train on a proxy, from ``--agent`` or else from its
+    search. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises ProxyError if
+    the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
     run_values: dict[str, Any] = {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
     if is_explicit:
         from_dict(run_values)  # raises SettingError for wrong names of agents
-    if settings.changed:
+    changed = settings.changed
+    if changed:
         valid_flags = flags(proxy.implementation, proxy.game, {"agent": names})
-        unknown_names = sorted(settings.changed.keys() - valid_flags.keys())
+        unknown_names = sorted(changed.keys() - valid_flags.keys())
         arguments = (valid_flags, proxy.implementation, "--", proxy.game)
         raise_all([unknown_error(name, *arguments) for name in unknown_names])
-    agent = agent_settings(proxy, names, settings.changed)
     run_config = dataclasses.replace(settings.run, **run_values)
-    for name in named_agents(names):
-        check_spaces(run_config, agent_class(name), spaces, name)
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
-    evaluated = dataclasses.replace(settings, run=run_config, proxy=config, agent=agent)
-    reasons = ineffective(with_lacks(evaluated, spaces))
-    check_effects((name, f": {reasons[name]}") for name in sorted(settings.changed.keys() & reasons.keys()))
-    return names, agent
+    implementations = named_agents(names)
+    names_of_class = names_in(config_classes(implementations))  # {class: {field: flag}}
+    agents: dict[str, Any] = {}
+    reasons: dict[str, str] = {}  # flags without effect for at least one implementation
+    effective: set[str] = set()
+    for name in implementations:
+        flag_names = names_of_class[family(name).config].items()
+        # A value for the family (``PPO_lr``) replaces one for all families (``lr``).
+        changes = {field: key for field, flag in flag_names for key in (field, flag) if key in changed}
+        agents[name] = agent_settings(proxy, name, {field: changed[key] for field, key in changes.items()})
+        check_spaces(run_config, agent_class(name), spaces, name)
+        run_alone = dataclasses.replace(run_config, agent=name)
+        evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
+        reasons_here = ineffective(with_lacks(evaluated, spaces))
+        reasons |= {key: reasons_here[field] for field, key in changes.items() if field in reasons_here}
+        effective |= {key for field, key in changes.items() if field not in reasons_here}
+    check_effects((name, f": {reasons[name]}") for name in sorted(reasons.keys() - effective))
+    return agents
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:
@@ -408,40 +401,27 @@ def _real_spaces(proxy: Proxy) -> Spaces:
     return real_spaces
 
 
-def agent_settings(proxy: Proxy, names: str, changed: dict[str, Any]) -> Any:
-    """Return the joint settings of fresh agents ("DDQN,PPO"): the defaults of their families, overridden by the values
-    of the search's agents (`_searched_settings`) and by ``changed``. If ``changed`` switches ``vary_hp`` on without
-    ``vary``, all hyperparameters in its default vary. Raises ProxyError for damaged settings in the file."""
+def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
+    """Return the settings of fresh agents of implementation ``name``: the defaults of its family, overridden by the
+    values of the search's agents (`_searched_settings`) and by ``changed``. If ``changed`` switches ``vary_hp`` on
+    without ``vary``, all hyperparameters in its default vary. Raises ProxyError for damaged settings in the file."""
     try:
-        values = _searched_settings(proxy, names)
-        agent_config = from_dict(values).agent
+        values = _searched_settings(proxy, name)
+        default_vary = type(from_dict(values).agent)().vary
     except Exception as error:  # a damaged file can raise anything
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
-    changed = expand_shared(agent_config, changed)
-    for _, name_of_field, family_config in split_by_family(agent_config, named_agents(names)):
-        if changed.get(name_of_field["vary_hp"]):
-            default_vary = type(family_config)().vary
-            changed = {name_of_field["vary"]: default_vary} | changed
+    if changed.get("vary_hp"):
+        changed = {"vary": default_vary} | changed
     return from_dict(values | changed).agent
 
 
-def _unlike_alone(proxy: Proxy, names: str) -> list[str]:
-    """Return the agents among ``names`` ("PPO,A2C") that have other settings alone than beside the others. Agents of a
-    family share settings, and the file's preset may have several values for them."""
-    agents = named_agents(names)
-    if len(agents) == 1:
-        return []
-    joint_config = agent_settings(proxy, names, {})
-    return [name for name in agents if config_of(joint_config, name, agents) != agent_settings(proxy, name, {})]
-
-
-def _searched_settings(proxy: Proxy, names: str) -> dict[str, Any]:
-    """Return the written form of the search's settings, with the agents ``names`` instead of the search's. Agents of a
-    family of the search have its values, except settings in which implementations of the family differ. Agents of
-    another family have the values that both families have (`_in_common`) and the values of the preset for them. The
-    content of the file is not checked, so this may raise anything."""
+def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
+    """Return the written form of the search's settings, with agents of implementation ``name`` instead of the search's.
+    Agents of a family of the search have its values, except settings in which implementations of the family differ.
+    Agents of another family have the values that both families have (`_in_common`) and the values of the preset for
+    them. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
     searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
@@ -449,24 +429,21 @@ def _searched_settings(proxy: Proxy, names: str) -> dict[str, Any]:
     # The first files also hold the settings of all commands.
     unused = {"display", *for_fresh_agents(), *(field for command in COMMANDS.values() for field in kinds(command))}
     values = {key: value for key, value in saved_settings.items() if key not in unused}
-    agent_classes = config_classes(named_agents(names))
-    new_names = names_in(agent_classes)  # {class: {field: name in ``values``}}
-    for first_agent, config_class in agent_classes:
-        if config_class in saved_names:
-            differing = set() if first_agent in searched_agents else overridden_names(first_agent)
-            for field, saved_name in saved_names[config_class].items():
-                new_name = new_names[config_class][field]
-                if field in differing:
-                    values.pop(new_name, None)
-                elif saved_name in saved_settings:
-                    values[new_name] = saved_settings[saved_name]
-        elif len(saved_names) == 1:
-            (searched_class,) = saved_names
-            field_values = _in_common(saved_settings, searched_class, config_class) | _of_preset(proxy, first_agent)
-            values |= {new_names[config_class][field]: value for field, value in field_values.items()}
-    values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
-    if "preset" in values and not _allows(proxy, values):
-        del values["preset"]  # the file has its values
+    config_class = family(name).config
+    if config_class in saved_names:
+        relatives = [agent for agent in searched_agents if family(agent).config is config_class]
+        differing = set() if relatives == [name] else overridden_names(name)
+        for field, saved_name in saved_names[config_class].items():
+            if saved_name in saved_settings and field not in differing:
+                values[field] = saved_settings[saved_name]
+    elif len(saved_names) == 1:
+        (searched_class,) = saved_names
+        values |= _in_common(saved_settings, searched_class, config_class) | _of_preset(proxy, name)
+    values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
+    try:
+        family(proxy.implementation).proxy_defaults(values, proxy.game)
+    except SettingError:  # the preset does not allow these agents, and the file has its values
+        values.pop("preset", None)
     return values
 
 
@@ -479,24 +456,13 @@ def _in_common(saved_settings: dict[str, Any], searched_class: type, config_clas
     common_values = {}
     for name in choices.keys() & saved_settings.keys():
         value = saved_settings[name]
-        has_choices = bool(choices[name])  # otherwise any value in its range is allowed
-        foreign_choices = searched_choices.get(name, set()) - choices[name] if has_choices else set()
+        # Without choices, any value in the range of the setting is allowed.
+        foreign_choices = searched_choices.get(name, set()) - choices[name] if choices[name] else set()
         if isinstance(value, list):
-            value = [item for item in value if not foreign_choices or item not in foreign_choices]
-            is_common = value != []
-        else:
-            is_common = value not in foreign_choices
-        if is_common:
+            value = [item for item in value if item not in foreign_choices]
+        if value != [] and (isinstance(value, list) or value not in foreign_choices):
             common_values[name] = value
     return common_values
-
-
-def _allows(proxy: Proxy, search: dict[str, Any]) -> bool:
-    """Return whether the preset in the written form ``search`` of a search allows the agents in it."""
-    try:
-        return bool(family(proxy.implementation).proxy_defaults(search, proxy.game))
-    except SettingError:
-        return False
 
 
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
@@ -516,9 +482,8 @@ def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
     def preset_value(agent_name: str, key: str) -> Any:
         """Return the preset's value for an agent: the value with a prefix (``PPO_lr``), else for all, else the
         default."""
-        prefixed_keys = [f"{implementation}_{key}" for implementation in family(agent_name).implementations]
-        values = [preset_values[prefixed] for prefixed in prefixed_keys if prefixed in preset_values]
-        return values[0] if values else preset_values.get(key, defaults[key])
+        keys = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
+        return next((preset_values[name] for name in keys if name in preset_values), defaults[key])
 
     values = {key: preset_value(name, key) for key in defaults}
     saved = {field.name for field in dataclasses.fields(family(searched_agent).config)}

@@ -19,14 +19,12 @@ from control.commands.run import with_weights
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
-from control.loops.loop import Loop
 from control.reports.runs import note_version
 from control.reports.sheets import check_writable
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import safe_name
 from models.contract import InnerAgent
 from models.proxies.files import Proxy
-from models.registry import named_agents
 from models.settings import SettingError
 from models.streams import Streams
 
@@ -39,20 +37,24 @@ def film_beside(settings: Settings) -> int:
     run, film_out = settings.run, settings.subcommand.film_out
     prepare(run)
     sources = _sources(settings.subcommand.film)
-    first_word, first_source = sources[0]
+    first_word, first_source, _ = sources[0]
     game = _game(first_source)
-    for word, source in sources:
+    for word, source, _ in sources:
         if _game(source) != game:
             mismatch = f"{first_word!r} is of {game}, {word!r} of {_game(source)}"
             raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
-    if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source in sources):
+    if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source, _ in sources):
         check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
-    limit = _time_limit(first_source) if run.time_limit is None else run.time_limit
+    limit = run.time_limit
+    if limit is None and isinstance(first_source, Proxy):
+        limit = first_source.config.test_limit
+    elif limit is None and isinstance(first_source, Checkpoint):
+        limit = first_source.settings.run.time_limit
     check_film(game, limit, "film")
     path = _path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        actors = [_actor(settings, word, source, stack) for word, source in sources]
+        actors = [_actor(settings, source, role, stack) for _, source, role in sources]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)
     for actor, returns in zip(actors, actor_returns, strict=True):
@@ -61,38 +63,31 @@ def film_beside(settings: Settings) -> int:
     return 0
 
 
-def _sources(words: Sequence[str]) -> list[tuple[str, Source]]:
-    """Return each word with its source: the file that it names. `untrained` and `real` have the source of the last file
-    before them, or else of the first file. Raises SettingError if no word names a file, or if `real` has no proxy."""
-    sources_by_word = {word: proxy_or_checkpoint(word) for word in words if not _is_untrained_or_real(word)}
-    if not sources_by_word:
+def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
+    """Return each word with its source and its role. The source is the file that it names, which has the role "". The
+    roles `untrained` and `real` have the source of the last file before them, or else of the first file. Raises
+    SettingError if no word names a file, or if `real` has no proxy."""
+    files = [word for word in words if word not in WORDS or Path(word).exists()]
+    if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
         raise SettingError(line, "film")
+    sources_by_word = {word: proxy_or_checkpoint(word) for word in files}
     for word, source in sources_by_word.items():
         note_version(word, source.path, "film")
-    latest_source, sources = next(iter(sources_by_word.values())), []
+    latest_source, sources = sources_by_word[files[0]], []
     for word in words:
         latest_source = sources_by_word.get(word, latest_source)
-        if word not in sources_by_word and word == REAL and not isinstance(latest_source, Proxy):
+        role = "" if word in files else word
+        if role == REAL and not isinstance(latest_source, Proxy):
             line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
-        sources.append((word, latest_source))
+        sources.append((word, latest_source, role))
     return sources
-
-
-def _is_untrained_or_real(word: str) -> bool:
-    """Return whether a word is `untrained` or `real`, and not a file of this name."""
-    return word in WORDS and not Path(word).exists()
 
 
 def _game(source: Source) -> str:
     """Return the name of the environment of a proxy or of a checkpoint."""
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
-
-
-def _time_limit(source: Source) -> int | None:
-    """Return the steps that truncate an episode of a proxy's tests or of a checkpoint's run; None for no limit."""
-    return source.config.test_limit if isinstance(source, Proxy) else source.settings.run.time_limit
 
 
 def _path(film_out: str | None, logdir: str, game: str) -> Path:
@@ -109,54 +104,41 @@ def _path(film_out: str | None, logdir: str, game: str) -> Path:
     return path
 
 
-def _actor(settings: Settings, word: str, source: Source, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a word and its source. ``stack`` closes the loops that are opened."""
+def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
+    """Return the actor for a source and its role (`_sources`). ``stack`` closes the loops that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
-        names, agent = agents_on(settings, source)
-        return _on_proxy(run, names, agent, word, source)
-    checkpoint_settings = source.settings.replace(num_workers=1, eval_episodes=1)
-    loop = with_weights(source, checkpoint_settings, run.seed)
+        name, agent = next(iter(agents_on(settings, source).items()))  # the first of several implementations
+        return _on_proxy(run, name, agent, role, source)
+    trained_settings = source.settings.replace(num_workers=1, eval_episodes=1)
+    trained, loop = trained_settings.run, with_weights(source, trained_settings, run.seed)
     stack.callback(loop.close)
-    trained = checkpoint_settings.run
-    if not _is_untrained_or_real(word):
-        title = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed})"
-        steps_of_first_seed = int(source.run_state["env_steps"][0])
-        return _actor_of_loop(loop, run.seed, f"{title}, {steps_of_first_seed:,} steps")
-    # The untrained agent follows the commands of the trained one.
-    commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
-    untrained_loop = build_loop(
-        checkpoint_settings.replace(command=commands | checkpoint_settings.command), for_training=False
-    )
-    stack.callback(untrained_loop.close)
-    return _actor_of_loop(untrained_loop, run.seed, f"{trained.implementation}, untrained")
-
-
-def _actor_of_loop(loop: Loop, seed: int, caption: str) -> Actor:
-    """Return the actor with the greedy policy of a loop, which has new random streams in each episode."""
-    streams = Streams.from_name([seed] * len(loop.seeds), "film, actions")
+    steps_of_first_seed = int(source.run_state["env_steps"][0])
+    caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
+    if role == UNTRAINED:  # which follows the commands of the trained agent
+        commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
+        untrained_settings = trained_settings.replace(command=commands | trained_settings.command)
+        loop, caption = build_loop(untrained_settings, for_training=False), f"{trained.implementation}, untrained"
+        stack.callback(loop.close)
+    streams = Streams.from_name([run.seed] * len(loop.seeds), "film, actions")
     return Actor(lambda: loop.policy(streams.fork()), caption)  # called at the start of each episode
 
 
-def _on_proxy(run: RunConfig, names: str, agent: Any, word: str, proxy: Proxy) -> Actor:
-    """Train an agent on the proxy, or on the real environment for the ``word`` `real`, or not at all for `untrained`.
-    Return its actor. ``names`` are the names of the agents, separated by commas; the first is filmed. Its seed equals
-    the first agent's in `--eval_agent`."""
-    is_untrained = word == UNTRAINED and _is_untrained_or_real(word)
-    is_real = word == REAL and _is_untrained_or_real(word)
-    all_names, steps = named_agents(names), proxy.config.steps_in_use
-    name = all_names[0]
+def _on_proxy(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
+    """Train an agent of implementation ``name`` on the proxy, or on the real environment in the ``role`` `real`, or
+    not at all for `untrained`. Return its actor. Its seed equals the first agent's in `--eval_agent`."""
+    steps = proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
-    loop = InnerLoop(config, names, agent, proxy.game, run.num_threads).alone(name)
-    parameters = None if is_real else proxy.parameters[None]  # [1, D]; None is the real environment
-    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", count=1, kinds=len(all_names)))
+    loop = InnerLoop(config, name, agent, proxy.game, run.num_threads)
+    parameters = None if role == REAL else proxy.parameters[None]  # [1, D]; None is the real environment
+    training = loop.begin(parameters, fresh_seeds(run.seed, "evaluation", count=1))
     with contextlib.closing(training.environment):
-        if is_untrained:
+        if role == UNTRAINED:
             assert isinstance(training.agent, InnerAgent)
             untrained_agent = training.agent.with_weights(training.agent.flat_parameters.detach().clone())
             return Actor(lambda: untrained_agent, f"{name}, untrained")
-        stage = f"the real {proxy.game}" if is_real else f"{proxy.path.stem}, which was learned"
+        stage = f"the real {proxy.game}" if role == REAL else f"{proxy.path.stem}, which was learned"
         print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
             trained = loop.finish(training, watch=watch)

@@ -22,7 +22,15 @@ def import_proxy(settings: Settings) -> int:
     for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
-    game = run.gamename if "gamename" in settings.explicit_names else _game_of(original.game, path)
+    if "gamename" in settings.explicit_names:
+        game = run.gamename
+    else:  # in the file, or the name of the file, or the folder of a file called checkpoint
+        name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
+        name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
+        try:
+            game = resolve(name).name
+        except SettingError as error:
+            raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
     spaces, tensors = spaces_of(game), dict(original.tensors)
     if original.kind == "bandit":  # our networks have the action before the observation
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], axis=1)
@@ -54,14 +62,3 @@ def import_proxy(settings: Settings) -> int:
     lines = [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")]
     show_next(lines, [command(settings, "--eval_agent", proxy_path)])
     return 0
-
-
-def _game_of(named_game: str, path: Path) -> str:
-    """Return the environment of a file: ``named_game`` in its content or, if this is "", the game with the file's name;
-    with its folder's name for a file called checkpoint. Raises SettingError if there is no such game."""
-    name = named_game or (path.parent.name if path.stem == "checkpoint" else path.stem)
-    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
-    try:
-        return resolve(name).name
-    except SettingError as error:
-        raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error

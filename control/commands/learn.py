@@ -15,7 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
 from models.registry import default_config, named_agents
-from models.settings import SettingError, kinds, raise_all
+from models.settings import SettingError, raise_all
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
@@ -86,30 +86,14 @@ class Task:
     settings: Settings
     folder: Path
     spaces: Spaces
-    results: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any]
 
-    @property
-    def game(self) -> str:
-        return self.settings.run.gamename
-
-    @property
-    def options(self) -> LearnConfig:
-        options: LearnConfig = self.settings.subcommand
-        return options
-
-    @property
-    def seed(self) -> int:
-        return self.settings.run.seed
-
-    @property
-    def teacher(self) -> str:
-        """The policy that is cloned, as `control.evolution.teachers.teacher` takes it."""
-        return self.options.teacher or str(self.folder / TEACHER)
-
-    @property
-    def limit(self) -> int | None:
-        """The time limit of episodes if the task has none, otherwise None: the task's."""
-        return None if self.spaces.max_episode_steps else _TIME_LIMIT
+    def __post_init__(self) -> None:
+        self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
+        self.options: LearnConfig = self.settings.subcommand
+        self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy that is cloned
+        # The time limit of episodes if the task has none.
+        self.limit = None if self.spaces.max_episode_steps else _TIME_LIMIT
 
     def save(self) -> None:
         content = {"settings": dataclasses.asdict(self.options), **self.results}
@@ -123,9 +107,8 @@ class Task:
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
         """Return the verdict about agents or policies with the returns ``agents``. ``advice`` is for a failure."""
-        baselines = (self.score("probe", "random"), self.score("probe", "constant"))
-        action, goal = self.results["probe"]["action"], self.spaces.max_return
-        return Verdict(*baselines, agents, teacher_score, action, goal, advice=advice)
+        baselines = (self.score("probe", "random"), self.score("probe", "constant"), self.results["probe"]["action"])
+        return Verdict(*baselines, teacher_score, agents=agents, goal=self.spaces.max_return, advice=advice)
 
     def share(self, score: Score) -> float:
         """Return the share of the way from random play (0) to the teacher (1)."""
@@ -187,10 +170,11 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
             raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
     folder = previous or run_dir.create(run, subfolders=())
     with run_dir.locked(folder):
-        task = Task(settings, folder, spaces)
+        results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            saved, task.results = _read(folder / RESULTS)
-            task.settings = _resumed(settings, saved)
+            saved, results = _read(folder / RESULTS)
+            settings = _resumed(settings, saved)
+        task = Task(settings, folder, spaces, results)
         if verbose:
             print(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
@@ -222,10 +206,10 @@ def _resumed(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 def _run_stages(task: Task, verbose: bool) -> bool:
     """Run the stages that are missing, and return whether the exam is passed or, without one, no stage failed."""
     only = task.options.only
-    names = [name for name in STAGES if only is None or name in (only, *_required_stages(only))]
+    names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
     failures: set[str] = set()  # names of stages
     for name in names:
-        if failures.intersection(_required_stages(name)):
+        if failures.intersection(_REQUIRED[name]):
             continue
         if name not in task.results:
             started, cpu_started = time.perf_counter(), time.process_time()
@@ -237,7 +221,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         if verbose:
             estimates = _estimates(task)
             seconds = sum(estimates[other] for other in names if other not in task.results)
-            time_left = f"; about {_time_text(seconds)} left" if seconds >= 1 else ""
+            duration = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+            time_left = f"; about {duration} left" if seconds >= 1 else ""
             text = textwrap.fill(f"{task.results[name]['text']}{time_left}", _TEXT_WIDTH)
             print(paint(f"{name:<8}", "cyan", sys.stdout), textwrap.indent(text, 9 * " ").lstrip(), flush=True)
         if task.results[name].get("failed"):
@@ -442,7 +427,7 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
     arms: dict[str, dict[str, Any]] = {}
-    for number, (arm, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):
+    for number, (reward_name, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
         if flat is None:  # agents of the task's reward have their usual settings
             loop.agent_config = default_config(name, task.game)
@@ -450,11 +435,26 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
         _, median_steps, *_ = quartiles(first(curve, solved), curve, test_every)
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
         discount = loop.agent_config.discount
-        arms[arm] = {"median": median_steps, "late": late, "discount": discount, "curve": curve.mean(0).tolist()}
-    text = _race_text(name, number_text(solved), steps, arms["learned"]["median"], arms["task"]["median"])
-    learned_late, task_late = (number_text(arms[arm]["late"]) for arm in ("learned", "task"))
-    discounts = f"{arms['learned']['discount']} and {arms['task']['discount']}"
-    text = f"{text}; mean of the last quarter {learned_late}, with the task's {task_late} (discounts {discounts})"
+        arms[reward_name] = {
+            "median": median_steps,
+            "late": late,
+            "discount": discount,
+            "curve": curve.mean(0).tolist(),
+        }
+    learned, baseline = arms["learned"], arms["task"]
+    learned_text, baseline_text = (
+        f"not in {steps:,} steps" if arm["median"] is None else f"after {arm['median']:,.0f} steps"
+        for arm in (learned, baseline)
+    )
+    text = f"{name} reaches {number_text(solved)} {learned_text}, with the task's reward {baseline_text}"
+    if (learned["median"] or math.inf) >= (baseline["median"] or math.inf):
+        text = f"no gain: {text}"
+    elif baseline["median"] is not None:
+        text = f"{text}: {baseline['median'] / learned['median']:.1f} times sooner"
+    late_text = (
+        f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(baseline['late'])}"
+    )
+    text = f"{text}; {late_text} (discounts {learned['discount']} and {baseline['discount']})"
     return {"text": text, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
 
 
@@ -468,29 +468,15 @@ STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
 }
 """The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
 ``failed``, and a ``verdict`` if it has one."""
-_REQUIREMENTS = {"teacher": "probe", "bandit": "teacher", "reward": "teacher", "exam": "bandit", "race": "reward"}
-
-
-def _race_text(name: str, level: str, steps: int, median: float | None, task_median: float | None) -> str:
-    """Return a clause that compares the median steps until agents first reach ``level`` with the learned reward and
-    with the task's; None means not in ``steps`` steps."""
-    if median is None and task_median is None:
-        return f"no gain: {name} does not reach {level} in {steps:,} steps with either reward"
-    if median is None:
-        return f"no gain: {name} reaches {level} only with the task's reward, after {task_median:,.0f} steps"
-    if task_median is None:
-        return f"{name} reaches {level} after {median:,.0f} steps, with the task's reward not in {steps:,}"
-    if median >= task_median:
-        task_text = f"with the task's reward after {task_median:,.0f}"
-        return f"no gain: {name} reaches {level} after {median:,.0f} steps, {task_text}"
-    ratio = f"{task_median / median:.1f} times sooner than with the task's reward"
-    return f"{name} reaches {level} after {median:,.0f} steps, {ratio} ({task_median:,.0f})"
-
-
-def _required_stages(name: str) -> list[str]:
-    """Return the stages without which a stage cannot begin."""
-    requirement = _REQUIREMENTS.get(name)
-    return [] if requirement is None else [*_required_stages(requirement), requirement]
+_REQUIRED = {
+    "probe": (),
+    "teacher": ("probe",),
+    "bandit": ("probe", "teacher"),
+    "exam": ("probe", "teacher", "bandit"),
+    "reward": ("probe", "teacher"),
+    "race": ("probe", "teacher", "reward"),
+}
+"""The stages without which a stage cannot begin."""
 
 
 def learners(spaces: Spaces) -> tuple[str, ...]:
@@ -516,20 +502,16 @@ def _returns(task: Task, policy: Policy, name: str) -> np.ndarray:
 
 
 def _write(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
-    """Write a proxy with its settings and scores."""
+    """Write a proxy with its settings and scores, and with the command that repeats the stages."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # in the same folder, wherever that is
-    write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=_command_text(task))
-
-
-def _command_text(task: Task) -> str:
-    """Return the command that repeats the stages."""
-    options, explicit_names = task.options, task.settings.explicit_names
-    values = {name: getattr(options, name) for name in kinds(type(options)) if name in explicit_names}
+    explicit_names = task.settings.explicit_names - {"learn", "only"}
+    values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
     if "implementation" in task.results["teacher"]:  # chosen by the speed of a machine
         values["implementation"] = task.results["teacher"]["implementation"]
-    words = (f"--{name} {value}" for name, value in values.items() if name not in ("learn", "only"))
-    return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *words))
+    flags = (f"--{flag} {value}" for flag, value in values.items())
+    text = " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
+    write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=text)
 
 
 def _estimates(task: Task) -> dict[str, float]:
@@ -548,7 +530,3 @@ def _estimates(task: Task) -> dict[str, float]:
         "reward": 60_000 * step + _SECONDS["fit"],
         "race": 2 * options.race_agents * options.race_steps * training,
     }
-
-
-def _time_text(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,8 +155,7 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
     """Return the dimension for an entry of a file: a list of choices, or ``{kind: arguments}`` with a kind of `KINDS`.
     Raises SettingError, also if the settings of a trial would conflict at one of its values."""
     entry = {"choice": entry} if isinstance(entry, list) else entry
-    if problem := next(_problems(name, entry, settings, valid_flags), None):
-        raise SettingError(problem)
+    _check_entry(name, entry, settings, valid_flags)
     ((kind, arguments),) = entry.items()
     values: Sequence[Any] = ()
     count = 0
@@ -173,54 +172,48 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
 
 
-def _problems(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Iterator[str]:
-    """Yield a line for each error in an entry of a file. Only the first is to be used: a check requires that the checks
-    before it have found nothing."""
+def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> None:
+    """Raise SettingError for the first error in an entry of a file. A check requires that those before it pass."""
     implementation = settings.run.implementation
     if games := games_with(name):
-        yield f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag"
+        raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
     wrong: list[SettingError] = []  # gets the error for an unknown name
     setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, prefix="", game="", wrong=wrong)
-    yield from map(str, wrong)
+    if wrong:
+        raise wrong[0]
     if name not in setting_words:  # it is the negation ``no_x`` of a setting
-        yield f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]"
+        raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     flag = valid_flags[name]
     of_search = name in names_with(settings.proxy, "tunable")
     if not (of_search or flag.section.startswith("hyperparameters") or name == "seed"):
-        yield f"{name} is no hyperparameter of {implementation}; give it as a flag"
+        raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     ranges = [kind for kind in KINDS if kind != "choice"]
     if not isinstance(entry, dict) or len(entry) != 1:
-        yield f"{name} is {entry!r}; allowed: a list of choices, or one of {', '.join(ranges)} with its numbers"
+        raise SettingError(
+            f"{name} is {entry!r}; allowed: a list of choices, or one of {', '.join(ranges)} with its numbers"
+        )
     ((kind, arguments),) = entry.items()
     if kind not in KINDS:
-        yield f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}"
+        raise SettingError(f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}")
     if not isinstance(arguments, list):
-        yield f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}"
-    yield from _choice_problems(flag, arguments) if kind == "choice" else _range_problems(flag, kind, arguments)
-
-
-def _choice_problems(flag: Flag, choices: list[Any]) -> Iterator[str]:
-    """Yield a line for each error in a list of choices. A choice must be text, as all values of files are read, or a
-    list of texts if the setting is a list."""
-    if not choices:
-        yield f"{flag.name} has no choices"
-    for choice in choices:
-        items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-        if not all(isinstance(item, str) for item in items):
-            expected = "list of values" if flag.kind.is_list else "single value"
-            yield f"{flag.name}: the choice {choice!r} is not a {expected}"
-
-
-def _range_problems(flag: Flag, kind: str, arguments: list[Any]) -> Iterator[str]:
-    """Yield a line for each error in a range."""
-    name, item = flag.name, flag.kind.item
+        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
+    if kind == "choice":
+        if not arguments:
+            raise SettingError(f"{name} has no choices")
+        for choice in arguments:  # texts, as all values of files are read, or lists of texts for a list
+            items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+            if not all(isinstance(item, str) for item in items):
+                expected = "list of values" if flag.kind.is_list else "single value"
+                raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+        return
+    item = flag.kind.item
     allowed, types = KINDS[kind]
     if flag.kind.is_list or item not in (int, float):
-        yield f"{name} is no number; give a list of choices instead of {kind}"
+        raise SettingError(f"{name} is no number; give a list of choices instead of {kind}")
     if item is int and types != (int, int):
-        yield f"{name} is a whole number; use randint or lograndint instead of {kind}"
+        raise SettingError(f"{name} is a whole number; use randint or lograndint instead of {kind}")
     if _range(kind, arguments) is None:
-        yield f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {allowed}, the lower first"
+        raise SettingError(f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {allowed}, the lower first")
 
 
 def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:

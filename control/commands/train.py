@@ -157,20 +157,16 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
     return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
 
 
-def _check_logger(run: RunConfig) -> None:
-    """Raise SettingError if the package for ``run.logger`` is missing."""
-    try:
-        if run.logger in _FOREIGN:
-            importlib.import_module(run.logger)
-    except ModuleNotFoundError as error:
-        raise SettingError(f"logger is {run.logger!r}, but {one_line(error)}", "logger") from error
-
-
 def build_module(settings: Settings) -> RunModule:
     """Build the module of a run with its environments. Raises SettingError if agent and environment do not fit, or if
     the run cannot be filmed or logged as asked."""
     check_recording(settings.run)
-    _check_logger(settings.run)
+    if settings.run.logger in _FOREIGN:
+        try:
+            importlib.import_module(settings.run.logger)
+        except ModuleNotFoundError as error:
+            line = f"logger is {settings.run.logger!r}, but {one_line(error)}"
+            raise SettingError(line, "logger") from error
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)

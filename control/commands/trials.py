@@ -1,5 +1,9 @@
 """Trials of a hyperparameter search, which are ordinary training runs that report their evaluations. The results of a
-search: lines on trials, ``results.csv``, ``best.yaml``, the files to resume it, and the summary. Does not use Ray."""
+search: lines on trials, ``results.csv``, ``best.yaml``, the files to resume it, and the summary. Does not use Ray.
+
+Trials may themselves be searches for a proxy, in which agents train. Source: Ferreira et al. 2022, arXiv 2202.02790.
+Their score of a trial is the mean number of generations that three searches need to solve the task.
+"""
 
 import contextlib
 import csv
@@ -26,14 +30,15 @@ from control.commands.summary import Command, command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
-from control.reports.search import FEWEST, TRIALS, is_number, plot_search, read_trials
+from control.lightning.proxy_module import ProxyModule
+from control.reports.search import FEWEST, TRIALS, plot_search, read_trials
 from control.reports.sheets import look_of
 from control.reports.tables import Table
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import atomic_write_text
-from models.settings import UserError
+from control.storage.run_dir import LAST, atomic_write_text
+from models.settings import SettingError, UserError, raise_all
 
 METRIC = "score"  # of a run: its greedy evaluation, or the running mean of training returns
 EVALUATED = (GREEDY, SAMPLED)
@@ -41,6 +46,7 @@ SEARCHES, REACHED = "searches", "solved"  # of a trial that searches for proxies
 SETTINGS, SPACE = "search.yaml", "space.yaml"  # in the folder of a search, beside its trials
 DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial from another's state
 ENDED = ("finished", "stopped early", "failed")
+REPEATS = 3  # searches for a proxy per trial, as published
 _SHOWN = 5
 Reporter = Callable[[dict[str, float]], None]
 
@@ -97,40 +103,21 @@ class Search:
     def _read_trials(self) -> None:
         """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError for
         a damaged file."""
-        _, records = read_trials(self.folder, "resume", self._dimensions, self._can_resume)
-        for record in records:
-            raw = {name: record["raw"][name] for name in self.space.dimensions}
+
+        def saved_trial(record: Mapping[str, Any]) -> Trial:
+            number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
             status = record["status"] if record["status"] in ENDED else "interrupted"
-            results = {name: record[name] for name in ("number", "last", "best", "course")}
-            folder = self.folder / f"trial_{record['number']}"
-            self.trials[record["number"]] = Trial(
-                **results, folder=folder, values=self.space.decode(raw), raw=raw, status=status
-            )
+            results = dict(record["last"]), dict(record["best"]), list(record["course"])
+            return Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), raw, status, *results)
+
+        _, trials = read_trials(self.folder, "resume", self._dimensions, saved_trial)
+        self.trials = {trial.number: trial for trial in trials}
 
     @property
     def _dimensions(self) -> dict[str, Any]:
         """The space as in ``trials.json``: name -> kind and values."""
         dimensions = self.space.dimensions.items()
         return {name: {"kind": dimension.kind, "values": dimension.labels} for name, dimension in dimensions}
-
-    def _can_resume(self, saved: Mapping[str, Any]) -> bool:
-        """Return whether the trial read from a file has a valid number, status and results. May also raise TypeError,
-        ValueError or LookupError for a wrong form."""
-        evaluations: list[dict[str, Any]] = [saved["best"], saved["last"]]
-        numbers: list[Any] = []
-        for evaluation in evaluations:
-            names = (*self.evaluated, "epoch", "env_steps")
-            numbers += [evaluation[name] for name in names if name in evaluation]
-        for length, score in saved["course"]:
-            numbers += [length, score]
-        return (
-            type(saved["number"]) is int
-            and 0 < saved["number"] < 10**6
-            and all(isinstance(evaluation, dict) for evaluation in evaluations)
-            and (not saved["best"] or "epoch" in saved["best"])
-            and isinstance(saved["status"], str)
-            and all(type(number) is float or is_number(number) for number in numbers)  # a float may be NaN
-        )
 
     @property
     def ranked(self) -> list[Trial]:
@@ -200,20 +187,18 @@ class Search:
         keep = ("number", "status", "raw", "last", "best", "course")
         trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
-        names = list(self.space.dimensions)
         score_names = (METRIC, *self.evaluated)
+        names = ["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *self.space.dimensions]
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *names, "checkpoint"])
+        writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
+        writer.writeheader()
         for trial in self.ranked:
-            last_values = [trial.last.get(name, 0) for name in ("epoch", "env_steps")]
-            best_values: list[Any]
+            row: dict[str, Any] = {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
             if trial.best:
-                best_values = [trial.best.get(name, math.nan) for name in (*score_names, "epoch")]
-            else:  # not evaluated yet
-                best_values = [""] * (len(score_names) + 1)
-            values = [_word(trial.values[name]) for name in names]
-            writer.writerow([trial.number, trial.status, *last_values, *best_values, *values, trial.checkpoint or ""])
+                row |= {name: trial.best.get(name, math.nan) for name in score_names}
+                row["best_epoch"] = trial.best.get("epoch", math.nan)
+            row |= {name: _word(trial.values[name]) for name in self.space.dimensions}
+            writer.writerow(row | {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
@@ -233,7 +218,11 @@ class Search:
             first = f"; the first: {self.problems[0]}" if self.problems else ""
             logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
             raise UserError(f"{count}{first}{logs}")
-        self._print_counts("interrupted: " if interrupted else "")
+        statuses = [trial.status for trial in self.trials.values()]
+        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
+        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        minutes = (time.monotonic() - self.started) / 60
+        print(f"\n{'interrupted: ' if interrupted else ''}{trials} in {minutes:.1f} minutes ({counts})")
         self._print_best(best)
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
@@ -253,13 +242,6 @@ class Search:
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
-
-    def _print_counts(self, prefix: str) -> None:
-        """Print the number of trials with each status, and the minutes of the search."""
-        statuses = [trial.status for trial in self.trials.values()]
-        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        print(f"\n{prefix}{trials} in {(time.monotonic() - self.started) / 60:.1f} minutes ({counts})")
 
     def _print_best(self, best: Sequence[Trial]) -> None:
         """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
@@ -365,3 +347,101 @@ def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
             saved_group["lr"] = group["lr"]
     checkpoint.run_state["best"] = checkpoints.load(best).run_state["best"] if best.exists() else -math.inf
     module.restore(checkpoint)
+
+
+# -- trials that are searches for a proxy ------------------------------------------------------------------------------
+
+
+def for_trials(settings: Settings) -> Settings:
+    """Return ``settings`` with the defaults of trials that search for a proxy. Raises SettingError if the objective
+    lacks a setting that it needs."""
+    run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
+    if proxy is None:
+        if objective is not None:
+            line = f"tune_objective is {objective!r}, but {run.implementation} trains agents, whose trials"
+            raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
+        return settings
+    defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
+    changes: dict[str, Any] = {}
+    counts_generations = run.implementation == "SE" and None not in (proxy.solved_reward, proxy.generations)
+    objective = objective or ("generations" if counts_generations else "score")
+    if objective != "score":
+        end = "generations" if objective == "generations" else "total_steps"
+        missing = [name for name in ("solved_reward", end) if settings.value(name) is None]
+        lines = [
+            f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score" for name in missing
+        ]
+        raise_all([SettingError(line, "tune_objective") for line in lines])
+        changes["quit_when_solved"] = True
+        defaults["eval_every"] = 1  # to end with the generation that solves the task
+    changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}
+    return settings.replace(**changes, tune_objective=objective)
+
+
+def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
+    """Run one search after another, with ``repeats`` seeds. Each has a subfolder of ``folder``, and continues from the
+    checkpoint there if there is one. After each search, ``report`` receives the means over all searches so far. Raises
+    TrialFailed if a search fails."""
+    outcomes: list[Mapping[str, float]] = []
+    with logged(folder, settings.run):
+        for seed in range(settings.run.seed, settings.run.seed + repeats):
+            outcomes.append(_outcome(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
+            means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
+            report({**means, SEARCHES: len(outcomes)})
+
+
+def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
+    """Run a search in ``folder`` and return its measurements. A search that stops with a UserError counts as unsolved:
+    its fitness was flat, or its mean diverged."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(build_module(settings)) as module:
+        assert isinstance(module, ProxyModule)
+        atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
+        if (folder / LAST).exists():
+            module.restore(checkpoints.load(folder / LAST, resume=True))
+        try:
+            module.log_all = False
+            fit(module, folder, [Progress()])
+        except SettingError:
+            raise
+        except UserError as error:
+            print(f"this search ends unsolved: {error}")
+        solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
+        is_solved = solved_reward is not None and module.mean_return >= solved_reward
+        if objective == "score":
+            score = held_out(module)
+        else:
+            if objective == "steps":
+                spent, budget = steps, settings.total_steps
+            else:
+                spent, budget = module.epoch, module.config.generations
+            assert budget is not None and solved_reward is not None  # ensured by `for_trials`
+            score = -until_solved(spent, budget, module.mean_return, solved_reward)
+        return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
+
+
+def until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
+    """Return the cost of a search in generations or steps. If its ``mean_return`` is at least ``solved_reward``, the
+    cost is the number ``spent``. Otherwise it is one to two times the ``budget``, and lower for a higher return:
+    ``budget * (2 - 1 / (1 + d))`` with ``d = (solved_reward - mean_return) / max(1, abs(solved_reward))``."""
+    if mean_return >= solved_reward:
+        return spent
+    shortfall = (solved_reward - mean_return) / max(1.0, abs(solved_reward))
+    return budget * (2 - 1 / (1 + shortfall))
+
+
+def held_out(module: ProxyModule) -> float:
+    """Return the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
+    the mean over all tests during training, else over the tests at its end. Diverged agents, whose score is NaN, count
+    as the worst of the others. Raises TrialFailed if all diverged."""
+    config, count = module.config, module.config.report_agents
+    mean = module.mean.detach()[0]
+    if module.archive.entries:
+        _, _, mean = module.archive.entries[0]  # the best; each is (fitness, generation, mean)
+    seeds = module.seeds_of("report", count)
+    outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
+    scores = outcome.curve.mean(1) if config.test_every else outcome.scores
+    finite = scores[scores.isfinite()]
+    if not len(finite):
+        raise TrialFailed("the weights of all agents that judge the search are no longer finite: a smaller lr may help")
+    return float(scores.nan_to_num(nan=float(finite.min())).mean())

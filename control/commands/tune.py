@@ -16,8 +16,18 @@ from typing import Any
 
 from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
-from control.commands.search_trials import for_trials, run_searches
-from control.commands.trials import DEPENDENT, METRIC, SPACE, Search, Trial, TrialFailed, course_of, run_trial
+from control.commands.trials import (
+    DEPENDENT,
+    METRIC,
+    SPACE,
+    Search,
+    Trial,
+    TrialFailed,
+    course_of,
+    for_trials,
+    run_searches,
+    run_trial,
+)
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import checked_in_spaces, spaces_of
@@ -96,6 +106,7 @@ def _run_trials(search: Search) -> None:
 
     settings, space = search.settings, search.space
     run, search_config = settings.run, settings.subcommand
+    measure, _ = course_of(settings)
     searcher, scheduler = _searcher(search), _scheduler(search)
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
@@ -108,6 +119,9 @@ def _run_trials(search: Search) -> None:
             number_of_id[trial.trial_id] = next(numbers)
         return f"trial_{number_of_id[trial.trial_id]}"
 
+    # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
+    # then, and three more. With a length in steps it keeps all: the number of its evaluations is then unknown.
+    num_to_keep = _perturbed_every(settings) // settings.schedule.eval_every + 3
     trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
@@ -128,8 +142,7 @@ def _run_trials(search: Search) -> None:
             storage_path=str(search.folder.absolute()),
             verbose=0,
             callbacks=[_listener(search)],
-            # PBT copies the checkpoint of a trial's last perturbation, so this checkpoint must still exist.
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=_num_to_keep(settings)),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=num_to_keep if measure == "epoch" else None),
         ),
     )
     # Ray's warning advises ``reuse_actors=True``.
@@ -142,14 +155,6 @@ def _perturbed_every(settings: Settings) -> int:
     measure, length = course_of(settings)
     eval_every = settings.schedule.eval_every if measure == "epoch" else 1
     return eval_every * max(1, round(length / 10 / eval_every))  # a multiple of the epochs between evaluations
-
-
-def _num_to_keep(settings: Settings) -> int | None:
-    """Return how many checkpoints a trial must keep: one for each evaluation since PBT's last perturbation, and three
-    more. None, for all, if a trial's length is in steps: the number of its evaluations is then unknown."""
-    measure, _ = course_of(settings)
-    evaluations = _perturbed_every(settings) // settings.schedule.eval_every
-    return evaluations + 3 if measure == "epoch" else None
 
 
 def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:

@@ -36,7 +36,7 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
     brighter."""
     line_height, margin = round(1.6 * height), height // 2
     width = frame.shape[1]
-    caption = _background(line_height * len(lines) + margin, width).copy()  # because it is cached
+    caption = np.full((line_height * len(lines) + margin, width, 3), _BACKGROUND, np.uint8)
     for row, texts in enumerate(lines):
         cell_width = (width - 2 * margin) // max(1, len(texts))
         top = margin // 2 + line_height * row
@@ -60,17 +60,12 @@ def _cell(text: str, height: int, cell_width: int, line_height: int, colour: tup
     return np.asarray(cell)
 
 
-@functools.lru_cache(16)
-def _background(height: int, width: int) -> Frame:
-    return np.full((height, width, 3), _BACKGROUND, np.uint8)
-
-
 def side_by_side(frames: Sequence[Frame]) -> Frame:
     """Return pictures side by side. Shorter pictures have background below. Height and width are padded to even
     numbers, which video formats need."""
     height = max(frame.shape[0] for frame in frames)
     width = sum(frame.shape[1] for frame in frames) + GAP * (len(frames) - 1)
-    picture = _background(height + height % 2, width + width % 2).copy()  # because it is cached
+    picture = np.full((height + height % 2, width + width % 2, 3), _BACKGROUND, np.uint8)
     left = 0
     for frame in frames:
         picture[: frame.shape[0], left : left + frame.shape[1]] = frame

@@ -41,13 +41,13 @@ def check_recording(run: RunConfig) -> None:
     """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
     setting = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
     if setting:
-        value = str(getattr(run, setting)).lower()  # `record` is a flag: true
-        check_film(run.gamename, run.time_limit, setting, prefix=f"{value}, but ", suffix="; leave it out")
+        # `record` is a flag, whose value is true.
+        check_film(run.gamename, run.time_limit, setting, str(getattr(run, setting)).lower())
 
 
-def check_film(game: str, time_limit: int | None, setting: str, prefix: str = "", suffix: str = "") -> None:
-    """Raise SettingError about ``setting`` if a game cannot be rendered or ffmpeg is missing. ``prefix``, which begins
-    with the value of the setting, and ``suffix`` surround the reason in its message."""
+def check_film(game: str, time_limit: int | None, setting: str, value: str = "") -> None:
+    """Raise SettingError about ``setting``, and its ``value`` if there is one, if a game cannot be rendered or ffmpeg
+    is missing."""
     try:
         environment: Any = make_environment(game, members=1, envs=1, render=True, time_limit=time_limit)
         with contextlib.closing(environment):
@@ -57,8 +57,9 @@ def check_film(game: str, time_limit: int | None, setting: str, prefix: str = ""
     except UserError as error:
         # If the game cannot be built without rendering either, this line raises that error instead.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
-        line = f"{prefix}{str(error).removeprefix('record: ')}{suffix}"
-        raise SettingError(f"{setting} is {line}" if prefix else f"{setting}: {line}", setting) from error
+        reason = str(error).removeprefix("record: ")
+        line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
+        raise SettingError(line, setting) from error
 
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:

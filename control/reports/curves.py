@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from control.reports.runs import Array, Run, logged, read_runs, return_tags
-from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Book, Look, balanced, rows, set_title
-from control.reports.statistics import LEAST, interval, iqm, mean
+from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, balanced, rows, set_title, sheet
+from control.reports.statistics import LEAST, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
 from envs.names import reward_threshold
 from models.registry import family, implementations
@@ -233,14 +233,14 @@ def draw_curves(
         for number, curve in enumerate(curves):  # the first has the label
             axis.plot(x, curve, color=colour, linewidth=1.2, label=label if number == 0 else None, **marker)
         return
-    axis.plot(x, mean(curves), color=colour, linewidth=1.6, label=label, **marker)
+    axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, label=label, **marker)
     if with_seeds:
         axis.plot(x, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     if not with_band or len(x) == 1:
         return
     # A bootstrap at each of many thousand points would need gigabytes.
     points = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
-    bounds = interval(curves[:, points], mean)
+    bounds = interval(curves[:, points])
     assert bounds  # there are at least three seeds
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
     if with_iqm and len(curves) > LEAST:  # of three runs the IQM is the mean
@@ -338,11 +338,14 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
     row_lengths = balanced(len(losses) + has_commands)
     epochs = max(len(run.columns["epoch"]) for run in runs)
-    note = "; ".join(part for part in (_run_note(len(runs), epochs), sources(reference_levels)) if part)
-    with (
-        Book(look.path(run_dir, "curve"), look) as book,
-        book.sheet(rows(1, *row_lengths), (WIDTH, 2.3 + 1.8 * len(row_lengths)), title=title, note=note) as axes,
-    ):
+    if epochs == 1:
+        lines_note = "dots: mean over seeds" if len(runs) > 1 else "dots: as logged"
+    else:
+        lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
+        lines_note += ", mean over seeds" if len(runs) > 1 else ""
+    note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
+    path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
+    with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
         # Running mean and training return have the same colour, since a figure has only one of them.
         colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
         for tag in returns:
@@ -362,15 +365,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             finish_panel(axis, tag, label, log=True)
         if has_commands:
             _draw_commands(axes[-1], runs, coloured=epochs > 1)
-    return book.files[0]
-
-
-def _run_note(seeds: int, epochs: int) -> str:
-    """Return the note on the lines of one run, or on its dots after a single epoch."""
-    if epochs == 1:
-        return "dots: mean over seeds" if seeds > 1 else "dots: as logged"
-    text = "thin: as logged; thick: centred moving average over 2 % of the points"
-    return f"{text}, mean over seeds" if seeds > 1 else text
+    return path
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:

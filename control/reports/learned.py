@@ -1,14 +1,13 @@
 """The page of `--learn`: one HTML file with the results of the stages, and its figure. Its template is
 ``learned.html.j2``."""
 
-import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from control.reports.page import render
 from control.reports.sheets import COLOURS, GREY, WIDTH, set_row_labels, sheet
 from control.storage.run_dir import atomic_write_text
 
@@ -17,15 +16,10 @@ FIGURE, PAGE = "exam.png", "page.html"
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any]) -> Path:
     """Write the page about the ``results`` of the stages, and return its path."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, autoescape=True
-    )
-    image = ""
-    if "exam" in results:
-        _draw(folder / FIGURE, results)
-        image = base64.b64encode((folder / FIGURE).read_bytes()).decode()
-    text = environment.get_template("learned.html.j2").render(game=game, results=results, image=image)
-    atomic_write_text(folder / PAGE, text)
+    figure = folder / FIGURE if "exam" in results else None
+    if figure:
+        _draw(figure, results)
+    atomic_write_text(folder / PAGE, render("learned.html.j2", game=game, results=results, figure=figure))
     return folder / PAGE
 
 

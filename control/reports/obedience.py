@@ -4,14 +4,13 @@ A sweep commands C returns in E episodes of each of M seeds. A command is inside
 the training of the seed. Commands outside of it require extrapolation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from control.cli.progress import progress
 from control.evolution.fitness_shaping import centred_ranks
@@ -24,9 +23,9 @@ from control.reports.tables import Table, with_interval
 from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
-from models.contract import Policy
 from models.settings import SettingError
 from models.streams import Streams
+from models.trajectory import discounted_returns
 
 EPISODES = 20  # per command, by default
 BEYOND = 0.25  # margin of a sweep at each end of the training range, as a share of it
@@ -44,12 +43,11 @@ def grid(low: ArrayLike, high: ArrayLike) -> Array:
     return np.linspace(lowest - BEYOND * size, highest + BEYOND * size, COMMANDS)
 
 
-def slope(commanded: ArrayLike, returns: ArrayLike) -> float:
+def slope(commands: Array, returns: Array) -> float:
     """Return the slope of a least-squares line through pairs ``[N]``. It is 1 if obtained returns follow commands, and
     0 if commands have no effect."""
-    commands = np.asarray(commanded, dtype=np.float64)
     centred = commands - commands.mean()
-    return float(centred @ np.asarray(returns, dtype=np.float64) / (centred @ centred))
+    return float(centred @ returns / (centred @ centred))
 
 
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
@@ -62,12 +60,11 @@ def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
     return float(command_ranks @ return_ranks) / scale if scale else 0.0
 
 
-def absolute_error(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """Return the mean absolute difference of pairs ``[N]``, in units of return."""
-    return float(np.abs(np.asarray(returns, dtype=np.float64) - np.asarray(commanded)).mean())
-
-
-_STATISTICS = {"slope": slope, "rho": rank_correlation, "mae": absolute_error}
+_STATISTICS: dict[str, Callable[[Array, Array], float]] = {
+    "slope": slope,
+    "rho": rank_correlation,
+    "mae": lambda commands, returns: float(np.abs(returns - commands).mean()),
+}
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
@@ -81,21 +78,21 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
     regions = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
+    bounds = _interval(obtained.transpose(0, 2, 1))
     return {
         "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
         "obtained": obtained.mean(2).tolist(),
         "mean": obtained.mean((0, 2)).tolist(),
-        "interval": _mean_interval(obtained),
+        "interval": None if bounds is None else np.stack(bounds, 1).tolist(),
         "regions": {name: _region(commands, obtained, mask) for name, mask in regions.items()},
     }
 
 
-def _mean_interval(returns: Array) -> list[list[float]] | None:
-    """Return the interval ``[C, 2]`` of the mean of each command for ``returns [M, C, E]``. The bootstrap is over
-    seeds, or over episodes with fewer than three seeds."""
-    bounds = interval(returns.mean(2)) if len(returns) >= LEAST else interval(returns.mean(0).T)
-    return None if bounds is None else np.stack(bounds, 1).tolist()
+def _interval(results: Array) -> tuple[Array, Array] | None:
+    """Return the interval ``[...]`` of the mean of ``results [M, E, ...]``. The bootstrap is over seeds, or over
+    episodes with fewer than three seeds."""
+    return interval(results.mean(1) if len(results) >= LEAST else results.mean(0))
 
 
 def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
@@ -110,9 +107,8 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
             episodes = seed_returns[seed_mask].T  # [E, commands of the region]
             rows.append([statistic(commands[seed_mask], episode) for episode in episodes])
         estimates = np.array(rows)  # [M, E]
-        bounds = interval(estimates.mean(1)) if len(returns) >= LEAST else interval(estimates.mean(0))
-        interval_values = [float(bound) for bound in bounds] if bounds else None
-        region[name] = {"value": float(estimates.mean()), "interval": interval_values}
+        bounds = _interval(estimates)
+        region[name] = {"value": float(estimates.mean()), "interval": bounds and [float(bound) for bound in bounds]}
     return region
 
 
@@ -130,46 +126,23 @@ def table(numbers: dict[str, Any]) -> str:
 
 
 def draw(numbers: dict[str, Any], target: Path) -> None:
-    """Write the figure of a sweep's ``numbers``, with a panel for greedy and for sampled actions."""
+    """Write the figure of a sweep's ``numbers``, with a panel for greedy and for sampled actions: the mean return of
+    each command with its interval, and the ranges of returns in training."""
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
     with sheet(target, [list(range(len(modes)))], size, title=numbers["title"], note=NOTE) as axes:
         for axis, (mode, results) in zip(axes, modes.items(), strict=True):
-            _panel(axis, results)
+            commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
+            for low, high in ranges:
+                axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
+            ends = [commands[0], commands[-1]]
+            axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
+            if len(ranges) > 1:
+                axis.plot(commands, np.array(results["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
+            # By rounding, a mean may be outside its interval; bars must not have negative lengths.
+            bars = np.abs(np.array(results["interval"]).T - mean) if results["interval"] else None
+            axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
             axis.set(title=f"{mode.capitalize()} actions", xlabel="commanded return", ylabel="obtained return")
-
-
-def _panel(axis: Any, results: dict[str, Any]) -> None:
-    """Draw the mean return of each command with its interval, and the ranges of returns in training."""
-    commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
-    for low, high in ranges:
-        axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
-    axis.plot([commands[0], commands[-1]], [commands[0], commands[-1]], color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    if len(ranges) > 1:
-        axis.plot(commands, np.array(results["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
-    bars = None
-    if results["interval"]:
-        # By rounding, a mean may be outside its interval; bars must not have negative lengths.
-        bars = np.abs(np.array(results["interval"]).T - mean)
-    axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
-
-
-class _ReturnCounter(Policy):
-    """A wrapper of ``policy`` that sums the rewards of its episodes with a ``discount``, as ``returns [M, E]``."""
-
-    def __init__(self, policy: Policy, discount: float):
-        self.policy, self.members, self.discount = policy, policy.members, discount
-        self.weight, self.returns = 1.0, torch.zeros(())
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Return the actions of the wrapped policy."""
-        return self.policy.act(obs)
-
-    def advance(self, reward: Tensor) -> None:
-        """Add the discounted rewards ``[M, E]`` of a step."""
-        self.returns = self.returns + self.weight * reward
-        self.weight *= self.discount
-        self.policy.advance(reward)
 
 
 def check(loop: Loop, kind: str) -> EpisodeLoop:
@@ -201,9 +174,9 @@ def sweep(
             for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
                 full_command = {**fixed_command, "return": float(command)}
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
-                counter = _ReturnCounter(policy, discount)
-                rollout(counter, loop.evaluation, streams.episode_seeds(count), keep=False)
-                parts.append(counter.returns)
+                trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
+                discounted = discounted_returns(trajectory.reward, trajectory.valid, discount)[0]
+                parts.append(trajectory.returns if discount == 1 else discounted)  # which are rounded otherwise
             returns.append(torch.cat(parts, dim=1))  # [M, E]
             if watch:
                 watch((number + 1) / len(commands))

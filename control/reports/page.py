@@ -12,7 +12,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -111,13 +111,6 @@ class Folder:
             values |= {f"command.{part}": value for part, value in command.items()}
         return {name: _setting_text(value) for name, value in values.items()}
 
-    @cached_property
-    def flags(self) -> Mapping[str, Flag]:
-        """Flags of the settings, with the defaults of their preset."""
-        if self.settings is None:
-            return {}
-        return chosen_flags(self.settings.run.implementation, self.settings.run.gamename, self.texts)
-
     @property
     def films(self) -> list[Path]:
         """Films of the end and of evaluations, and the last film during training."""
@@ -213,14 +206,11 @@ def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[s
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
     """Return the HTML of the page, rendered from its template."""
-    blocks: Any = {"trim_blocks": True, "lstrip_blocks": True}
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
-    environment.filters |= {"data_url": _data_url, "highlight": _highlight}
     films = [(subject, folder, path) for subject in subjects for folder in subject.folders for path in folder.films]
     run_paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     report_command = f"python trainer.py --report {run_paths} --report_out {shlex.quote(short_path(target))}"
-    return environment.get_template("page.html.j2").render(
+    return render(
+        "page.html.j2",
         subjects=subjects,
         cycles=CYCLES,
         title=_title(subjects),
@@ -357,24 +347,26 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
-    flags = {name: flag for folder in folders for name, flag in folder.flags.items()}
+    flags: dict[str, Flag] = {}  # with the defaults of the preset
+    for folder in folders:
+        if folder.settings is not None:
+            run = folder.settings.run
+            flags |= chosen_flags(run.implementation, run.gamename, folder.texts)
     meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in flags.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
-    head = ["setting", *(subject.label for subject in subjects), "meaning"]
-    rows = {name: [name, *values[name], meaning.get(name, "")] for name in names}
-    if len(subjects) > 1:
-        changed_rows = [rows[name] for name in names if len(set(values[name])) > 1 and name != "seed"]
-        changes = Table([head, *changed_rows], "Settings that differ between the runs", numeric=False)
+    labels = [subject.label for subject in subjects]
+    rows = [[name, *values[name], meaning.get(name, "")] for name in names]
+    table = Table([["setting", *labels, "meaning"], *rows], "All settings", numeric=False)
+    caption = "Settings that differ between the runs"
+    if len(subjects) == 1:
+        caption, labels = "Settings that are not the defaults", ["value", "default"]
+        for name in names:  # unknown defaults count as equal
+            values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
-        defaults = {name: _setting_text(flag.default) for name, flag in flags.items()}
-        changed_rows = []
-        for name in names:
-            if name in defaults and values[name] != [defaults[name]]:
-                changed_rows.append([name, *values[name], defaults[name], meaning.get(name, "")])
-        head_of_changes = ["setting", "value", "default", "meaning"]
-        changes = Table([head_of_changes, *changed_rows], "Settings that are not the defaults", numeric=False)
-    table = Table([head, *rows.values()], "All settings", numeric=False)
-    return {"changes": changes if changed_rows else None, "known": bool(flags), "table": table, "count": len(names)}
+        values["seed"] = []  # which differs on purpose
+    changed = [[name, *values[name], meaning.get(name, "")] for name in names if len({*values[name]}) > 1]
+    changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
+    return {"changes": changes, "known": bool(flags), "table": table, "count": len(names)}
 
 
 def _setting_text(value: Any) -> str:
@@ -412,14 +404,18 @@ def _commands(subject: Subject) -> list[str]:
     return commands
 
 
-def _highlight(commands: Sequence[str]) -> Markup:
-    """Return commands for a shell, with each flag in a span, so that lines break only between flags."""
-    return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
-
-
-def _data_url(path: Path) -> str:
-    """Return a file as a data URL."""
-    return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+def render(template: str, **values: Any) -> str:
+    """Return the HTML of a template in this folder with these ``values``."""
+    loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
+    environment.filters |= {
+        "data_url": lambda path: f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}",
+        # Commands for a shell, with each flag in a span, so that lines break only between flags.
+        "highlight": lambda commands: Markup(
+            re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
+        ),
+    }
+    return environment.get_template(template).render(**values)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, cycle, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from control.reports import curves, scores, sheets
 from control.reports.runs import Array, Group, find_groups, logged, note_group_versions, return_tags
 from control.reports.search import TRIALS, plot_search
 from control.reports.tables import seeds_text, summarise, summary_text
-from control.reports.tags import GREEDY, TAGS, of_search, tags
+from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
 from models.registry import implementations
 from models.settings import SettingError
 
@@ -119,20 +119,20 @@ def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]
     labels, title = distinct_labels([group.names for group in groups])
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
-        arm = _arm(group, label)
-        numbers = {"names": arm.names, "curves": _curve_numbers(arm.curves, arm.scores)}
-        summary[label] = summarise(group) | numbers
-        arms.append(arm)
+        names = dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))])
+        by_tag = {tag: curves.on_grid(group.runs, tag) for tag in names}
+        finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in by_tag if TAGS[tag].kind == "return"}
+        finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
+        curve_numbers = {
+            tag: {
+                "env_steps": [round(step) for step in by_tag[tag][0].tolist()],
+                "seeds": [[float(f"{value:.5g}") for value in row] for row in by_tag[tag][1].tolist()],
+            }
+            for tag in finals
+        }
+        summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
+        arms.append(Arm(label, group.names, len(group.runs), by_tag, finals))
     return title, summary, arms
-
-
-def _arm(group: Group, label: str) -> Arm:
-    """Return the arm of a group of runs."""
-    names = dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))])
-    by_tag = {tag: curves.on_grid(group.runs, tag) for tag in names}
-    finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in by_tag if TAGS[tag].kind == "return"}
-    finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
-    return Arm(label, group.names, len(group.runs), by_tag, finals)
 
 
 def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
@@ -174,18 +174,6 @@ def _is_plot_json(path: Path) -> bool:
         return {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys()
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _curve_numbers(by_tag: Mapping[str, tuple[Array, Array]], names: Collection[str]) -> dict[str, Any]:
-    """Return the curves of the tags ``names`` for JSON, with five digits."""
-    return {
-        tag: {
-            "env_steps": [round(step) for step in steps.tolist()],
-            "seeds": [[float(f"{value:.5g}") for value in row] for row in values.tolist()],
-        }
-        for tag, (steps, values) in by_tag.items()
-        if tag in names
-    }
 
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
@@ -256,14 +244,14 @@ def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: M
     """Draw the sheets: returns, losses (for a single environment on the same sheets), and the comparison of scores."""
     colours = _colours(sorted({arm.label for arm in arms}), arms)
     games = {game: [arm for arm in arms if arm.game == game] for game in dict.fromkeys(arm.game for arm in arms)}
-    returns = [panel for game, game_arms in games.items() for panel in _return_panels(game, game_arms)]
-    losses = [panel for game, game_arms in games.items() for panel in _loss_panels(game, game_arms)]
+    returns = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "return")]
+    losses = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "loss")]
     reference_levels = {game: _levels(game_arms) for game, game_arms in games.items()}
-    panels_of_sheets = {"": returns, "losses": losses} if len(games) > 1 else {"": returns + losses}
-    for sheet_name, panels in panels_of_sheets.items():
-        for number, page in enumerate(_pages(panels), 1):
-            name = f"{sheet_name}{number if number > 1 else ''}"
-            _draw_page(book, page, reference_levels, colours, title, name)
+    rows_of_sheets = {"": returns, "losses": losses} if len(games) > 1 else {"": returns + losses}
+    for sheet_name, rows in rows_of_sheets.items():
+        for first in range(0, len(rows), PAGE_ROWS):
+            name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"
+            _draw_page(book, rows[first : first + PAGE_ROWS], reference_levels, colours, title, name)
     if tasks:
         _draw_scores(book, games, reference_levels, colours, title, tag, tasks)
 
@@ -278,42 +266,19 @@ def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     return colours
 
 
-def _return_panels(game: str, arms: Sequence[Arm]) -> list[Panel]:
-    """Return the panels of returns of an environment. Tags that all agents have replace noisier ones, and are omitted
-    if an agent lacks them."""
-    names = [tag for tag in tags("return") if any(tag in arm.curves for arm in arms)]
+def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
+    """Return rows of at most three panels with the returns or losses of an environment. A tag has a panel for each
+    quantity that families log as it."""
+    names = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     common = [tag for tag in names if all(tag in arm.curves for arm in arms if not arm.is_search)]
-    omitted = {noisier for tag in common for noisier in TAGS[tag].replaces}
-    omitted |= {tag for tag in names if TAGS[tag].replaces and tag not in common}
-    panels = []
-    for tag in names:
-        if tag not in omitted:
-            title, label = curves.quantity(tag)
-            panels.append(Panel(game, tag, title, label, [arm for arm in arms if tag in arm.curves]))
-    return panels
-
-
-def _loss_panels(game: str, arms: Sequence[Arm]) -> list[Panel]:
-    """Return the panels of losses of an environment. A tag has a panel for each quantity that families log as it."""
     panels: dict[tuple[str, str, str], Panel] = {}
-    for tag in tags("loss"):
+    for tag in without_replaced(names, common):
         for arm in arms:
             if tag in arm.curves:
                 title, label = curves.quantity(tag, curves.package_of(arm.names))
                 panels.setdefault((tag, title, label), Panel(game, tag, title, label, [])).arms.append(arm)
-    return list(panels.values())
-
-
-def _pages(panels: Sequence[Panel]) -> list[list[list[Panel]]]:
-    """Return pages of rows of panels. A row has one environment, one kind of tag and at most three panels."""
-    groups: dict[tuple[str, str], list[Panel]] = {}
-    for panel in panels:
-        groups.setdefault((panel.game, TAGS[panel.tag].kind), []).append(panel)
-    panel_rows: list[list[Panel]] = []
-    for group in groups.values():
-        remaining_panels = iter(group)
-        panel_rows += [list(islice(remaining_panels, length)) for length in sheets.balanced(len(group))]
-    return [panel_rows[i : i + PAGE_ROWS] for i in range(0, len(panel_rows), PAGE_ROWS)]
+    remaining_panels = iter(panels.values())
+    return [list(islice(remaining_panels, length)) for length in sheets.balanced(len(panels))]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
@@ -347,12 +312,13 @@ def _draw_page(
 ) -> None:
     """Draw a sheet with rows of panels. Panels of returns of one environment share their limits."""
     panels = [panel for row in page for panel in row]
+    games = list(dict.fromkeys(panel.game for panel in panels))
     arms = [arm for panel in panels for arm in panel.arms]
     seeds = [arm.seeds for arm in arms]
     notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
     notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
     if any(TAGS[panel.tag].kind == "return" for panel in panels):
-        notes.append(curves.sources([level for game in _games(panels) for level in reference_levels[game]]))
+        notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
     note = "; ".join(filter(None, notes))
     several = any(arm.game for arm in arms)
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
@@ -379,7 +345,7 @@ def _draw_page(
                     values[axis] = np.concatenate([arm.curves[panel.tag][1].ravel() for arm in panel.arms])
                 is_loss = not is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
                 curves.finish_panel(axis, panel.tag, ylabel, is_loss or book.look.log, values.get(axis))
-        for game in _games(panels):
+        for game in games:
             return_axes: dict[Any, str] = {}  # axis -> label of its steps
             for panel, axis in zip(panels, axes, strict=True):
                 if panel.game == game and curves.episode_returns([panel.tag]):
@@ -395,11 +361,6 @@ def _draw_page(
             curves.note_hidden(axis, panel_values)
 
 
-def _games(panels: Sequence[Panel]) -> list[str]:
-    """Return the environments of panels in their order."""
-    return list(dict.fromkeys(panel.game for panel in panels))
-
-
 def _draw_scores(
     book: sheets.Book,
     games: Mapping[str, Sequence[Arm]],
@@ -411,14 +372,13 @@ def _draw_scores(
 ) -> None:
     """Draw the sheet that compares algorithms by the scores ``tasks`` of ``tag``. A sheet of a single environment also
     shows up to two other returns."""
-    all_levels = [level for game in tasks for level in reference_levels[game]]
-    note = "; ".join(filter(None, (scores.note(tasks), curves.sources(all_levels))))
+    sources = curves.sources([level for game in tasks for level in reference_levels[game]])
+    note = "; ".join(filter(None, (scores.note(tasks), sources)))
     arms = [arm for game, task in tasks.items() for arm in games[game] if arm.label in task]
     other_scores = {}
     if len(tasks) == 1 and curves.episode_returns([tag]):
         common = [name for name in curves.episode_returns(TAGS) if all(name in arm.scores for arm in arms)]
-        omitted = {tag} | {noisier for name in common for noisier in TAGS[name].replaces}
-        other_names = [name for name in common if name not in omitted]
+        other_names = [name for name in without_replaced(common, common) if name != tag]
         for name in other_names[:2]:
             other_scores[_score_label(name)] = {arm.label: arm.scores[name] for arm in arms}
     heading = _heading(arms, title)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     if base_name in SLICES:
         return _slices(SLICES[base_name], phi, path, title, look)
     obs, _, terminated = collect_transitions(game)
-    values = _evaluate(phi, obs)
+    values = phi(obs[None])[0]
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
         for name, mask in (("going on", ~terminated), ("at an end", terminated)):
             if mask.any():
@@ -85,18 +85,13 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     return path
 
 
-def _evaluate(phi: Phi, obs: Tensor) -> Tensor:
-    """Return phi ``[N]`` of ``obs [N, S]``. The program ``phi`` has a single member."""
-    return phi(obs[None])[0]
-
-
 def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
     """Draw phi on planes through the states."""
     note = "white lines join states of equal phi; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
     with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
         for axis, plane in zip(axes, slices, strict=True):
-            values = _evaluate(phi, plane.obs().flatten(0, 1)).view(_POINTS, _POINTS)
+            values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
             (x_min, x_max), (y_min, y_max) = plane.bounds
             extent = (x_min, x_max, y_min, y_max)
             image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
@@ -121,8 +116,7 @@ def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) ->
     return path
 
 
-@dataclass
-class Invariance:
+class Invariance(NamedTuple):
     """Comparison of the best policies of a map with S cells and A moves. ``real`` and ``learned [S, A]`` tell whether a
     move is best under the two rewards. ``path`` has the cells that a best policy of the learned reward visits from the
     start. ``agree`` counts its cells at which all best moves of the learned reward are best moves of the real one."""
@@ -137,12 +131,16 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     """Compare the best policies of a map under the real and a learned reward, by value iteration. With ``zero_at_end``,
     phi of terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
-    potentials = _evaluate(phi, torch.eye(cells)).double()  # [S]; observations are one-hot
+    potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
     next_cells = dynamics.next_cell.view(cells, moves)
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
     next_potentials = potentials[next_cells].masked_fill(terminated & zero_at_end, 0.0)
     learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
-    real_best, learned_best = (_best_moves(dynamics.values(table, discount)[1]) for table in (reward, learned_reward))
+    best_moves = []  # bool [S, A] of each reward: the largest values of a cell, within rounding
+    for table in (reward, learned_reward):
+        _, values = dynamics.values(table, discount)
+        best_moves.append(values >= values.amax(1, keepdim=True) - 1e-9 * (1 + values.abs().amax()))
+    real_best, learned_best = best_moves
     start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))  # equal for all seeds
     path, agree = [start], 0
     while True:
@@ -155,11 +153,6 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
         path.append(next_cell)
 
 
-def _best_moves(values: Tensor) -> Tensor:
-    """Return which moves have the largest of the ``values [S, A]`` of their cell, within rounding. Bool ``[S, A]``."""
-    return values >= values.amax(1, keepdim=True) - 1e-9 * (1 + values.abs().amax())
-
-
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
@@ -168,7 +161,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     """Draw phi of each cell of a map, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
-    values = _evaluate(phi, torch.eye(rows * columns)).view(rows, columns)
+    values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
     has_arrows = torch.tensor([kind not in _MARKS for kind in kinds])
     note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "

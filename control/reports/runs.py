@@ -13,7 +13,7 @@ import numpy as np
 
 from control.cli.colour import note
 from control.reports.statistics import Array
-from control.reports.tags import RUNNING_MEAN, TAGS, tags
+from control.reports.tags import tags, without_replaced
 from control.storage.run_dir import home, read_columns, version_folders
 from models.settings import SettingError
 
@@ -88,15 +88,22 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder.
     separate_versions = len({folder.parent for folder in chosen_runs}) < len(chosen_runs)
-
-    def priority(path: Path) -> tuple[bool, int, float]:
-        """Return the sort key of a metrics.csv: folders that the user chose, then the newest version."""
-        _, version = _names_and_version(path)
-        return path.parent in chosen_runs, version, path.stat().st_mtime
-
-    for path in sorted(_metrics_files(folders, setting), key=priority, reverse=True):
+    # Folders are resolved, but not files: a metrics.csv that is a link stays in the folder of its run.
+    files: dict[Path, None] = {}
+    for folder in folders:
+        paths = sorted(folder.rglob("metrics.csv"))
+        if not paths:
+            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
+            allowed = "run folders, or any folder above them"
+            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
+        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
+    candidates: list[tuple[tuple[bool, int, float], Path, tuple[str, ...]]] = []  # priority, file and names
+    for path in files:
+        names, version = _names_and_version(path)
+        candidates.append(((path.parent in chosen_runs, version, path.stat().st_mtime), path, names))
+    # Folders that the user chose come first, then the newest versions.
+    for _, path, names in sorted(candidates, key=lambda candidate: candidate[0], reverse=True):
         folder = path.parent
-        names, _ = _names_and_version(path)
         if separate_versions:
             names += (folder.name,)
         for run in read_runs(path):
@@ -128,20 +135,6 @@ def _folder(path: Path, setting: str) -> Path:
     raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
 
 
-def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
-    """Return every metrics.csv in the given folders, once each. Their folders are resolved, but not the files: a
-    metrics.csv that is a link stays in the folder of its run."""
-    files: dict[Path, None] = {}
-    for folder in folders:
-        paths = sorted(folder.rglob("metrics.csv"))
-        if not paths:
-            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
-            allowed = "run folders, or any folder above them"
-            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
-        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
-    return list(files)
-
-
 def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return (environment, experiment, implementation) and version of a metrics.csv. A copied run folder has only its
     name and version 0."""
@@ -160,12 +153,9 @@ def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """Return the tags of returns to report for these runs. A tag that all runs have replaces noisier tags of the same
-    quantity. The running mean is omitted if a run lacks it."""
+    """Return the tags of returns to report for these runs (`without_replaced`)."""
     common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
-    dropped = {name for tag in common for name in TAGS[tag].replaces}
-    dropped |= {RUNNING_MEAN} - set(common)
-    return [tag for tag in logged(runs, tags("return")) if tag not in dropped]
+    return without_replaced(logged(runs, tags("return")), common)
 
 
 def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:

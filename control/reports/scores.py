@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from control.reports.curves import Level, draw_levels, game_text, share_limits
-from control.reports.sheets import GREY, WIDTH, Book, Cells, rows, set_row_labels, set_title
-from control.reports.statistics import LEAST, Array, improvement, interval, iqm, mean, profile
+from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
+from control.reports.statistics import LEAST, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
 POINTS = 201  # of a profile
@@ -121,7 +121,16 @@ def draw(
     several = len(tasks) > 1
     other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
-    cells, widths, heights = _layout(len(tasks), len(other_scores), len(algorithms) > 1, height)
+    has_improvements = len(algorithms) > 1
+    if other_scores:  # all scores in the first row
+        lengths, heights = [1 + len(other_scores), 1 + has_improvements], [height, max(1.7, 0.9 * height)]
+    elif several:  # improvements over all tasks below the tasks
+        lengths = [2] * len(tasks) + [1] * has_improvements
+        heights = [height] * len(tasks) + [0.75 * height] * has_improvements
+    else:
+        lengths, heights = [2 + has_improvements], [height]
+    cells = rows(*lengths)
+    widths = None if other_scores else [1.15, 1.0, 0.95][: len(cells[0])]
     with book.sheet(
         cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights, legend=1
     ) as axes:
@@ -138,7 +147,7 @@ def draw(
             draw_levels(axis, grey_levels, colours, labels=None, axis_name="x")
             axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
             set_title(axis, f"{heading}Seeds that score more", 2.2)
-        if len(algorithms) > 1:
+        if has_improvements:
             axis = next(remaining_axes)
             _draw_improvements(axis, tasks, algorithms, colours)
             scope, width = "", 1.8
@@ -147,25 +156,6 @@ def draw(
             elif other_scores:
                 scope, width = f", {axis_label}", 2.5
             set_title(axis, f"Probability that {algorithms[0]} is better{scope}", width)
-
-
-def _layout(
-    num_tasks: int, num_other_scores: int, has_improvements: bool, height: float
-) -> tuple[Cells, list[float] | None, list[float]]:
-    """Return cells, widths of columns and heights of rows for the sheet of `draw`: a row with scores and profiles for
-    each task, and the panel of improvements beside a single task or below several. With other scores, the first row has
-    all scores, and the second row the rest. None are equal widths."""
-    if num_other_scores:
-        return rows(1 + num_other_scores, 1 + has_improvements), None, [height, max(1.7, 0.9 * height)]
-    cells, heights = [[2 * i, 2 * i + 1] for i in range(num_tasks)], [height] * num_tasks
-    if has_improvements:
-        number = 2 * num_tasks  # of the last panel
-        if num_tasks == 1:
-            cells[0].append(number)
-        else:
-            cells.append([number, number])
-            heights.append(0.75 * height)
-    return cells, [1.15, 1.0, 0.95][: len(cells[0])], heights
 
 
 def _draw_scores(
@@ -192,9 +182,9 @@ def _draw_seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[s
         dot_heights = np.full(len(scores), row + 0.2)
         axis.plot(scores, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
         axis.plot([iqm(scores)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
-        if bounds := interval(scores, mean):
+        if bounds := interval(scores):
             axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
-        axis.plot(mean(scores), row - 0.16, "D", color=colour, markersize=3.6)
+        axis.plot(scores.mean(), row - 0.16, "D", color=colour, markersize=3.6)
     set_row_labels(axis, labels)
 
 

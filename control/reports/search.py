@@ -115,8 +115,6 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
 TRIALS = "trials.json"  # in the folder of a search
 FEWEST = 10  # trials
 _MAX_BYTES = 30_000_000  # of `TRIALS`
-_RANGES = ("uniform", "loguniform", "randint", "lograndint", "log1m")  # kinds of hyperparameters that are numbers
-_LARGEST = 1e18  # number in a space
 _BEST = 0.2  # share of the trials that count as the best
 _RESAMPLES = 100
 _PANELS = 4  # hyperparameters with a panel of scores
@@ -127,7 +125,21 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
     are as in `TRIALS`: ``kind`` and ``values`` of each hyperparameter (choices, or the ends of a range); values
     (``raw``) and score (in ``best``) of each trial."""
     import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(_optuna_trials(space, trials))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an experimental evaluator
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
+        return optuna.importance.get_param_importances(study, evaluator=evaluator)
+
+
+def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return trials of Optuna, which count as failed if they have no score. Raises ValueError if a value of a trial is
+    not in the space, and further errors if the data are not as in `TRIALS`."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.trial import TrialState, create_trial
 
     dimensions: dict[str, Any] = {}
     for name, entry in space.items():
@@ -136,67 +148,33 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
             dimensions[name] = CategoricalDistribution(values)
         else:
             distribution = IntDistribution if kind.endswith("randint") else FloatDistribution
-            low, high = values
-            dimensions[name] = distribution(low, high, log=kind.startswith("log"))
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize")
+            dimensions[name] = distribution(values[0], values[-1], log=kind.startswith("log"))
+    converted = []
     for trial in trials:
         raw = {name: trial["raw"][name] for name in dimensions}
-        study.add_trial(optuna.trial.create_trial(params=raw, distributions=dimensions, value=trial["best"]["score"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about an experimental evaluator
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
-        return optuna.importance.get_param_importances(study, evaluator=evaluator)
+        score, state = (trial["best"]["score"], TrialState.COMPLETE) if trial["best"] else (None, TrialState.FAIL)
+        converted.append(create_trial(state=state, params=raw, distributions=dimensions, value=score))
+    return converted
 
 
 def read_trials(
-    folder: Path, setting: str, space: Mapping[str, Any] | None = None, check: Callable[[Any], bool] = bool
-) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-    """Read the space and the trials of `TRIALS` in ``folder``. Raises SettingError about the ``setting`` if they are
-    invalid, if a value is outside ``space`` (by default the space of the file), or ``check`` of a trial is False."""
+    folder: Path, setting: str, space: Mapping[str, Any] | None = None, convert: Callable[[Any], Any] = dict
+) -> tuple[Mapping[str, Any], list[Any]]:
+    """Read `TRIALS` in ``folder``. Return the space and the trials, each as the result of ``convert``. Raises
+    SettingError about the ``setting`` if the file is damaged or a value is outside ``space``, by default the space of
+    the file."""
     problem = "is not as a search writes it"
     try:
         content = read_json(folder / TRIALS, _MAX_BYTES)
         dimensions, trials = space or content["space"], content["trials"]
-        are_dimensions = all(_is_dimension(name, **dimensions[name]) for name in dimensions)
-        if are_dimensions and all(_is_trial(trial, dimensions) and check(trial) for trial in trials):
-            return dimensions, trials
+        _optuna_trials(dimensions, trials)
+        return dimensions, [convert(trial) for trial in trials]
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except (ValueError, TypeError, LookupError, AttributeError):
         pass
     line = f"{setting} is {str(folder)!r}, where {TRIALS} {problem}; allowed: the folder of a search"
     raise SettingError(line, setting)
-
-
-def is_number(value: Any, kind: str = "") -> bool:
-    """Return whether a value is a finite number, and an integer if the ``kind`` of hyperparameter is one."""
-    must_be_whole = kind.endswith("randint")
-    return type(value) in (int, float) and abs(value) < _LARGEST and (value % 1 == 0 or not must_be_whole)
-
-
-def _is_dimension(name: str, kind: str, values: Any) -> bool:
-    """Return whether an entry of a space is valid: choices, or a range with two ends or a single value."""
-    if not name.isidentifier() or not isinstance(values, list):
-        return False
-    if kind == "choice":
-        return all(type(value) in (bool, str) or is_number(value) for value in values)
-    low, high = values[0], values[-1]
-    are_ends = kind in _RANGES and len(values) <= 2 and is_number(low, kind) and is_number(high, kind)
-    return are_ends and (0 if "log" in kind else -_LARGEST) < low <= high
-
-
-def _is_trial(trial: Mapping[str, Any], space: Mapping[str, Any]) -> bool:
-    """Return whether the values of a trial are in the space, and its score is a number."""
-    for name, entry in space.items():
-        value, kind, values = trial["raw"][name], entry["kind"], entry["values"]
-        if kind == "choice":
-            is_inside = any(value == choice and type(value) is type(choice) for choice in values)  # not 1 for True
-        else:
-            is_inside = is_number(value, kind) and kind in _RANGES and values[0] <= value <= values[-1]
-        if not is_inside:
-            return False
-    return not trial["best"] or is_number(trial["best"]["score"])
 
 
 def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:

@@ -111,24 +111,20 @@ def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Pat
 def check_writable(setting: str, *paths: Path) -> None:
     """Create the folders of files to write, and open each file for a test. A new file is removed again. Raises
     SettingError about the ``setting`` if a file cannot be written."""
-    problem = None
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             is_new = not path.exists()
             if is_new and path.is_symlink():
-                problem = f"'{path}' is a link to nothing"
-            elif not is_new and not path.is_file():
-                problem = f"'{path}' is no regular file"
-            if problem:
-                break
+                raise OSError(f"'{path}' is a link to nothing")
+            if not is_new and not path.is_file():
+                raise OSError(f"'{path}' is no regular file")
             path.open("ab").close()
             if is_new:
                 path.unlink()
     except OSError as error:
-        problem = error.strerror or str(error)
-    if problem:
-        raise SettingError(f"{setting} is '{paths[0]}', which cannot be written: {problem}")
+        line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror or error}"
+        raise SettingError(line) from error
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------

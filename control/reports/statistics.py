@@ -7,6 +7,7 @@ bootstraps are stratified: runs are resampled within each task.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 RESAMPLES, CONFIDENCE = 2000, 0.95
 LEAST = 3  # runs that an interval needs
-
-
-def mean(values: ArrayLike, axis: int = 0) -> Array:
-    """Return the mean over runs, ``[N, ...] -> [...]``."""
-    return np.asarray(np.asarray(values, dtype=np.float64).mean(axis))
 
 
 def iqm(values: ArrayLike, axis: int = 0) -> Array:
@@ -30,8 +26,8 @@ def iqm(values: ArrayLike, axis: int = 0) -> Array:
     return np.asarray(middle.mean(0))
 
 
-def interval(values: ArrayLike, statistic: Callable[[ArrayLike, int], Array] = mean) -> tuple[Array, Array] | None:
-    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of `mean` or `iqm` over runs ``[N, ...]``. A run
+def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tuple[Array, Array] | None:
+    """Return the 95 % bootstrap interval ``(low [...], high [...])`` of the mean or `iqm` over runs ``[N, ...]``. A run
     is resampled with all its values. Equal arguments give equal intervals. Returns None for fewer than three runs."""
     runs = np.asarray(values, dtype=np.float64)
     if len(runs) < LEAST:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from control.reports.runs import Group, return_tags
-from control.reports.statistics import interval, iqm, mean
+from control.reports.statistics import interval, iqm
 from control.reports.tags import RUNNING_MEAN, TAGS, of_search
 
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
@@ -87,7 +89,7 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
     bounds = interval(finite, iqm)
     return {
         "n": len(finite),
-        "mean": float(mean(finite)),
+        "mean": float(np.mean(finite)),
         "iqm": float(iqm(finite)),
         "iqm_interval": [float(bound) for bound in bounds] if bounds else None,
     }

@@ -76,24 +76,73 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A comparison of fresh ``agents`` on the real environment with ``random`` play, with the best constant action
-    (``constant``, whose name is ``action``) and, if there is one, with a ``teacher``.
-
-    ``goal`` is a return with which a constant action may be as good, such as the environment's largest return.
-    ``progress`` are the fitness in a search's first generation, and the winner's in the same units. ``advice`` says
-    what to try after a failure. ``real_steps`` counts the steps of the baselines.
-    """
+class Baselines:
+    """Scores on the real environment of ``random`` play, of the best constant action (``constant``, whose name is
+    ``action``) and of a ``teacher``. ``real_steps`` counts the steps of all episodes."""
 
     random: Score
     constant: Score
-    agents: Score
-    teacher: Score | None = None
     action: str = ""
+    teacher: Score | None = None
+    real_steps: int = 0
+
+    @classmethod
+    @functools.lru_cache(8)
+    def measure(cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None) -> "Baselines":
+        """Play `EPISODES` episodes of each baseline, or fewer after `MOST_STEPS` steps. All baselines play the same
+        episodes, which ``seed`` determines. Other episodes choose the best constant action (`constant_actions`).
+        ``limit`` replaces the environment's time limit; an environment without one gets `LONG`. Equal arguments give
+        the result of the first call."""
+        spaces = spaces_of(game, limit)
+        limit = limit if spaces.max_episode_steps else LONG
+        streams = Streams([derive_seed(seed, "random play")])
+        constants = constant_actions(spaces.actions)
+        policies: dict[str, Act] = {"": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
+        policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
+        steps_of_all = len(policies) * (spaces.max_episode_steps or LONG)  # at most, of an episode of each policy
+        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * steps_of_all)))
+        real_steps = 0
+        with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
+
+            def play(names: list[str], count: int, most_steps: int) -> dict[str, list[float]]:
+                """Return the returns of about ``count`` episodes of each policy, of fewer after ``most_steps``."""
+                nonlocal real_steps
+                starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
+                returns: dict[str, list[float]] = {name: [] for name in names}
+                while len(returns[names[0]]) < count and (real_steps < most_steps or not returns[names[0]]):
+                    seeds = starts.episode_seeds(envs)
+                    for name in names:
+                        episodes = rollout(FunctionPolicy(policies[name]), real, seeds, keep=False)
+                        real_steps += int(episodes.lengths.sum())
+                        returns[name] += episodes.returns[0].tolist()
+                return returns
+
+            choice = play(list(constants), CHOICE_EPISODES, MOST_STEPS // 2)
+            best = max(choice, key=lambda name: sum(choice[name]))
+            if teacher is not None:
+                policies["teacher"] = teacher
+            returns = play(["", best, *(["teacher"] if teacher else [])], EPISODES, MOST_STEPS)
+        scores = {name: Score.of(values) for name, values in returns.items()}
+        return cls(scores[""], scores[best], best, scores.get("teacher"), real_steps)
+
+    def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
+        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are further fields of it."""
+        return Verdict(agents=Score.of(returns), **vars(self) | details)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(Baselines):
+    """A comparison of fresh ``agents`` on the real environment with the baselines.
+
+    ``goal`` is a return with which a constant action may be as good, such as the environment's largest return.
+    ``progress`` are the fitness in a search's first generation, and the winner's in the same units. ``advice`` says
+    what to try after a failure.
+    """
+
+    agents: Score
     goal: float | None = None
     progress: tuple[Score, Score] | None = None
     advice: str = ""
-    real_steps: int = 0
 
     @property
     def passed(self) -> bool:
@@ -176,62 +225,6 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     advice = "" if passed else f": try {first_verdict.advice}"
     kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
     return {"passed": passed, "sentence": "; ".join(clauses) + advice, "kinds": kinds}
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """Scores on the real environment of ``random`` play, of the best constant action (``constant``, whose name is
-    ``action``) and of a ``teacher``. ``real_steps`` counts the steps of all episodes."""
-
-    random: Score
-    constant: Score
-    action: str
-    teacher: Score | None
-    real_steps: int
-
-    @classmethod
-    @functools.lru_cache(8)
-    def measure(cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None) -> "Baselines":
-        """Play `EPISODES` episodes of each baseline, or fewer after `MOST_STEPS` steps. All baselines play the same
-        episodes, which ``seed`` determines. Other episodes choose the best constant action (`constant_actions`).
-        ``limit`` replaces the environment's time limit; an environment without one gets `LONG`. Equal arguments give
-        the result of the first call."""
-        spaces = spaces_of(game, limit)
-        limit = limit if spaces.max_episode_steps else LONG
-        streams = Streams([derive_seed(seed, "random play")])
-        constants = constant_actions(spaces.actions)
-        policies: dict[str, Act] = {"": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
-        policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
-        steps_of_all = len(policies) * (spaces.max_episode_steps or LONG)  # at most, of an episode of each policy
-        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * steps_of_all)))
-        real_steps = 0
-        with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-
-            def play(names: list[str], count: int, most_steps: int) -> dict[str, list[float]]:
-                """Return the returns of about ``count`` episodes of each policy, of fewer after ``most_steps``."""
-                nonlocal real_steps
-                starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
-                returns: dict[str, list[float]] = {name: [] for name in names}
-                while len(returns[names[0]]) < count and (real_steps < most_steps or not returns[names[0]]):
-                    seeds = starts.episode_seeds(envs)
-                    for name in names:
-                        episodes = rollout(FunctionPolicy(policies[name]), real, seeds, keep=False)
-                        real_steps += int(episodes.lengths.sum())
-                        returns[name] += episodes.returns[0].tolist()
-                return returns
-
-            choice = play(list(constants), CHOICE_EPISODES, MOST_STEPS // 2)
-            best = max(choice, key=lambda name: sum(choice[name]))
-            if teacher is not None:
-                policies["teacher"] = teacher
-            returns = play(["", best, *(["teacher"] if teacher else [])], EPISODES, MOST_STEPS)
-        scores = {name: Score.of(values) for name, values in returns.items()}
-        return cls(scores[""], scores[best], best, scores.get("teacher"), real_steps)
-
-    def judge(self, returns: ArrayLike, **details: Any) -> Verdict:
-        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are further fields of it."""
-        baselines = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Verdict(agents=Score.of(returns), **baselines | details)
 
 
 def read_verdict(folder: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from control.reports.sheets import (
     sheet,
     show,
 )
-from control.reports.statistics import interval, mean
+from control.reports.statistics import interval
 from control.reports.tables import Table, seeds_text
 from control.reports.tags import GREEDY, REWARD_RATE
 from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of
@@ -160,7 +160,7 @@ def _numbers(panel: Panel, seed_curves: Curves) -> dict[str, Any]:
     late = values[:, steps > (1 - LAST) * steps[-1]].mean(1)
     span = steps[-1] - steps[0]
     area = np.trapezoid(values, steps, axis=1) / span if span else values[:, 0]
-    reached_steps = steps[mean(values) >= (np.inf if panel.threshold is None else panel.threshold)]
+    reached_steps = steps[values.mean(0) >= (np.inf if panel.threshold is None else panel.threshold)]
     return {
         "seeds": len(values),
         "env_steps": int(steps[-1]),
@@ -171,8 +171,8 @@ def _numbers(panel: Panel, seed_curves: Curves) -> dict[str, Any]:
 
 
 def _over_seeds(values: Array) -> dict[str, Any]:
-    bounds = interval(values, mean)
-    return {"mean": float(mean(values)), "interval": [float(bound) for bound in bounds] if bounds else None}
+    bounds = interval(values)
+    return {"mean": float(values.mean()), "interval": [float(bound) for bound in bounds] if bounds else None}
 
 
 def table(summary: dict[str, Any]) -> str:
