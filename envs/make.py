@@ -112,99 +112,66 @@ class PolicyEpisodes(Protocol):
         ...
 
 
-class Stages(Protocol):
-    """One kind of proxy around one real environment.
+class Stages:
+    """Base class of one kind of proxy around one real environment. Its methods are for kinds that cannot be cloned from
+    a policy and have only searched parameters.
 
-    ``envs/<kind>.py`` has a class ``Stages`` with this interface, constructed by ``Stages(config, game)``.
+    ``envs/<kind>.py`` has a subclass of this name, constructed by ``Stages(config, game)``. It implements `initial` and
+    `stage`.
     """
 
-    @property
-    def spaces(self) -> Spaces:
-        """Spaces of the real environment, for which agents are built."""
-        ...
-
-    @property
-    def parameters(self) -> Parameters: ...
+    spaces: Spaces  # of the real environment, for which agents are built
+    parameters: Parameters
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``, one row per random stream, as the settings say."""
-        ...
+        raise NotImplementedError
+
+    def stage(self, flat: Tensor, agent: Trainee) -> Environment:
+        """Return an environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m
+        trains on the proxy ``flat[m]`` of ``flat [M, D]``. A learned reward uses ``agent.discounts()``."""
+        raise NotImplementedError
 
     def check_start(self) -> None:
         """Raise the SettingError that `initial` would raise."""
-        ...
 
     def ineffective(self) -> dict[str, str]:
         """Return the proxy's settings that have no effect around this environment, as name -> reason."""
-        ...
+        return {}
 
     def check_policy(self, source: str) -> bool:
         """Return whether a proxy cloned from the policy ``source`` needs its action values instead of its actions.
         Raises SettingError if the settings do not allow a proxy from a policy."""
-        ...
+        line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
+        raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
     def cloned_from_policy(
         self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
     ) -> Tensor:
         """Return parameters ``[M, D]`` made from a policy and its ``episodes``. ``policy`` maps observations ``[N, S]``
         to its actions or action values (`check_policy`)."""
-        ...
+        raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
         """Return the part ``[K]`` of parameters ``[D]`` that a search changes. Its strategy sees nothing else."""
-        ...
+        return flat
 
     def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
         """Return parameters ``[..., D]`` with the searched part ``searched [..., K]``. The other parameters are derived
         from it, or are equal to ``template [D]``."""
-        ...
+        return searched
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return parameters ``flat [D]`` with initial states replaced by states from episodes of the proxy's target
         policy, if the settings ask for that. ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from
         episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see
         `PolicyEpisodes.states`). With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
-        ...
-
-    def stage(self, flat: Tensor, agent: Trainee) -> Environment:
-        """Return an environment of ``agent.members`` members with ``agent.envs`` environments each, in which member m
-        trains on the proxy ``flat[m]`` of ``flat [M, D]``. A learned reward uses ``agent.discounts()``."""
-        ...
+        return flat
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:
         """Compute the proxy ``flat [1, D]`` on a batch: a step of a synthetic environment, or the payment of a learned
         reward. The LightningModule that learns proxies has it as its ``forward``."""
-        ...
-
-
-class StagesDefaults:
-    """Default methods of `Stages`, for kinds of proxies that cannot be cloned from a policy and that have only searched
-    parameters."""
-
-    def check_start(self) -> None:
-        pass
-
-    def ineffective(self) -> dict[str, str]:
-        return {}
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError("a proxy of this kind has no forward")
-
-    def check_policy(self, source: str) -> bool:
-        line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
-        raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
-
-    def cloned_from_policy(self, policy: Any, episodes: Any, streams: Streams) -> Tensor:
-        raise NotImplementedError("a proxy of this kind is made from no policy")
-
-    def searched_part(self, flat: Tensor) -> Tensor:
-        return flat
-
-    def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
-        return searched
-
-    def with_visited_states(self, flat: Tensor, get_obs: Any, scaled: bool) -> Tensor:
-        return flat
 
 
 def stages_of(config: SearchConfig, game: str) -> Stages:

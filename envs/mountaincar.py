@@ -20,21 +20,29 @@ _GOAL, _CONTINUOUS_GOAL = 0.5, 0.45  # goal positions with discrete and with con
 _PRIZE, _COST = 100.0, 0.1
 
 
-class MountainCar(RepeatedDynamics):
+class _Car(RepeatedDynamics):
+    """Base class of both cars: the state is position and speed, and both are observed."""
+
+    observed = 2
+
+    def sample_observations(self, streams: Streams, count: int) -> Tensor:
+        """Return positions and speeds ``[M, count, 2]`` float32, uniform over their ranges, from M random streams."""
+        position, speed = streams.uniform(count, 2).unbind(-1)
+        return torch.stack((LEFT + (RIGHT - LEFT) * position, MAX_SPEED * (2 * speed - 1)), -1)
+
+    def observe_state(self, state: Tensor) -> Tensor:
+        return state.float()
+
+
+class MountainCar(_Car):
     """State ``[..., 2]`` float64, position and speed; the observation is the same in float32. Actions 0, 1, 2 push to
     the left, not at all, to the right. A step pays -1, and terminates at position 0.5 or beyond. The left end stops the
     car."""
 
-    observed, actions = 2, Discrete(3)
+    actions = Discrete(3)
 
     def first(self, seeds: Tensor) -> Tensor:
         return states_at_rest(seeds)
-
-    def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        return uniform_observations(streams, count)
-
-    def observe_state(self, state: Tensor) -> Tensor:
-        return state.float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         position, speed = state.unbind(-1)
@@ -43,23 +51,17 @@ class MountainCar(RepeatedDynamics):
         return state, torch.full_like(position, -1.0, dtype=torch.float32), terminated
 
 
-class MountainCarContinuous(RepeatedDynamics):
+class MountainCarContinuous(_Car):
     """State and observation ``[..., 2]`` float32, position and speed. Actions ``[..., 1]`` are forces within [-1, 1]. A
     step costs 0.1 times the square of the force. It terminates at position 0.45 or beyond, which pays 100.
 
     Gymnasium's initial state is float64, so its first step may differ from ours in the last digit. So may a step with a
     force out of bounds, which Gymnasium clips."""
 
-    observed, actions, max_return = 2, Continuous((-1.0,), (1.0,)), _PRIZE
+    actions, max_return = Continuous((-1.0,), (1.0,)), _PRIZE
 
     def first(self, seeds: Tensor) -> Tensor:
         return states_at_rest(seeds).float()
-
-    def sample_observations(self, streams: Streams, count: int) -> Tensor:
-        return uniform_observations(streams, count)
-
-    def observe_state(self, state: Tensor) -> Tensor:
-        return state
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `envs.repeated.RepeatedDynamics.single_step`."""
@@ -75,12 +77,6 @@ def states_at_rest(seeds: Tensor) -> Tensor:
     """Return states ``[..., 2]`` float64 at rest, with positions uniform on [-0.6, -0.4)."""
     position = uniform(seeds, 1) * 0.2 - 0.6
     return torch.cat((position, torch.zeros_like(position)), -1)
-
-
-def uniform_observations(streams: Streams, count: int) -> Tensor:
-    """Return positions and speeds ``[M, count, 2]`` float32, uniform over their ranges, from M random streams."""
-    position, speed = streams.uniform(count, 2).unbind(-1)
-    return torch.stack((LEFT + (RIGHT - LEFT) * position, MAX_SPEED * (2 * speed - 1)), -1)
 
 
 def move_car(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:

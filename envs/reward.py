@@ -9,7 +9,8 @@ from torch import Tensor
 
 from envs.base import Environment, Step
 from envs.gridmaps import CellTable
-from envs.make import PolicyEpisodes, StagesDefaults, make_dynamics, make_environment
+from envs.make import PolicyEpisodes, make_dynamics, make_environment
+from envs.make import Stages as BaseStages
 from envs.potentials import HAND
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
@@ -140,8 +141,10 @@ def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> T
     return torch.where(terminated, values, 0.0)
 
 
-class Stages(StagesDefaults):
+class Stages(BaseStages):
     """`envs.make.Stages` of reward networks."""
+
+    parameters: Networks
 
     def __init__(self, config: Config, game: str):
         self.config, self.game = config, game

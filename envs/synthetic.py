@@ -13,6 +13,7 @@ from envs import seeded
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import PolicyEpisodes, make_environment
+from envs.make import Stages as BaseStages
 from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
@@ -88,8 +89,10 @@ class SyntheticDynamics(Dynamics):
         return type(self)(self.program.to(device), self.spaces, self.starts)
 
 
-class Stages:
+class Stages(BaseStages):
     """`envs.make.Stages` of synthetic environments."""
+
+    parameters: Networks
 
     def __init__(self, config: Config, game: str):
         self.game = game

@@ -11,7 +11,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,46 +92,20 @@ class _LimitedFile(io.FileIO):
 
 
 class Opcodes(dict[int, Any]):
-    """Dispatch table of an `Unpickler`, opcode -> handler: Python's handlers for the opcodes ``codes``, plus
-    ``handlers``. Any other opcode raises UnpicklingError."""
+    """Dispatch table of an `Unpickler`, opcode -> handler: Python's handlers for the opcodes of `pickle` in ``names``,
+    separated by spaces, plus ``handlers``. Any other opcode raises UnpicklingError."""
 
-    def __init__(self, codes: Iterable[bytes], handlers: Mapping[int, Any]):
-        # Iterating over bytes of length 1 gives their value, an int.
-        super().__init__({code: _Base.dispatch[code] for (code,) in codes} | dict(handlers))
+    def __init__(self, names: str, handlers: Mapping[int, Any]):
+        codes = [getattr(pickle, name)[0] for name in names.split()]
+        super().__init__({code: _Base.dispatch[code] for code in codes} | dict(handlers))
 
     def __missing__(self, code: int) -> Any:
         raise pickle.UnpicklingError(f"it holds opcode {code}")
 
 
 _PLAIN = (
-    pickle.PROTO,
-    pickle.STOP,
-    pickle.MARK,
-    pickle.NONE,
-    pickle.NEWTRUE,
-    pickle.NEWFALSE,
-    pickle.BININT,
-    pickle.BININT1,
-    pickle.BININT2,
-    pickle.LONG1,
-    pickle.BINFLOAT,
-    pickle.BINUNICODE,
-    pickle.EMPTY_TUPLE,
-    pickle.TUPLE,
-    pickle.TUPLE1,
-    pickle.TUPLE2,
-    pickle.TUPLE3,
-    pickle.EMPTY_LIST,
-    pickle.APPEND,
-    pickle.APPENDS,
-    pickle.EMPTY_DICT,
-    pickle.BINPUT,
-    pickle.LONG_BINPUT,
-    pickle.BINGET,
-    pickle.LONG_BINGET,
-    pickle.GLOBAL,
-    pickle.REDUCE,
-    pickle.BINPERSID,
+    "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE EMPTY_TUPLE TUPLE TUPLE1 "
+    "TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT BINPUT LONG_BINPUT BINGET LONG_BINGET GLOBAL REDUCE BINPERSID"
 )
 
 

@@ -187,6 +187,24 @@ def single(net, params, scratch, row):
     return row
 
 
+@compiled
+def outputs_row(net, params, obs, scratch):
+    """Run a network with a member's parameters ``params [D]`` on ``obs [O]``. Return the index of the row of ``scratch
+    [2, widest]`` that contains its outputs."""
+    for i in range(len(obs)):
+        scratch[0, i] = obs[i]
+    return single(net, params, scratch, 0)
+
+
+@compiled
+def argmax(values, count):
+    """Return the index of the largest of the first ``count`` of ``values``, the first of several (`better`)."""
+    best = 0
+    for i in range(1, count):
+        best = i if better(values[i], values[best]) else best
+    return best
+
+
 class Learner(NamedTuple):
     """Weights and target weights ``[M, D]`` of M members, and the state of their `MemberAdam`."""
 

@@ -1,24 +1,11 @@
 """Schedules of epsilon, the probability of a random action: by finished episodes or by the share of the training."""
 
 import functools
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-
-
-class Settings(Protocol):
-    """The settings of an epsilon schedule; their help texts explain them."""
-
-    @property
-    def eps_init(self) -> float: ...
-    @property
-    def eps_min(self) -> float: ...
-    @property
-    def eps_decay(self) -> float: ...
-    @property
-    def eps_fraction(self) -> float | None: ...
 
 
 @functools.lru_cache(16)
@@ -31,10 +18,10 @@ class Epsilon:
     """Schedule of epsilon: ``eps_init * eps_decay ** k`` after k finished episodes of a member, at least ``eps_min``.
 
     If ``eps_fraction`` is set, epsilon is instead linear from ``eps_init`` to ``eps_min`` over this share of the
-    training, then constant.
+    training, then constant. ``config`` has these settings.
     """
 
-    def __init__(self, config: Settings):
+    def __init__(self, config: Any):
         self.config = config
         self.constant = config.eps_init if config.eps_init == config.eps_min else None  # None if epsilon changes
         self._table = torch.tensor([config.eps_init])  # epsilon by number of finished episodes; grows when needed

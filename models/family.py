@@ -21,6 +21,16 @@ def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, s
     return {name: reason for holds, names, reason in reversed(rules) if holds for name in names}
 
 
+def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
+    """Return the error about the first setting in ``limits`` that exceeds its limit, another setting, as one line; None
+    if none does."""
+    for name, limit in limits.items():
+        if getattr(config, name) > getattr(config, limit):
+            problem = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
+            return f"{problem}; allowed: {name} up to {limit}"
+    return None
+
+
 @dataclass(frozen=True)
 class EpisodeSchedule:
     """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns one.

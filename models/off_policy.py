@@ -34,6 +34,7 @@ class TwinCriticAgent(OffPolicyAgent):
     per_member = (*OffPolicyAgent.per_member, "critics", "action_noise")
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     groups = staticmethod(groups)
+    update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__()
@@ -66,7 +67,6 @@ class TwinCriticAgent(OffPolicyAgent):
         self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0  # in each environment
-        self._all_learning = False  # whether all members have begun to learn
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
@@ -94,29 +94,9 @@ class TwinCriticAgent(OffPolicyAgent):
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def learn(self) -> Tensor:
-        """Make the ``updates_per_step`` updates of this step, in the members that learn already. Return the critics'
-        loss in the last one, ``[M]``, NaN for the other members."""
-        learning = self.learning()
-        if not learning.any():
-            return torch.full((self.members,), torch.nan)
-        self._all_learning = bool(learning.all())
-        active = None if self._all_learning else learning  # None: all members
-        for i in range(self.updates_per_step):
-            loss = self.update(self._numbers_of_update(i), active)
-        return loss.masked_fill(~learning, torch.nan)
-
-    update_numbers: tuple[str, ...] = ("replay", "next")  # names of the random numbers with an axis of updates
-
-    def _numbers_of_update(self, i: int) -> dict[str, Tensor]:
-        """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
-        return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
-
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Update critics, actor and target networks of members ``learning [M]`` bool (None: all). Return the critics'
-        loss ``[M]``. ``random_numbers`` are the random numbers of one update, named by ``update_numbers``: uniform
-        ``replay [M, B]`` chooses the minibatch."""
+        """Update critics, actor and target networks (`OffPolicyAgent.update`). Return the critics' loss ``[M]``."""
         batch = self.minibatch(random_numbers["replay"], learning)
         self.critics.optimizer.zero_grad()
         critic_loss, _, _ = self.critic_loss(batch, random_numbers)
@@ -168,8 +148,8 @@ class TwinCriticAgent(OffPolicyAgent):
                 self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
             vectors = self._explore(self.actor(self.flat_parameters, obs))
-            if not self._all_learning:
-                vectors = torch.where(self.learning().view(-1, 1, 1), vectors, self._random_vectors())
+            if not (learning := self.learning()).all():
+                vectors = torch.where(learning.view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
             return self.clip(self.action_vectors)
 
@@ -227,7 +207,7 @@ class TwinCriticAgent(OffPolicyAgent):
         batch = self.latest_minibatch()
         if batch is None:
             return {f"train/{name}": torch.full((self.members,), torch.nan) for name in self.metric_names}
-        random_numbers = self._numbers_of_update(-1)
+        random_numbers = self.numbers_of_update(-1)
         self.critics.optimizer.zero_grad()
         loss, q, target = self.critic_loss(batch, random_numbers)
         loss.sum().backward()

@@ -179,6 +179,24 @@ class MemberAdam(FlatOptimizer):
         self.param.sub_(update.mul_(rate * factor1))
 
 
+def _fused_adamw(
+    params: list[Tensor],
+    grads: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    counts: list[Tensor],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float = 0.0,
+) -> None:
+    """Make one step of torch's fused kernel on all ``params``. ``counts`` are the numbers of earlier steps."""
+    no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
+    rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+    options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
+    adamw(params, grads, means, squares, no_maxima, counts, **rates, **options)  # type: ignore[arg-type]
+
+
 class AdamW:
     """Adam (Kingma & Ba 2015) with a weight decay that does not depend on the learning rate: ``x <- x - lr m / (sqrt(v)
     + eps) - decay x`` with bias-corrected m and v.
@@ -199,23 +217,8 @@ class AdamW:
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
         """Make one step with ``grads``, one for each parameter, of its shape."""
-        adamw(
-            self.params,
-            list(grads),
-            self.means,
-            self.squares,
-            [],  # maxima of the squares, only used by AMSGrad
-            self.counts,
-            fused=True,
-            amsgrad=False,
-            maximize=False,
-            lr=self.lr,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            eps=self.eps,
-            weight_decay=self.decay / self.lr,
-            capturable=self.params[0].is_cuda,
-        )
+        tensors = self.params, list(grads), self.means, self.squares, self.counts
+        _fused_adamw(*tensors, self.lr, self.betas, self.eps, self.decay / self.lr)
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         return {"means": self.means, "squares": self.squares, "counts": self.counts}
@@ -269,23 +272,8 @@ class LockstepAdam(FlatOptimizer):
         for m, (lr, (param, param_grad, mean, square)) in enumerate(zip(self.lr, calls, strict=False)):
             if learning is not None and not learning[m]:
                 continue
-            adamw(
-                [param],
-                [param_grad],
-                [mean],
-                [square],
-                [],  # maxima of the squares, only used by AMSGrad
-                [torch.tensor(float(counts[m]))],
-                fused=True,
-                amsgrad=False,
-                maximize=False,
-                lr=lr_factor * lr,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                eps=self.eps,
-                weight_decay=0.0,
-                capturable=False,
-            )
+            count = torch.tensor(float(counts[m]))
+            _fused_adamw([param], [param_grad], [mean], [square], [count], lr_factor * lr, self.betas, self.eps)
         self.count = self.count + (1 if learning is None else learning)
 
 

@@ -39,6 +39,28 @@ class OffPolicyAgent(InnerAgent):
     random_numbers: dict[str, Tensor]
     steps: int
 
+    update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers with an axis of updates
+
+    def numbers_of_update(self, i: int) -> dict[str, Tensor]:
+        """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
+        return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
+
+    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
+        """Make one update of the members ``learning [M]`` bool (None: all), on the minibatch that the random numbers of
+        `numbers_of_update` choose. Return the loss ``[M]`` before it."""
+        raise NotImplementedError
+
+    def learn(self) -> Tensor:
+        """Make the updates of this step, in the members that learn already. Return the last one's loss ``[M]``, NaN for
+        the other members."""
+        learning = self.learning()
+        if not learning.any():
+            return torch.full((self.members,), torch.nan)
+        active = None if learning.all() else learning  # None: all members
+        for i in range(self.updates_per_step):
+            loss = self.update(self.numbers_of_update(i), active)
+        return loss.masked_fill(~learning, torch.nan)
+
     def sample(self, uniform: Tensor) -> dict[str, Tensor]:
         """Sample rows of the replay buffer by ``uniform [M, B]`` (`ReplayBuffer.sample`)."""
         return self.replay_buffer.sample(uniform)

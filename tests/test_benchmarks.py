@@ -180,7 +180,7 @@ def test_plain_ddqn_update(preset: str) -> None:
     plain.memory.done[:300] = 1 - rows["discount"]
     for _ in range(10):
         uniform = torch.rand(1, plain.settings.batch)
-        our_agent.update(our_agent.minibatch(uniform))
+        our_agent.update({"replay": uniform})
         plain.update(*plain.memory.at((uniform[0] * 300).long()))
     for plain_network, flat in ((plain.online, our_agent.flat_parameters), (plain.target, our_agent.target_parameters)):
         expected = [part[0].reshape(-1) for layer in our_agent.network.layers(flat) for part in layer]

@@ -298,3 +298,14 @@ def test_policy_floor() -> None:
     assert shares(0.3) == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
     assert shares(1.0) == pytest.approx([1 / 3] * 3, abs=0.03)
     assert shares(0.0) == shares(0.3, sample=False) == [1.0, 0.0, 0.0]
+
+
+def test_settings_of_evaluations_have_an_effect_on_recorded_episodes() -> None:
+    """Without episodes in training, evaluations still sample actions and, if commands are sampled, ranks."""
+
+    def unused(**changes: Any) -> set[str]:
+        return set(family("UDRL").ineffective(tiny("UDRL-ranks", dataset="minari:lander/random-v0", **changes)))
+
+    assert unused().isdisjoint(("action_noise", "policy_floor"))
+    assert {"rank_min", "rank_max", "training_rollouts_per_worker"} <= unused(eval_command="lower_bound")
+    assert unused(eval_command="sampled").isdisjoint(("rank_min", "rank_max"))

@@ -16,13 +16,13 @@ from control.cli.settings import RunConfig, Settings
 from control.evolution.inner_loop import Outcome
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.proxy_module import ProxyModule
-from envs.make import StagesDefaults
+from envs.make import Stages
 from helpers import different
 from models.proxies.synthetic.config import Config
 
 BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
 SMALL = Config(population=8, noise_std=0.1, step_size=0.05, eval_every=1, center_agents=1)
-STAGES: Any = StagesDefaults()
+STAGES: Any = Stages()
 STAGES.parameters, STAGES.initial = SimpleNamespace(size=12), lambda streams: START[None]
 
 

@@ -111,6 +111,13 @@ def test_wrong_files_and_observations(tmp_path: Path) -> None:
     assert "an activation is 'sine'" in fault({"activations": ["sine"]})
     assert "2 outputs for 3 actions" in fault({"actions": {"n": 3}})
     assert "of format 1" in fault({"format": 2})
+    for bounds, text in (
+        ({"low": [1, -1], "high": [-1, 1]}, "low [1.0, -1.0], high [-1.0, 1.0]"),
+        ({"low": [-1, -1], "high": [1]}, "low [-1.0, -1.0], high [1.0]"),
+        ({"low": -1, "high": 1}, "low -1.0, high 1.0"),
+        ({"low": [-1, -1], "high": [1, float("inf")]}, "low [-1.0, -1.0], high [1.0, inf]"),
+    ):
+        assert f"its bounds of actions are {text}" in fault({"head": "clip", "actions": bounds})
     nan = {"layers.0.bias": np.full_like(tensors["layers.0.bias"], np.nan)}
     assert "finite float32" in fault({"activations": header["activations"]}, **nan)
     with pytest.raises(understudy.PolicyError, match="allowed: a file of --eval_agent RUN --export FILE"):

@@ -34,37 +34,33 @@ __all__ = [
     "save",
 ]
 
+# Part of an id -> a shipped proxy. The proxy's name begins with its game; it is a bandit unless the name says mdp.
+_SHIPPED = {
+    "CartPoleMDP": "cartpole-mdp",
+    "CartPoleMDPBroad": "cartpole-mdp-broad",
+    "CartPole": "cartpole-bandit",
+    "Acrobot": "acrobot-bandit",
+    "AcrobotMDP": "acrobot-mdp",
+    "AcrobotTarget": "acrobot-target",
+    "Pendulum": "pendulum-bandit",
+    "MountainCarContinuous": "mountaincarcontinuous-bandit",
+    "LunarLander": "lunarlander-bandit",
+    "LunarLanderContinuous": "lunarlandercontinuous-bandit",
+    "FrozenLake8x8": "frozenlake8x8-bandit",
+    "Taxi": "taxi-bandit",
+    "MountainCar": "mountaincar-bandit",
+    "Swimmer": "swimmer-bandit",
+    "Hopper": "hopper-bandit",
+    "HalfCheetah": "halfcheetah-bandit",
+}
 # Id -> the game and kind that a proxy with this id must have, and the shipped proxy. `Synthetic-v0` takes any proxy.
-IDS: dict[str, dict[str, str]] = {
-    "understudy/Synthetic-v0": {},
-    "understudy/SyntheticCartPoleMDP-v0": {"proxy": "cartpole-mdp", "game": "cartpole", "kind": "mdp"},
-    "understudy/SyntheticCartPoleMDPBroad-v0": {"proxy": "cartpole-mdp-broad", "game": "cartpole", "kind": "mdp"},
-    "understudy/SyntheticCartPole-v0": {"proxy": "cartpole-bandit", "game": "cartpole", "kind": "bandit"},
-    "understudy/SyntheticAcrobot-v0": {"proxy": "acrobot-bandit", "game": "acrobot", "kind": "bandit"},
-    "understudy/SyntheticAcrobotMDP-v0": {"proxy": "acrobot-mdp", "game": "acrobot", "kind": "mdp"},
-    "understudy/SyntheticAcrobotTarget-v0": {"proxy": "acrobot-target", "game": "acrobot", "kind": "bandit"},
-    "understudy/SyntheticPendulum-v0": {"proxy": "pendulum-bandit", "game": "pendulum", "kind": "bandit"},
-    "understudy/SyntheticMountainCarContinuous-v0": {
-        "proxy": "mountaincarcontinuous-bandit",
-        "game": "mountaincarcontinuous",
-        "kind": "bandit",
-    },
-    "understudy/SyntheticLunarLander-v0": {"proxy": "lunarlander-bandit", "game": "lunarlander", "kind": "bandit"},
-    "understudy/SyntheticLunarLanderContinuous-v0": {
-        "proxy": "lunarlandercontinuous-bandit",
-        "game": "lunarlandercontinuous",
-        "kind": "bandit",
-    },
-    "understudy/SyntheticFrozenLake8x8-v0": {
-        "proxy": "frozenlake8x8-bandit",
-        "game": "frozenlake8x8",
-        "kind": "bandit",
-    },
-    "understudy/SyntheticTaxi-v0": {"proxy": "taxi-bandit", "game": "taxi", "kind": "bandit"},
-    "understudy/SyntheticMountainCar-v0": {"proxy": "mountaincar-bandit", "game": "mountaincar", "kind": "bandit"},
-    "understudy/SyntheticSwimmer-v0": {"proxy": "swimmer-bandit", "game": "swimmer", "kind": "bandit"},
-    "understudy/SyntheticHopper-v0": {"proxy": "hopper-bandit", "game": "hopper", "kind": "bandit"},
-    "understudy/SyntheticHalfCheetah-v0": {"proxy": "halfcheetah-bandit", "game": "halfcheetah", "kind": "bandit"},
+IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
+    f"understudy/Synthetic{name}-v0": {
+        "proxy": proxy,
+        "game": proxy.partition("-")[0],
+        "kind": "mdp" if "-mdp" in proxy else "bandit",
+    }
+    for name, proxy in _SHIPPED.items()
 }
 _ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 

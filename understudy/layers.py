@@ -1,6 +1,7 @@
 """Fully connected layers in NumPy."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -8,33 +9,17 @@ Layers = list[tuple[np.ndarray, np.ndarray]]
 """Weights ``[in, out]`` and biases ``[out]``, from the first layer on."""
 
 
-# They overwrite their argument. They are no lambdas, because environments that contain them are pickled.
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0, out=x)
+def _leaky_relu(slope: float, x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, x * np.float32(slope))
 
 
-def _leakyrelu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, x * 0.01, out=x)
-
-
-def _tanh(x: np.ndarray) -> np.ndarray:
-    return np.tanh(x, out=x)
-
-
-def _prelu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, x * 0.25, out=x)
-
-
-def _identity(x: np.ndarray) -> np.ndarray:
-    return x
-
-
+# No lambdas, because environments that contain them are pickled.
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "relu": _relu,
-    "leakyrelu": _leakyrelu,
-    "tanh": _tanh,
-    "prelu": _prelu,
-    "identity": _identity,
+    "relu": partial(np.maximum, np.float32(0)),
+    "leakyrelu": partial(_leaky_relu, 0.01),
+    "tanh": np.tanh,
+    "prelu": partial(_leaky_relu, 0.25),
+    "identity": np.positive,
 }
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors_numpy
 
 _FORMAT, _KEY = 1, "understudy_policy"
-CLIP = 10.0  # normalised observations are clipped to [-CLIP, CLIP]
+CLIP_LIMIT = 10.0  # normalised observations are clipped to [-CLIP_LIMIT, CLIP_LIMIT]
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
@@ -98,7 +98,7 @@ class Policy:
     def _act(self, x: np.ndarray) -> np.ndarray:
         """Return the actions of observations ``[N, O]``."""
         if self._mean is not None:
-            x = ((x - self._mean) * self._scale).clip(-CLIP, CLIP)
+            x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
         for (weight, bias), activation in zip(self._layers, self._activations, strict=False):
             x = _activation(activation)(x @ weight + bias)
         weight, bias = self._layers[-1]
@@ -179,8 +179,15 @@ def _check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None
             raise ValueError(f"layer {i} has shapes {weight.shape} and {bias.shape}")
         sizes.append(len(bias))
     actions = header["actions"]
-    outputs = actions["n"] if header["head"] == "argmax" else len(actions["low"])
-    if outputs != sizes[-1] or (header["head"] != "argmax" and len(actions["high"]) != outputs):
+    if header["head"] == "argmax":
+        outputs = actions["n"]
+    else:
+        with np.errstate(all="ignore"):
+            low, high = (np.array(actions[name], np.float32) for name in ("low", "high"))
+            if low.ndim != 1 or low.shape != high.shape or not ((low < high) & np.isfinite(high - low)).all():
+                raise ValueError(f"its bounds of actions are low {low.tolist()}, high {high.tolist()}")
+        outputs = len(low)
+    if outputs != sizes[-1]:
         raise ValueError(f"it has {sizes[-1]} outputs for {outputs} actions")
     if ("mean" in tensors or "scale" in tensors) and not tensors["mean"].shape == tensors["scale"].shape == (sizes[0],):
         raise ValueError("its mean and scale have other shapes than an observation")

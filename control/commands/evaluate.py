@@ -133,7 +133,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if options.save_dataset is not None:
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
-            print(f"dataset: --dataset minari:{options.save_dataset}, in {folder}")
+            hint = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
+            print(f"dataset: {hint}in {folder}")
         if options.export is not None:
             print(f'policy: understudy.Policy("{options.export}")')
         if run.record or "record" not in settings.explicit_names:

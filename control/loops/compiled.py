@@ -442,7 +442,7 @@ class Advance:
         block (`_block_tensors`)."""
         agent: Any = loop.agent
         seeds, starts = loop.starts_ahead(steps)
-        self._tensors = tensors = _block_tensors(loop, starts, running)
+        self._tensors = tensors = _block_tensors(agent, steps) | _current_episodes(loop, starts, running)
         block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
@@ -493,13 +493,38 @@ def _take_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict
     return random_numbers, next(iter(random_numbers.values())).shape[1]
 
 
-def _block_tensors(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
-    """Return the tensors of a `Block`, by field, before its first step. Its arrays share their memory. ``starts [M, T,
-    E, K]`` are initial states. Only ``running [M]`` is no copy, because the caller changes it during the block."""
+def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
+    """Return the tensors of a `Block` of T = ``steps`` steps, by field: zeros. Its arrays share their memory."""
+    pairs, rows, obs_size = (agent.members, agent.envs), (agent.members, steps, agent.envs), agent.spaces.obs_shape[0]
+    action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
+    floats = {name: torch.zeros(pairs) for name in ("returns", "rewards", "discounts")}
+    counts = ("age", "lengths", "start_step", "actions")
+    integers = {name: torch.zeros(pairs, dtype=torch.int64) for name in counts}
+    return (
+        floats
+        | integers
+        | {
+            "state": torch.zeros(*pairs, 0, dtype=torch.float64),
+            "obs": torch.zeros(*pairs, obs_size),
+            "next_obs": torch.zeros(*pairs, obs_size),
+            "continuous_actions": torch.zeros(*pairs, action_size),
+            "first_states": torch.zeros(*rows, 0, dtype=torch.float64),
+            "steps_done": torch.zeros(agent.members, dtype=torch.int64),
+            "running": torch.ones(agent.members, dtype=torch.bool),
+            "done": torch.zeros(rows, dtype=torch.bool),
+            "ended_returns": torch.zeros(rows),
+            "ended_lengths": torch.zeros(rows, dtype=torch.int64),
+            "losses": torch.zeros(rows[:2]),
+        }
+    )
+
+
+def _current_episodes(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
+    """Return the fields of a `Block` that continue the loop's episodes. ``starts [M, T, E, K]`` are initial states.
+    Only ``running [M]`` is no copy, because the caller changes it during the block."""
     real = envs.real_environment(loop.environment)
     assert isinstance(real, TensorEnvironment) and loop.obs is not None
     assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
-    shape = starts.shape[:3]  # [M, T, E]
     return {
         "state": _contiguous_copy(real.state.double()),
         "obs": _contiguous_copy(loop.obs),
@@ -508,24 +533,7 @@ def _block_tensors(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str,
         "lengths": _contiguous_copy(loop.lengths),
         "first_states": _contiguous_copy(starts.double()),
         "start_step": torch.full(real.age.shape, -1),
-        "steps_done": torch.zeros(real.members, dtype=torch.int64),
         "running": running,
-        "done": torch.zeros(shape, dtype=torch.bool),
-        "ended_returns": torch.zeros(shape),
-        "ended_lengths": torch.zeros(shape, dtype=torch.int64),
-        "losses": torch.zeros(shape[:2]),
-        **_single_step_tensors(0, 0, 0, 0),
-    }
-
-
-def _single_step_tensors(members: int, envs: int, obs_size: int, action_size: int) -> dict[str, Tensor]:
-    """Return zeros for the fields of `Block` that belong to a step of an environment in Python."""
-    return {
-        "actions": torch.zeros(members, envs, dtype=torch.int64),
-        "continuous_actions": torch.zeros(members, envs, action_size),
-        "next_obs": torch.zeros(members, envs, obs_size),
-        "rewards": torch.zeros(members, envs),
-        "discounts": torch.zeros(members, envs),
     }
 
 
@@ -574,25 +582,7 @@ class CompiledAgent:
         self._step = 0
         self._steps_left -= self._block_steps
         self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
-        members, num_envs, obs_size = agent.members, agent.envs, agent.spaces.obs_shape[0]
-        action_size = agent.spaces.actions.size if self._continuous else 0
-        pairs, rows = (members, num_envs), (members, self._block_steps, num_envs)
-        self._tensors = {
-            "state": torch.zeros(*pairs, 0, dtype=torch.float64),
-            "obs": torch.zeros(*pairs, obs_size),
-            "age": torch.zeros(pairs, dtype=torch.int64),
-            "returns": torch.zeros(pairs),
-            "lengths": torch.zeros(pairs, dtype=torch.int64),
-            "first_states": torch.zeros(0, 0, 0, 0, dtype=torch.float64),
-            "start_step": torch.zeros(pairs, dtype=torch.int64),
-            "steps_done": torch.zeros(members, dtype=torch.int64),
-            "running": torch.ones(members, dtype=torch.bool),
-            "done": torch.zeros(rows, dtype=torch.bool),
-            "ended_returns": torch.zeros(0, 0, 0),
-            "ended_lengths": torch.zeros(0, 0, 0, dtype=torch.int64),
-            "losses": torch.zeros(members, self._block_steps),
-            **_single_step_tensors(members, num_envs, obs_size, action_size),
-        }
+        self._tensors = _block_tensors(agent, self._block_steps)
         arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
         self._blocks = {phase: Block(**arrays, pause=False, phase=phase) for phase in (ACT, LEARN)}
         self._tests = _no_tests(self._block_steps)

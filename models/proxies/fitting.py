@@ -1,12 +1,42 @@
-"""Fits the networks of M members to given outputs, as the start of a search or as a part of it."""
+"""The networks of proxies: their architecture and names, and fits to given outputs."""
 
 import torch
 from torch import Tensor
 
-from models.mlp import MLP
+from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
 from models.optim import MemberAdam
+from models.proxies.search import NetworkConfig
 
 _UPDATES, _LR, _BATCH = 4000, 3e-3, 512
+
+
+def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
+    """Return the architecture of a network with the hidden layers in ``config``. The slope of prelu is not searched, so
+    prelu is a leaky ReLU."""
+    sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
+    if config.proxy_activation_fn == "prelu":
+        return MLP(sizes, "leakyrelu", PRELU_SLOPE)
+    return MLP(sizes, config.proxy_activation_fn, LEAK)
+
+
+def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
+    """Return views of one network's ``parameters [1, P]`` by their names in a file: weights ``[out, in]`` and biases
+    ``[out]``."""
+    tensors = {}
+    for i, (weight, bias) in enumerate(mlp.layers(parameters)):
+        tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"] = weight[0], bias[0, :, 0]
+    return tensors
+
+
+def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
+    """Change a network that maps standardised inputs to standardised outputs, in place, so that it maps raw inputs to
+    raw outputs. ``inputs`` and ``outputs`` are center and spread of each number, ``[in]`` and ``[out]``."""
+    (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
+    (input_center, input_spread), (output_center, output_spread) = inputs, outputs
+    first_weight.div_(input_spread)
+    first_bias.sub_(first_weight @ input_center[:, None])
+    last_weight.mul_(output_spread[:, None])
+    last_bias.mul_(output_spread[:, None]).add_(output_center[:, None])
 
 
 @torch.no_grad()

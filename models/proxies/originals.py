@@ -182,15 +182,7 @@ _REPLACEMENTS: dict[str, Any] = {
     "jax._src.array._reconstruct_array": _jax_array,
     "flax.core.frozen_dict.FrozenDict": _FrozenDict,
 }
-_NEWER_OPCODES = (
-    pickle.FRAME,
-    pickle.MEMOIZE,
-    pickle.STACK_GLOBAL,
-    pickle.NEWOBJ,
-    pickle.SHORT_BINUNICODE,
-    pickle.SHORT_BINBYTES,
-    pickle.BINBYTES,
-)
+_NEWER_OPCODES = "FRAME MEMOIZE STACK_GLOBAL NEWOBJ SHORT_BINUNICODE SHORT_BINBYTES BINBYTES"
 
 
 class _Unpickler(Unpickler):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.losses import transition_losses
-from models.proxies.fitting import fit
+from models.proxies.fitting import fit, undo_scaling
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 from models.streams import Streams
@@ -125,15 +125,9 @@ class Fit:
         """Convert parameters ``flat [1, D]`` of a fit, with standardised inputs and outputs, to new parameters ``[1,
         D]`` with inputs and outputs in raw units. The done network's logit 0 becomes 0.5, above which episodes end."""
         flat = flat.clone()
-        for name, (center, spread) in self.output_scales.items():
-            # Views of `flat`, changed in place: weights [1, out, in] and biases [1, out, 1].
-            layers = self.networks.parts[name].layers(self.networks.split(flat)[name])
-            first_weight, first_bias = layers[0]
-            first_weight.div_(self.input_spread)
-            first_bias.sub_(first_weight @ self.input_center[:, None])
-            last_weight, last_bias = layers[-1]
-            last_weight.mul_(spread[:, None])
-            last_bias.mul_(spread[:, None]).add_(center[:, None])
+        for name, output_scale in self.output_scales.items():
+            layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
+            undo_scaling(layers, (self.input_center, self.input_spread), output_scale)
         return flat
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:

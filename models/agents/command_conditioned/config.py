@@ -264,12 +264,13 @@ def ineffective(config: Config) -> dict[str, str]:
     by_rank, has_values = config.desire_rank, config.desire_advantage or config.desire_rank
     uses_lambda = config.use_lambda_td or config.advantage_target == "lambda" or by_rank
     only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not has_values
-    acting = ("training_rollouts_per_worker", "action_noise", "policy_floor", "rank_min", "rank_max", "num_val_batches")
+    samples_commands = config.eval_command == "sampled"  # evaluations do
     return reasons_by_setting(
         (config.dataset is None, ("online",), "dataset is null"),
         (config.dataset is not None, ("num_rand_action_rollouts", "random_action_epochs"), "dataset replaces them"),
         (config.is_offline, ("buffer_size", "buffer_unit"), "the whole dataset is kept"),
-        (config.is_offline, acting, "no episodes are played in training"),
+        (config.is_offline, ("training_rollouts_per_worker", "num_val_batches"), "no episodes are played in training"),
+        (config.is_offline and not samples_commands, ("rank_min", "rank_max"), "no episodes are played in training"),
         (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),

@@ -88,20 +88,10 @@ class Agent(OffPolicyAgent):
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
-    def learn(self) -> Tensor:
-        """Make the updates of this step. Return the last one's loss ``[M]``, NaN for members that do not learn yet."""
-        learning = self.learning()
-        if not learning.any():
-            return torch.full((self.members,), torch.nan)
-        active = None if learning.all() else learning  # None: all members
-        for uniform in self.random_numbers["replay"].unbind(1):
-            loss = self.update(self.minibatch(uniform, active), active)
-        return loss.masked_fill(~learning, torch.nan)
-
     @torch.enable_grad()
-    def update(self, batch: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make a gradient step and a soft target update of the members ``learning [M]`` bool (None: all). Return the
-        loss ``[M]`` before the step."""
+    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
+        """Make a gradient step and a soft target update (`OffPolicyAgent.update`)."""
+        batch = self.minibatch(random_numbers["replay"], learning)
         self.optimizer.zero_grad()
         loss, _, _ = self.q_loss(batch)
         loss.sum().backward()

@@ -10,24 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from models import compiled as nets
 from models.agents.ddqn.agent import Agent, Greedy
 from models.agents.ddqn.networks import DuelingQNetwork
-from models.compiled import (
-    NO_NET,
-    Learner,
-    Net,
-    adam,
-    backward,
-    better,
-    epsilon,
-    follow,
-    forward,
-    make_layers,
-    make_learner,
-    make_net,
-    row_of,
-    single,
-)
+from models.compiled import Learner, Net
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy
@@ -96,7 +82,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     # Groups of values, in the order of the fields of `Members`.
     over_batch = isinstance(network, DuelingQNetwork) and network.over_batch
     architecture = isinstance(network, DuelingQNetwork), over_batch, *_nets(network)
-    q_learner = make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer)
+    q_learner = nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer)
     arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
     counts = buffer.position, buffer.size, buffer.capacity
     numbers = [random_numbers[name].numpy() for name in NUMBERS]
@@ -111,9 +97,9 @@ def _nets(network: MLP | DuelingQNetwork) -> tuple[Net, Net, Net]:
     """Return the fields ``trunk, value, advantage`` of `Members`; the last two are placeholders if not dueling."""
     if isinstance(network, DuelingQNetwork):
         value_begin, advantage_begin = network.features.size, network.features.size + network.value.size
-        value, advantage = make_net(network.value, value_begin), make_net(network.advantage, advantage_begin)
-        return make_net(network.features), value, advantage
-    return make_net(network), NO_NET, NO_NET
+        value, advantage = nets.make_net(network.value, value_begin), nets.make_net(network.advantage, advantage_begin)
+        return nets.make_net(network.features), value, advantage
+    return nets.make_net(network), nets.NO_NET, nets.NO_NET
 
 
 class Player(NamedTuple):
@@ -145,7 +131,9 @@ def make_work(agent: Members) -> Work:
     widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
     scratch, no_action = np.empty((4, widest), np.float32), np.empty(0, np.float32)
     # Three for each network: acts, preacts, act_grads.
-    layers = [make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage) for _ in range(3)]
+    layers = [
+        nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage) for _ in range(3)
+    ]
     num_columns = layers[0].shape[2]
     num_rows = agent.num_actions, agent.num_actions, 1, 2 * agent.obs_size + 4
     q, online_q, td_target, sample = (np.zeros((count, num_columns), np.float32) for count in num_rows)
@@ -159,31 +147,26 @@ def _greedy_action(networks, params, obs, scratch):
     """Return the action with the largest value for ``obs [O]``, the first of several (`Greedy.act`). ``networks`` is
     `Members` or `Player`, with a member's parameters ``params [D]``. Overwrites ``scratch [4, widest]``: rows 2 and 3
     with the value network, rows 0 and 1 with the other two."""
-    for i in range(len(obs)):
-        scratch[0, i] = obs[i]
-    row = single(networks.trunk, params, scratch, 0)  # the row with the outputs: action values or, if dueling, features
+    row = nets.outputs_row(networks.trunk, params, obs, scratch)  # action values or, if dueling, features
     if networks.dueling:
         for i in range(networks.value.sizes[0]):
             scratch[2, i] = scratch[row, i]
-        value_row = single(networks.value, params, scratch, 2)
+        value_row = nets.single(networks.value, params, scratch, 2)
         value = scratch[value_row, 0]
-        row = single(networks.advantage, params, scratch, row)
+        row = nets.single(networks.advantage, params, scratch, row)
         mean = np.float32(0)
         for action in range(networks.num_actions):
             mean += scratch[row, action]
         mean = mean / np.float32(networks.num_actions)
         for action in range(networks.num_actions):
             scratch[row, action] = value + scratch[row, action] - mean
-    best = 0
-    for action in range(1, networks.num_actions):
-        best = action if better(scratch[row, action], scratch[row, best]) else best
-    return best
+    return nets.argmax(scratch[row], networks.num_actions)
 
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the epsilon-greedy action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
     (`Agent.act`)."""
-    if agent.explore[m, t, e] < epsilon(agent, m, t):
+    if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.random_action[m, t, e]
     return _greedy_action(agent, agent.q_learner.flat_parameters[m], obs, work.scratch)
 
@@ -206,7 +189,7 @@ def _q_values(agent, work, params):
     """Run `DuelingQNetwork`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
     observations in ``work.trunk_acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
     activations to ``work``."""
-    forward(agent.trunk, params, work.trunk_acts, work.trunk_preacts)
+    nets.forward(agent.trunk, params, work.trunk_acts, work.trunk_preacts)
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
     trunk_outputs = work.trunk_acts[depth]  # action values or, if dueling, features
     if not agent.dueling:
@@ -216,8 +199,8 @@ def _q_values(agent, work, params):
         for column in range(batch_size):
             work.value_acts[0, i, column] = trunk_outputs[i, column]
             work.advantage_acts[0, i, column] = trunk_outputs[i, column]
-    forward(agent.value, params, work.value_acts, work.value_preacts)
-    forward(agent.advantage, params, work.advantage_acts, work.advantage_preacts)
+    nets.forward(agent.value, params, work.value_acts, work.value_preacts)
+    nets.forward(agent.advantage, params, work.advantage_acts, work.advantage_preacts)
     # Value and advantage have two layers: their outputs are ``value_acts[2]``.
     num_actions, mean_sum = np.float32(agent.num_actions), np.float32(0)
     for column in range(batch_size):
@@ -245,7 +228,7 @@ def _q_backward(agent, work, params):
     acts, preacts, act_grads = work.trunk_acts, work.trunk_preacts, work.trunk_act_grads
     if not agent.dueling:
         copy(work.q, 0, act_grads[depth], 0, agent.num_actions)
-        backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
+        nets.backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
         return
     value_grads, advantage_grads = work.value_act_grads, work.advantage_act_grads
     # Value and advantage have two layers: the gradient of their outputs is ``value_grads[2]``.
@@ -264,13 +247,13 @@ def _q_backward(agent, work, params):
         for action in range(agent.num_actions):
             advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
     # True, True: compute the gradients of the parameters and of the inputs, which are the features.
-    backward(agent.value, params, work.value_acts, work.value_preacts, value_grads, work.grad, True, True)
+    nets.backward(agent.value, params, work.value_acts, work.value_preacts, value_grads, work.grad, True, True)
     advantage_acts, advantage_preacts = work.advantage_acts, work.advantage_preacts
-    backward(agent.advantage, params, advantage_acts, advantage_preacts, advantage_grads, work.grad, True, True)
+    nets.backward(agent.advantage, params, advantage_acts, advantage_preacts, advantage_grads, work.grad, True, True)
     for i in range(agent.value.sizes[0]):
         for column in range(batch_size):
             act_grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
-    backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
+    nets.backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
@@ -325,7 +308,7 @@ def improve(agent, work, m, t):
     for update in range(updates):
         uniforms = agent.replay_uniform[m, t, update]
         for column in range(batch_size):
-            row = row_of(uniforms[column], uniforms[column - 1], replay_size)  # index -1 is the last number
+            row = nets.row_of(uniforms[column], uniforms[column - 1], replay_size)  # index -1 is the last number
             for i in range(agent.table.shape[2]):
                 work.sample[i, column] = agent.table[row, m, i]
         _write_td_targets(agent, work, m)
@@ -333,8 +316,8 @@ def improve(agent, work, m, t):
         _q_values(agent, work, params)
         agent.loss[m] = _replace_q_by_gradient(agent, work)
         _q_backward(agent, work, params)
-        adam(agent.q_learner, m, work.grad)
-        follow(agent.q_learner, m, agent.tau)
+        nets.adam(agent.q_learner, m, work.grad)
+        nets.follow(agent.q_learner, m, agent.tau)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):

@@ -8,7 +8,7 @@ Environments and Reward Networks", arXiv 2202.02790, [C] its public code.
 from dataclasses import dataclass
 
 from models import intrinsic, varied
-from models.family import Family, reasons_by_setting
+from models.family import Family, limit_error, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
 
@@ -75,11 +75,7 @@ def ineffective(config: Config) -> dict[str, str]:
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
     limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
-    for name, limit in limits.items():
-        if getattr(config, name) > getattr(config, limit):
-            problem = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
-            return f"{problem}; allowed: {name} up to {limit}"
-    return varied.validate(config)
+    return limit_error(config, limits) or varied.validate(config)
 
 
 # The defaults are the same for all environments. For agents on a proxy, presets in the proxy's config override them.

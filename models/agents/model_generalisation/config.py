@@ -6,21 +6,14 @@ Learning", arXiv 2211.02222, and its public code.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from models.agents.model_generalisation.presets import GAMES, REGIMES, TUNED_VALUES
+from models.agents.model_generalisation.presets import GAMES, PRESETS
 from models.family import Family, StepSchedule, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
 
 LARGEST_LATENT = 65_536  # largest size of a categorical latent state, in numbers
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    f"{game}_{regime}": {
-        name: for_game | for_regime | tuned[f"{game}_{regime}"] for name, tuned in TUNED_VALUES.items()
-    }
-    for game, for_game in GAMES.items()
-    for regime, for_regime in REGIMES.items()
-}
 # Defaults if neither the game nor a preset has a value.
 _DEFAULT_PRESET = PRESETS["procmaze_high"]
 

@@ -1,7 +1,6 @@
 """Best values of the paper's sweep for five agents in three environments, in the high- and the low-data regime.
 
-Source: the public code of [Y] (see config.py), for figure 4 of the paper. config.py builds its defaults and presets
-from these tables.
+Source: the public code of [Y] (see config.py), for figure 4 of the paper. config.py builds its defaults from them.
 """
 
 from typing import Any
@@ -20,46 +19,20 @@ REGIMES: dict[str, dict[str, Any]] = {
     "low": {"updates_per_step": 10, "target_update_frequency": 10, "total_steps": 100_000, "steps_per_epoch": 50},
 }
 
-# Values of each agent, by environment and regime.
-TUNED_VALUES: dict[str, dict[str, dict[str, Any]]] = {
-    "ER": {
-        "procmaze_high": {"lr": 5e-5, "softmax_temp": 0.1},
-        "procmaze_low": {"lr": 2.5e-5, "softmax_temp": 1.6},
-        "buttongrid_high": {"lr": 5e-5, "softmax_temp": 0.0125},
-        "buttongrid_low": {"lr": 2.5e-5, "softmax_temp": 0.1},
-        "panflute_high": {"lr": 1e-4, "softmax_temp": 0.1},
-        "panflute_low": {"lr": 3.125e-6, "softmax_temp": 0.8},
-    },
-    "PerfectModel": {
-        "procmaze_high": {"lr": 1e-4, "softmax_temp": 0.4},
-        "procmaze_low": {"lr": 4e-4, "softmax_temp": 0.4},
-        "buttongrid_high": {"lr": 2e-4, "softmax_temp": 0.0125},
-        "buttongrid_low": {"lr": 2e-4, "softmax_temp": 0.0125},
-        "panflute_high": {"lr": 2e-4, "softmax_temp": 0.1},
-        "panflute_low": {"lr": 1e-4, "softmax_temp": 0.1},
-    },
-    "SimpleModel": {
-        "procmaze_high": {"lr": 2e-4, "softmax_temp": 0.8},
-        "procmaze_low": {"lr": 2.5e-5, "softmax_temp": 0.4},
-        "buttongrid_high": {"lr": 2e-4, "softmax_temp": 1.6},
-        "buttongrid_low": {"lr": 5e-5, "softmax_temp": 0.4},
-        "panflute_high": {"lr": 1e-4, "softmax_temp": 0.4},
-        "panflute_low": {"lr": 2e-4, "softmax_temp": 0.2},
-    },
-    "CategoricalLatent": {
-        "procmaze_high": {"lr": 2e-4, "softmax_temp": 1.6},
-        "procmaze_low": {"lr": 1e-4, "softmax_temp": 0.8},
-        "buttongrid_high": {"lr": 1e-4, "softmax_temp": 0.05},
-        "buttongrid_low": {"lr": 2e-4, "softmax_temp": 0.1},
-        "panflute_high": {"lr": 8e-4, "softmax_temp": 0.05},
-        "panflute_low": {"lr": 1.6e-3, "softmax_temp": 0.05},
-    },
-    "GaussianLatent": {
-        "procmaze_high": {"lr": 3.125e-6, "softmax_temp": 12.8},
-        "procmaze_low": {"lr": 3.125e-6, "softmax_temp": 0.8},
-        "buttongrid_high": {"lr": 1.25e-5, "softmax_temp": 0.1},
-        "buttongrid_low": {"lr": 2.5e-5, "softmax_temp": 0.8},
-        "panflute_high": {"lr": 2e-4, "softmax_temp": 0.1},
-        "panflute_low": {"lr": 2e-4, "softmax_temp": 0.1},
-    },
+# lr and softmax_temp of each agent: for procmaze high and low, buttongrid high and low, panflute high and low.
+_TUNED_VALUES: dict[str, tuple[tuple[float, float], ...]] = {
+    "ER": ((5e-5, 0.1), (2.5e-5, 1.6), (5e-5, 0.0125), (2.5e-5, 0.1), (1e-4, 0.1), (3.125e-6, 0.8)),
+    "PerfectModel": ((1e-4, 0.4), (4e-4, 0.4), (2e-4, 0.0125), (2e-4, 0.0125), (2e-4, 0.1), (1e-4, 0.1)),
+    "SimpleModel": ((2e-4, 0.8), (2.5e-5, 0.4), (2e-4, 1.6), (5e-5, 0.4), (1e-4, 0.4), (2e-4, 0.2)),
+    "CategoricalLatent": ((2e-4, 1.6), (1e-4, 0.8), (1e-4, 0.05), (2e-4, 0.1), (8e-4, 0.05), (1.6e-3, 0.05)),
+    "GaussianLatent": ((3.125e-6, 12.8), (3.125e-6, 0.8), (1.25e-5, 0.1), (2.5e-5, 0.8), (2e-4, 0.1), (2e-4, 0.1)),
+}
+
+# Preset -> agent -> settings.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    f"{game}_{regime}": {
+        agent: GAMES[game] | REGIMES[regime] | dict(zip(("lr", "softmax_temp"), values[column], strict=True))
+        for agent, values in _TUNED_VALUES.items()
+    }
+    for column, (game, regime) in enumerate((game, regime) for game in GAMES for regime in REGIMES)
 }

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
-from models.agents.ppo.networks import CLIP_LIMIT, ActorCritic, Play
+from models.agents.ppo.networks import ActorCritic, Play
 from models.contract import GreedyNetwork, InnerAgent
 from models.curiosity import build_curiosity
 from models.layers import exp
@@ -33,6 +33,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import gae
 from models.varied import groups, sample_member_configs
+from understudy.policy import CLIP_LIMIT
 
 _PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and stable-baselines3
 # Statistics of a minibatch, in the order of `Agent.logged`.

@@ -13,7 +13,7 @@ import torch
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import Net, backward, better, forward, make_layers, make_net, single
+from models.compiled import Net, argmax, backward, forward, make_layers, make_net, outputs_row
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
@@ -183,15 +183,6 @@ def make_player(policy: Play) -> Player | None:
 
 
 @compiled
-def _actor_outputs(net, params, obs, scratch):
-    """Run the actor ``net`` with a member's parameters ``params [D]`` on ``obs [O]``. Return the index of the row of
-    ``scratch [2, widest]`` that contains its outputs."""
-    for i in range(len(obs)):
-        scratch[0, i] = obs[i]
-    return single(net, params, scratch, 0)
-
-
-@compiled
 def _clipped_action(bounds, x, i):
     """Return the number ``x``, clipped to the bounds of coordinate ``i`` of an action (`Gaussian.clip`). NaN, the only
     value that differs from itself, counts as 0. ``bounds`` is `Members` or `Player`."""
@@ -203,18 +194,16 @@ def choose(agent, work, m, t, e, obs, state):
     discrete action. Write a continuous action to ``work.continuous_action [A]``, and before clipping to
     ``agent.raw_action[m, e]``; then return 0."""
     params = agent.flat_parameters[m]
-    row = _actor_outputs(agent.actor, params, obs, work.scratch)
+    row = outputs_row(agent.actor, params, obs, work.scratch)
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
             agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
             work.continuous_action[i] = _clipped_action(agent, agent.raw_action[m, e, i], i)
         return 0
-    best = 0
     for action in range(agent.num_actions):
         work.scratch[row, action] += agent.noise[m, t, e, action]
-        best = action if better(work.scratch[row, action], work.scratch[row, best]) else best
-    return best
+    return argmax(work.scratch[row], agent.num_actions)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
@@ -507,12 +496,9 @@ def improve(agent, work, m, t):
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Play.act`). If actions are continuous,
     write it to ``continuous_action [A]`` and return 0. Overwrites ``scratch [2, widest]``."""
-    row = _actor_outputs(player.actor, player.flat_parameters[m], obs, scratch)
+    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     if player.action_size:
         for i in range(player.action_size):
             continuous_action[i] = _clipped_action(player, scratch[row, i], i)
         return 0
-    best = 0
-    for action in range(1, player.num_actions):
-        best = action if better(scratch[row, action], scratch[row, best]) else best
-    return best
+    return argmax(scratch[row], player.num_actions)

@@ -12,8 +12,8 @@ from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal
 from models.mlp import MLP
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
+from understudy.policy import CLIP_LIMIT
 
-CLIP_LIMIT = 10.0  # normalised observations and rewards are clipped to [-CLIP_LIMIT, CLIP_LIMIT]
 POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers' initial weights (Huang et al. 2022, detail 2)
 
 

@@ -10,7 +10,7 @@ for Markov Decision Processes" (count bonus).
 from dataclasses import dataclass
 
 from models import intrinsic
-from models.family import Family, reasons_by_setting
+from models.family import Family, limit_error, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import setting
 
@@ -69,10 +69,7 @@ class Config(Intrinsic):
 
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
-    if config.eps_min > config.eps_init:
-        problem = f"eps_min is {config.eps_min}, but eps_init is {config.eps_init}"
-        return f"{problem}; allowed: eps_min up to eps_init"
-    return None
+    return limit_error(config, {"eps_min": "eps_init"})
 
 
 def ineffective(config: Config) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models import intrinsic, varied
-from models.family import Family, reasons_by_setting
+from models.family import Family, limit_error, reasons_by_setting
 from models.intrinsic import Intrinsic
 from models.settings import nonlinearity, setting, width
 
@@ -72,10 +72,8 @@ class Config(Intrinsic):
 
 def validate(config: Any) -> str | None:
     """Return the error in the settings of TD3, TD3Discrete or SAC as one line, or None if there is none."""
-    for name in ("batch_size", "fill", "num_envs"):
-        if getattr(config, name) > config.buffer_size:
-            problem = f"{name} is {getattr(config, name)}, but buffer_size is {config.buffer_size}"
-            return f"{problem}; allowed: {name} up to buffer_size"
+    if error := limit_error(config, dict.fromkeys(("batch_size", "fill", "num_envs"), "buffer_size")):
+        return error
     if config.test_noise and config.noise_type != "normal":
         return f"test_noise is on, but noise_type is {config.noise_type!r}; allowed with test_noise: normal"
     return varied.validate(config)

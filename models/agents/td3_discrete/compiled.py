@@ -2,8 +2,8 @@
 and greedy play.
 
 `control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
-``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment. Importing
-this requires Numba.
+``agent`` is `Members`, ``ac`` its `ActorCritic`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e``
+an environment. Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -11,50 +11,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from models import compiled_critics as critics
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE, Agent
-from models.compiled import Learner, Net, adam, backward, better, follow, forward, make_layers, make_learner, make_net
-from models.compiled_critics import (
-    ONE,
-    Critics,
-    CriticWork,
-    actor_outputs,
-    clamp,
-    copy_obs,
-    filled_rows,
-    is_learning,
-    make_critic_work,
-    make_critics,
-    nan_to_zero,
-    q1_gradient,
-    remember,
-    sample_next_obs,
-    update_critics,
-    write_next_values,
-)
+from models.compiled import Net, adam, better, follow, forward, make_net, outputs_row
+from models.compiled_critics import ONE, ActorCritic, clamp, nan_to_zero
 from models.machine import FAST, compiled
 from models.off_policy import ActorPolicy
 
-__all__ = ["IMPROVES", "Agent", "Members", "Player", "Work", "choose", "decide", "improve", "make_members",
-           "make_player", "make_work", "remember"]  # fmt: skip
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
+remember, make_work = critics.remember, critics.make_work
 _FIXED, _ANNEALED, _LEARNED = range(3)
 _TEMPERATURES = {"fixed": _FIXED, "annealed": _ANNEALED, "learned": _LEARNED}
 _ANNEALED_SHARE, _ANNEALING_UPDATES = np.float32(1 - FINAL_SHARE), np.float32(ANNEALING_UPDATES)
 
 
 class Members(NamedTuple):
-    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
+    """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors. The last
+    weight of the actor is the logarithm of the temperature."""
 
-    critics: Critics
-    actor: Net
-    actor_learner: Learner  # the actor's weights, then the logarithm of the temperature
+    ac: ActorCritic
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    random_uniform: Array  # [M, T, E, A], uniform numbers for random actions
-    action_noise: Array  # [M, T, E, A], normal noise on action vectors
     action_gumbel: Array  # [M, T, A, E], Gumbel noise on logits
-    target_noise: Array  # [M, T, U, A, B], normal noise on target actions
     target_gumbel: Array  # [M, T, U, A, B], Gumbel noise on the target actor's logits
     actor_gumbel: Array  # [M, T, U, A, B], Gumbel noise on the actor's logits in its update
     action_std: np.float32
@@ -66,35 +45,15 @@ class Members(NamedTuple):
     first_temperature: np.float32
 
 
-class Work(NamedTuple):
-    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`make_layers`)."""
-
-    critics: CriticWork
-    scratch: Array  # [2, widest], for `single`
-    continuous_action: Array  # empty: actions are discrete
-    # Memory of `forward` and `backward`, [L + 1, widest, columns].
-    actor_acts: Array
-    actor_preacts: Array
-    actor_act_grads: Array
-    actor_grad: Array  # [D]
-    probs: Array  # [A, B], samples of the Gumbel-softmax
-    action_probs: Array  # [A, 1], the sample of an action
-
-
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
     into ``loss [M]``. Reserves rows in the replay buffer."""
     config: Any = agent.config
     return Members(
-        critics=make_critics(agent, random_numbers, steps),
-        actor=make_net(agent.network),
-        actor_learner=make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
+        ac=critics.make_actor_critic(agent, random_numbers, steps),
         episodes=agent.episodes.numpy(),
         loss=loss.numpy(),
-        random_uniform=random_numbers["random"].numpy(),
-        action_noise=random_numbers["explore"].numpy(),
         action_gumbel=random_numbers["act_gumbel"].numpy(),
-        target_noise=random_numbers["next"].numpy(),
         target_gumbel=random_numbers["next_gumbel"].numpy(),
         actor_gumbel=random_numbers["gumbel"].numpy(),
         action_std=np.float32(config.action_std),
@@ -104,24 +63,6 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         hard=config.gumbel_softmax_hard,
         temperature_kind=_TEMPERATURES[config.gumbel_temperature],
         first_temperature=np.float32(config.gumbel_softmax_temp),
-    )
-
-
-def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one thread."""
-    critics = agent.critics
-    batch_size, action_size = critics.replay_uniform.shape[3], critics.action_size
-    layers = [make_layers(agent.actor, batch_size) for _ in range(3)]
-    return Work(
-        critics=make_critic_work(critics),
-        scratch=np.empty((2, agent.actor.widest), np.float32),
-        continuous_action=np.empty(0, np.float32),
-        actor_acts=layers[0],
-        actor_preacts=layers[1],
-        actor_act_grads=layers[2],
-        actor_grad=np.zeros(agent.actor_learner.flat_parameters.shape[1], np.float32),
-        probs=np.empty((action_size, batch_size), np.float32),
-        action_probs=np.empty((action_size, 1), np.float32),
     )
 
 
@@ -151,7 +92,7 @@ def _temperature(agent, m, params):
         return np.exp(params[len(params) - 1])
     if agent.temperature_kind == _FIXED:
         return agent.first_temperature
-    progress = min(np.float32(agent.critics.learner.counts[m]) / _ANNEALING_UPDATES, ONE)
+    progress = min(np.float32(agent.ac.learner.counts[m]) / _ANNEALING_UPDATES, ONE)
     return agent.first_temperature * (ONE - _ANNEALED_SHARE * progress)
 
 
@@ -180,20 +121,21 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 def choose(agent, work, m, t, e, obs, state):
     """Return the exploring action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
     (`TwinCriticAgent.act`): the argmax of a sample of the Gumbel-softmax with normal noise. It is random until the
-    member learns. Write the vector to ``critics.action_vector[m, e]``."""
-    num_actions, params = agent.critics.action_size, agent.actor_learner.flat_parameters[m]
-    vector, best = agent.critics.action_vector[m, e], 0
-    if is_learning(agent, m, filled_rows(agent.critics, t)):
-        row = actor_outputs(agent, params, obs, work.scratch)
+    member learns. Write the vector to ``ac.action_vector[m, e]``."""
+    ac = agent.ac
+    num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
+    vector, best = ac.action_vector[m, e], 0
+    if critics.is_learning(agent, m, critics.filled_rows(ac, t)):
+        row = outputs_row(ac.actor, params, obs, work.scratch)
         gumbel, temperature = agent.action_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
         largest = _gumbel_softmax(work.scratch[row], gumbel, 0, temperature, work.action_probs)
         for i in range(num_actions):
             sampled = np.float32(i == largest) if agent.hard else work.action_probs[i, 0]
-            vector[i] = nan_to_zero(sampled + agent.action_noise[m, t, e, i] * agent.action_std)
+            vector[i] = nan_to_zero(sampled + ac.action_noise[m, t, e, i] * agent.action_std)
             best = i if vector[i] > vector[best] else best
         return best
     for i in range(num_actions):
-        best = i if agent.random_uniform[m, t, e, i] > agent.random_uniform[m, t, e, best] else best
+        best = i if ac.random_uniform[m, t, e, i] > ac.random_uniform[m, t, e, best] else best
     for i in range(num_actions):
         vector[i] = np.float32(i == best)
     return best
@@ -203,80 +145,73 @@ def choose(agent, work, m, t, e, obs, state):
 def _write_target_actions(agent, work, m, t, update):
     """Write the target actor's action vectors with clipped noise for the observations in ``work.actor_acts[0]`` to the
     inputs of both critics (`Agent._target_action`). ``update`` is the index of the update after step ``t``."""
-    obs_size, critic_work, params = agent.critics.obs_size, work.critics, agent.actor_learner.target_parameters[m]
-    forward(agent.actor, params, work.actor_acts, work.actor_preacts)
-    logits, gumbel = work.actor_acts[len(agent.actor.sizes) - 1], agent.target_gumbel[m, t, update]
+    ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
+    forward(ac.actor, params, work.actor_acts, work.actor_preacts)
+    logits, gumbel = work.actor_acts[len(ac.actor.sizes) - 1], agent.target_gumbel[m, t, update]
     temperature = _temperature(agent, m, params)
-    for column in range(len(critic_work.td_target)):
+    for column in range(len(work.td_target)):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
-        for i in range(agent.critics.action_size):
+        for i in range(ac.action_size):
             sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
-            noise = clamp(agent.target_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
-            critic_work.acts1[0, obs_size + i, column] = sampled + noise
-            critic_work.acts2[0, obs_size + i, column] = sampled + noise
+            noise = clamp(ac.next_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
+            work.acts1[0, ac.obs_size + i, column] = sampled + noise
+            work.acts2[0, ac.obs_size + i, column] = sampled + noise
 
 
 @compiled
-def _write_actor_gradient(agent, work, m, params, gumbel):
+def _write_actor_gradient(agent, work, m, gumbel):
     """Write the gradient of the actor's loss of member ``m`` with respect to its weights and the logarithm of the
-    temperature to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss is the negative mean of the first
-    critic's values of vectors sampled by ``gumbel [A, B]``, which overwrite the actions in ``work.critics.acts1[0]``.
-    """
-    critic_work, obs_size, num_actions = work.critics, agent.critics.obs_size, agent.critics.action_size
-    depth, batch_size, temperature = (
-        len(agent.actor.sizes) - 1,
-        len(critic_work.td_target),
-        _temperature(agent, m, params),
-    )
-    acts, preacts, act_grads = work.actor_acts, work.actor_preacts, work.actor_act_grads
-    copy_obs(agent.critics, critic_work, acts[0])
-    forward(agent.actor, params, acts, preacts)
+    temperature to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss is the negative mean of the first critic's
+    values of vectors sampled by ``gumbel [A, B]``, which overwrite the actions in ``work.acts1[0]``."""
+    ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
+    obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
+    temperature, logits = _temperature(agent, m, params), work.actor_acts[depth]
+    critics.run_actor(ac, work, m)
     for column in range(batch_size):
-        largest = _gumbel_softmax(acts[depth, :, column], gumbel, column, temperature, work.probs)
+        largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(num_actions):
             sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
-            critic_work.acts1[0, obs_size + i, column] = sampled
-    q1_gradient(agent.critics, critic_work, m)
+            work.acts1[0, obs_size + i, column] = sampled
+    critics.q1_gradient(ac, work, m)
     log_temperature_grad = np.float32(0)
     for column in range(batch_size):
         mean_q_grad = np.float32(0)  # weighted by the probabilities
         for i in range(num_actions):
-            mean_q_grad += work.probs[i, column] * critic_work.act_grads1[0, obs_size + i, column]
+            mean_q_grad += work.probs[i, column] * work.act_grads1[0, obs_size + i, column]
         for i in range(num_actions):
-            q_grad = critic_work.act_grads1[0, obs_size + i, column]
+            q_grad = work.act_grads1[0, obs_size + i, column]
             logit_grad = work.probs[i, column] * (mean_q_grad - q_grad) / temperature
             # z = (logits + gumbel) / T, so dz / d log T = -z, and d loss / dz = T d loss / d logits.
-            log_temperature_grad -= logit_grad * (acts[depth, i, column] + gumbel[i, column])
-            act_grads[depth, i, column] = logit_grad
-    backward(agent.actor, params, acts, preacts, act_grads, work.actor_grad, need_grad=True, need_input_grad=False)
+            log_temperature_grad -= logit_grad * (logits[i, column] + gumbel[i, column])
+            work.actor_act_grads[depth, i, column] = logit_grad
+    critics.actor_backward(ac, work, m)
     is_learned = agent.temperature_kind == _LEARNED
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
 
 def improve(agent, work, m, t):
     """Make the updates of member ``m`` after step ``t``, if it may learn yet (`TwinCriticAgent.learn`). Write the
-    critics' weights and Adam's state in ``agent.critics.learner`` and, after every ``policy_delay`` updates, the
-    actor's in ``agent.actor_learner`` and both target networks. Write the critics' loss to ``agent.loss[m]``."""
-    critics, num_rows = agent.critics, filled_rows(agent.critics, t + 1)
-    if not is_learning(agent, m, num_rows):
+    critics' weights and Adam's state in ``ac.learner`` and, after every ``policy_delay`` updates, the actor's in
+    ``ac.actor_learner`` and both target networks. Write the critics' loss to ``agent.loss[m]``."""
+    ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
+    if not critics.is_learning(agent, m, num_rows):
         return
-    for update in range(critics.replay_uniform.shape[2]):
-        sample_next_obs(critics, work.critics, m, t, update, num_rows, work.actor_acts[0])
+    for update in range(ac.replay_uniform.shape[2]):
+        critics.sample_next_obs(ac, work, m, t, update, num_rows)
         _write_target_actions(agent, work, m, t, update)
-        write_next_values(critics, work.critics, m, work.actor_acts[0])
-        agent.loss[m] = update_critics(critics, work.critics, m)
-        if critics.learner.counts[m] % agent.policy_delay == 0:
-            params = agent.actor_learner.flat_parameters[m]
-            _write_actor_gradient(agent, work, m, params, agent.actor_gumbel[m, t, update])
-            adam(agent.actor_learner, m, work.actor_grad)
-            follow(agent.actor_learner, m, critics.tau)
-            follow(critics.learner, m, critics.tau)
+        critics.write_next_values(ac, work, m)
+        agent.loss[m] = critics.update_critics(ac, work, m)
+        if ac.learner.counts[m] % agent.policy_delay == 0:
+            _write_actor_gradient(agent, work, m, agent.actor_gumbel[m, t, update])
+            adam(ac.actor_learner, m, work.actor_grad)
+            follow(ac.actor_learner, m, ac.tau)
+            follow(ac.learner, m, ac.tau)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`ActorPolicy.act`): the argmax of its
     logits, the first of several. Overwrites ``scratch [2, widest]``."""
-    row = actor_outputs(player, player.flat_parameters[m], obs, scratch)
+    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     best = 0
     for i in range(player.num_actions):
         is_better = nan_to_zero(scratch[row, i]) > nan_to_zero(scratch[row, best])

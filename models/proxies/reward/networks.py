@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from models.contract import Policy
-from models.mlp import LEAK, MLP, PRELU_SLOPE
 from models.proxies import fitting
 from models.proxies.reward.config import Config
 from models.settings import SettingError
@@ -36,11 +35,7 @@ class Networks:
         self.linear = self.mode.info and not self.mode.state
         num_inputs = (obs_size if self.mode.state else 0) + (info_size if self.mode.info else 0)
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
-        sizes = [num_inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, 1]
-        if config.proxy_activation_fn == "prelu":  # its slope is not searched, so it is a leaky ReLU
-            mlp = MLP(sizes, "leakyrelu", PRELU_SLOPE)
-        else:
-            mlp = MLP(sizes, config.proxy_activation_fn, LEAK)
+        mlp = fitting.make_mlp(config, num_inputs, 1)
         self.parts = {"reward": mlp}
         self.network_size = num_inputs if self.linear else mlp.size  # number of parameters without the scale
         self.size = self.network_size + (1 if config.rn_evolve_scale else 0)
@@ -65,10 +60,7 @@ class Networks:
         """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
-        tensors = {}
-        for i, (weight, bias) in enumerate(self.parts["reward"].layers(flat[None, : self.network_size])):
-            tensors[f"reward.{i}.weight"], tensors[f"reward.{i}.bias"] = weight[0], bias[0, :, 0]
-        return tensors
+        return fitting.named_layers("reward", self.parts["reward"], flat[None, : self.network_size])
 
     def target(self, flat: Tensor) -> Policy:
         """Raise SettingError, because a learned reward defines no policy."""
@@ -92,14 +84,10 @@ class Networks:
         scaling."""
         center, spread = states.mean(0), states.std(0)
         spread = spread.where(spread > 1e-6, 1.0)
-        mean, scale = targets.mean(), targets.std().clamp(min=1e-6)
+        mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
         flat = self.fit(flat, (states - center) / spread, (targets - mean) / scale)
         layers = self.parts["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
-        (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
-        first_weight.div_(spread)
-        first_bias.sub_(first_weight @ center[:, None])
-        last_weight.mul_(scale)
-        last_bias.mul_(scale).add_(mean)
+        fitting.undo_scaling(layers, (center, spread), (mean, scale))
         return flat
 
     def program(self, flat: Tensor) -> "Phi":

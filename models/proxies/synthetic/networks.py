@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from models.contract import Policy
-from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
+from models.mlp import MLP, Layer
+from models.proxies.fitting import make_mlp, named_layers
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -52,12 +53,12 @@ class Networks:
         learns_initial_states = not (self.rows or self.cells) if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if learns_initial_states else 0
         if self.has_target:
-            self.parts = {"target": self._mlp(size, self.action_size)}
+            self.parts = {"target": make_mlp(config, size, self.action_size)}
         else:
             outputs = {"reward": 1} if bandit else {"state": size, "reward": 1, "done": 1}
-            self.parts = {name: self._mlp(self.action_size + size, count) for name, count in outputs.items()}
+            self.parts = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
         if self.latent:
-            self.parts["initial"] = self._mlp(self.latent, size)
+            self.parts["initial"] = make_mlp(config, self.latent, size)
         self.searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
@@ -65,13 +66,6 @@ class Networks:
         if self.rows:
             self._fixed_shapes |= {"states.table": (self.rows, size)}
         self.size = self.searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
-
-    def _mlp(self, inputs: int, outputs: int) -> MLP:
-        config = self.config
-        sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
-        if config.proxy_activation_fn == "prelu":  # its slope is not searched, so it is a leaky ReLU
-            return MLP(sizes, "leakyrelu", PRELU_SLOPE)
-        return MLP(sizes, config.proxy_activation_fn, LEAK)
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network starts with weights
@@ -149,10 +143,9 @@ class Networks:
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
-        tensors = {}
-        for part, part_parameters in self.split(flat[None]).items():
-            for i, (weight, bias) in enumerate(self.parts[part].layers(part_parameters)):
-                tensors[f"{part}.{i}.weight"], tensors[f"{part}.{i}.bias"] = weight[0], bias[0, :, 0]
+        tensors: dict[str, Tensor] = {}
+        for name, parameters in self.split(flat[None]).items():
+            tensors |= named_layers(name, self.parts[name], parameters)
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
