@@ -100,10 +100,11 @@ def live_script() -> str:
     for name in LIVE_BANDITS:
         proxy = understudy.load(name)
         tensors = {key: tensor for key, tensor in proxy.tensors.items() if key != "states.table"}
-        numbers = {key: base64.b64encode(tensor.astype("<f4").tobytes()).decode() for key, tensor in tensors.items()}
-        weights[name] = {"activation": proxy.config["proxy_activation_fn"], "tensors": numbers}
+        encoded = {key: base64.b64encode(tensor.astype("<f4").tobytes()).decode() for key, tensor in tensors.items()}
+        weights[name] = {"activation": proxy.config["proxy_activation_fn"], "tensors": encoded}
     code = "".join((ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js"))
-    return "const understudyWeights = " + json.dumps(weights) + ";\n" + _COMMENT_OR_INDENT.sub("", code)
+    numbers = json.dumps(weights, separators=(",", ":"))
+    return f"const understudyWeights = {numbers};\n" + _COMMENT_OR_INDENT.sub("", code)
 
 
 def _read(app, name, source):

@@ -168,22 +168,53 @@ def test_utilities_of_the_search_are_those_of_the_project(script: Path) -> None:
     np.testing.assert_allclose(utilities, shared_utilities(torch.tensor(fitness)).tolist(), atol=1e-6)
 
 
-def test_a_search_reports_its_progress(script: Path) -> None:
-    first = run(
-        script, "(u) => { const { vector, ...rest } = u.evolve(3).next().value; return [vector.length, rest]; }"
-    )
-    assert first[0] == 549 and first[1]["phase"] == "draw" and first[1]["share"] == 1 / 32 and first[1]["best"] > 8
+# Drives a search of `count` reports with results of a function of a job. Returns [phases, reports, solved].
+SEARCH = """(u, seed, count, resultOf) => {
+  const search = u.evolve(seed);
+  const [phases, reports] = [[], []];
+  let step = search.next();
+  while (!step.done && reports.length < count) {
+    const { phase, jobs, vector, ...report } = step.value;
+    phases.push([phase, jobs.length]);
+    if (vector) reports.push({ ...report, vector: [...vector] });
+    step = search.next(jobs.map(resultOf));
+  }
+  return [phases, reports, Boolean(step.done)];
+}"""
+
+
+def test_a_search_climbs(script: Path) -> None:
+    climb = f"(u) => ({SEARCH})(u, 3, 6, ([vector]) => -vector.reduce((sum, value) => sum + (value - 0.1) ** 2, 0))"
+    phases, reports, solved = run(script, climb)
+    assert phases[31] == ["Random network 32 of 32", 16] and phases[32][0] == "Generation 1" and not solved
+    assert [report["generation"] for report in reports] == [5, 10, 15, 20, 25, 30]
+    scores = [report["score"] for report in reports]
+    assert scores == sorted(scores) and scores[-1] > 0.8 * scores[0]
+    assert scores[-1] == pytest.approx(-np.square(np.array(reports[-1]["vector"]) - 0.1).sum())
+    assert len(reports[-1]["vector"]) == 549
+
+
+def test_a_search_ends_after_two_good_exams(script: Path) -> None:
+    """Exams are the jobs with 1,000 updates; here the second one of generation 5 fails."""
+    exams = f"""(u) => {{
+      let exams = 0;
+      return ({SEARCH})(u, 0, 9, (job) => (job[2] === 1000 ? (exams++ < 16 || exams > 48 ? 480 : 400) : 300));
+    }}"""
+    phases, reports, solved = run(script, exams)
+    assert solved and [report["score"] for report in reports] == [480, 480]
+    assert [phase for phase in phases if "xam" in phase[0]] == 2 * [["Exam", 16], ["Exam", 0], ["Second exam", 32]]
+
+
+def test_a_member_trains_an_agent(script: Path) -> None:
+    jobs = "u.evolve(0).next().value.jobs.slice(0, 2)"
+    first, again = run(script, f"(u) => [1, 2].map(() => {jobs}.map((job) => u.trainedReturn(...job)))")
+    assert first == again and all(8 < result <= 500 for result in first)
 
 
 @pytest.mark.slow
 def test_a_search_solves_cartpole(script: Path) -> None:
-    evolve = """(u) => {
-      for (const progress of u.evolve(1)) {
-        if (progress.solved) return [progress.generation, u.exam(progress.vector, 16, new u.RandomStream(99))];
-      }
-    }"""
-    generation, score = run(script, evolve, timeout=1200)
-    assert generation <= 60 and score >= 400
+    _, reports, solved = run(script, f"(u) => ({SEARCH})(u, 1, 20, (job) => u.trainedReturn(...job))", timeout=3600)
+    assert solved and reports[-1]["score"] >= 475
 
 
 def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:

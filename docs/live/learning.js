@@ -398,14 +398,6 @@ function createUnderstudy(weights) {
     return evaluate(trainedAgent(banditOf(vector), seed, updates, learningRate), SEARCH.testEpisodes, seed + 1);
   }
 
-  /* Return the mean real return of new agents, which the search does not use. */
-  function exam(vector, numAgents, random) {
-    const scores = Array.from({ length: numAgents }, () =>
-      trainedReturn(vector, random.below(2 ** 31), SEARCH.examUpdates, SEARCH.learningRate),
-    );
-    return average(scores);
-  }
-
   /* Return a utility for each fitness, large for good ranks, with the sum 0. Equal members share theirs. */
   function utilitiesOf(fitness) {
     const byRank = fitness.map((_, rank) => Math.max(0, Math.log(fitness.length / 2 + 1) - Math.log(rank + 1)));
@@ -417,54 +409,47 @@ function createUnderstudy(weights) {
     });
   }
 
-  /* Evolve a CartPole bandit from nothing, until new agents solve the real task. Yields progress: the `phase` (draw,
-  generation, exam), the `share` of it that is done, the mean `vector`, the scores of all `exams`, and `solved`. */
+  /* Evolve a CartPole bandit from nothing, until new agents solve the real task. Yields `jobs`, each with the arguments
+  of `trainedReturn`, whose results the caller sends back. After an exam it yields the score, and the bandit's vector. */
   function* evolve(seed) {
     const random = new RandomStream(seed);
     const noiseLike = (vector) => vector.map(() => random.normal());
     const moved = (vector, noise, factor) => vector.map((value, i) => value + factor * SEARCH.noiseStd * noise[i]);
+    const jobOf = (vector, updates) => [vector, random.below(2 ** 31), updates, SEARCH.learningRate];
+    const examOf = (vector, numAgents) => Array.from({ length: numAgents }, () => jobOf(vector, SEARCH.examUpdates));
 
     // Many random bandits teach nothing, and no search improves them, so it starts from the best of several.
     let [vector, best] = [null, -Infinity];
     for (let draw = 1; draw <= SEARCH.draws; draw++) {
       const candidate = drawVector(random);
-      const returns = Array.from({ length: SEARCH.drawMembers }, () => {
-        const member = moved(candidate, noiseLike(candidate), 1);
-        return trainedReturn(member, random.below(2 ** 31), SEARCH.updates, SEARCH.learningRate);
-      });
-      if (average(returns) > best) [vector, best] = [candidate, average(returns)];
-      yield { phase: "draw", share: draw / SEARCH.draws, best, vector };
+      const jobs = Array.from({ length: SEARCH.drawMembers }, () =>
+        jobOf(moved(candidate, noiseLike(candidate), 1), SEARCH.updates),
+      );
+      const score = average(yield { phase: `Random network ${draw} of ${SEARCH.draws}`, jobs });
+      if (score > best) [vector, best] = [candidate, score];
     }
 
-    const exams = [];
     for (let generation = 1; ; generation++) {
       // All agents of a generation have the same seed and learning rate, so chance affects all members equally.
       const agentSeed = random.below(2 ** 31);
       const learningRate = SEARCH.learningRate * 3 ** random.uniform(-1, 1);
-      const [noise, fitness] = [[], []];
-      for (let pair = 0; pair < SEARCH.pairs; pair++) {
-        noise.push(noiseLike(vector));
-        for (const sign of [1, -1]) {
-          fitness.push(trainedReturn(moved(vector, noise[pair], sign), agentSeed, SEARCH.updates, learningRate));
-        }
-        const share = (pair + 1) / SEARCH.pairs;
-        yield { phase: "generation", generation, share, best: Math.max(...fitness), vector };
-      }
-      const utilities = utilitiesOf(fitness);
-      for (let pair = 0; pair < SEARCH.pairs; pair++) {
-        vector = moved(vector, noise[pair], utilities[2 * pair] - utilities[2 * pair + 1]);
-      }
+      const noise = Array.from({ length: SEARCH.pairs }, () => noiseLike(vector));
+      const members = noise.flatMap((row) => [moved(vector, row, 1), moved(vector, row, -1)]);
+      const jobs = members.map((member) => [member, agentSeed, SEARCH.updates, learningRate]);
+      const utilities = utilitiesOf(yield { phase: `Generation ${generation}`, jobs });
+      noise.forEach((row, pair) => {
+        vector = moved(vector, row, utilities[2 * pair] - utilities[2 * pair + 1]);
+      });
       if (generation % SEARCH.examEvery !== 0) continue;
-      const score = exam(vector, SEARCH.examAgents, random);
-      exams.push([generation, score]);
-      const solved = score >= SEARCH.solved && exam(vector, 2 * SEARCH.examAgents, random) >= SEARCH.solved;
-      yield { phase: "exam", generation, share: 1, best: Math.max(...fitness), vector, score, exams, solved };
-      if (solved) return;
+      const score = average(yield { phase: "Exam", jobs: examOf(vector, SEARCH.examAgents) });
+      yield { phase: "Exam", generation, score, vector, jobs: [] };
+      if (score < SEARCH.solved) continue;
+      if (average(yield { phase: "Second exam", jobs: examOf(vector, 2 * SEARCH.examAgents) }) >= SEARCH.solved) return;
     }
   }
 
   return {
-    TASKS, RandomStream, RealEnvironment, Bandit, files, banditOf, Agent, train, trainedAgent, evaluate, exam,
+    TASKS, RandomStream, RealEnvironment, Bandit, files, banditOf, Agent, train, trainedAgent, evaluate, trainedReturn,
     utilitiesOf, evolve,
   };
 }

@@ -8,7 +8,6 @@ const element = (name) => document.getElementById(`live-${name}`);
 const say = (name, text) => (element(name).textContent = text);
 const describe = (canvas, text) => canvas.setAttribute("aria-label", text);
 const number = (value) => value.toFixed(1);
-const newSeed = () => Math.floor(Math.random() * 1e6);
 const rate = () => 10 ** Number(element("rate").value);
 const updates = () => Number(element("updates").value);
 const CURVE_POINTS = 20;
@@ -17,8 +16,10 @@ const SEARCH_SECONDS = 300;
 const choices = []; // of the menu of tasks: {task, bandit}
 let session = 0; // a training ends when the reader starts another one
 let paused = false;
-let curve = []; // points [updates, return] of each agent
-let searchCurve = [];
+let pairs = 0; // trained pairs of agents; their seeds are 1, 2, ...
+let searches = 0; // as above
+let curve = { lines: [], last: 1 }; // lines of points [updates, return], and the number of updates
+let searchCurve = []; // points [generation, return]
 
 // Pictures
 
@@ -136,7 +137,7 @@ class Player {
   /* Show a task, and its first state if there is no agent. */
   show(task, agent) {
     Object.assign(this, { task, agent, picture: PICTURES[task.title] });
-    this.random = new understudy.RandomStream(newSeed());
+    this.random = new understudy.RandomStream(pairs);
     this.environment = new understudy.RealEnvironment(task);
     this.begin();
   }
@@ -175,8 +176,7 @@ function addChoice(title, task, bandit) {
 }
 
 function drawCharts() {
-  const last = curve.length ? curve.updates : updates();
-  drawChart("curve", curve, last, "updates", selection().task.returns);
+  drawChart("curve", curve.lines, curve.last, "updates", selection().task.returns);
   const generations = searchCurve.length ? searchCurve.at(-1)[0] : 5;
   drawChart("search", [searchCurve], generations, "generations", TASKS.cartpole.returns);
 }
@@ -190,7 +190,7 @@ function drawAll() {
 
 function showTask() {
   session += 1;
-  curve = [];
+  curve = { lines: [], last: updates() };
   for (const player of players) player.show(selection().task, null);
   describe(element("curve"), "No agent yet");
   say("status", "No agent is trained yet.");
@@ -201,29 +201,28 @@ function showTask() {
 async function trainPair() {
   const current = ++session;
   const { task, bandit } = selection();
-  const seed = newSeed();
+  const seed = ++pairs;
   const trainings = [bandit, new understudy.RealEnvironment(task)].map((environment) => {
     const agent = new understudy.Agent(task, seed, rate());
     return { agent, steps: understudy.train(agent, environment, updates()), seconds: 0 };
   });
   players.forEach((player, i) => player.show(task, trainings[i].agent));
-  curve = trainings.map(({ agent }) => [[0, understudy.evaluate(agent, 4, seed)]]);
-  curve.updates = updates();
+  const { lines, last } = (curve = { lines: trainings.map(() => []), last: updates() });
   say("status", "Training…");
-  for (let point = 1; point <= CURVE_POINTS; point++) {
+  for (let point = 0; point <= CURVE_POINTS; point++) {
     trainings.forEach((training, i) => {
       const start = performance.now();
-      for (let update = 0; update < curve.updates / CURVE_POINTS; update++) training.steps.next();
+      while (training.agent.updates < (last * point) / CURVE_POINTS) training.steps.next();
       training.seconds += (performance.now() - start) / 1000;
       const episodes = point === CURVE_POINTS ? 10 : 4;
-      curve[i].push([training.agent.updates, understudy.evaluate(training.agent, episodes, seed + point)]);
+      lines[i].push([training.agent.updates, understudy.evaluate(training.agent, episodes, seed + point)]);
     });
     drawCharts();
     await new Promise(requestAnimationFrame);
     if (session !== current) return;
   }
   const [seconds, realSeconds] = trainings.map((training) => training.seconds.toFixed(2));
-  const [result, realResult] = curve.map((points) => number(points.at(-1)[1]));
+  const [result, realResult] = lines.map((points) => number(points.at(-1)[1]));
   say(
     "status",
     `Trained in ${seconds} s on the learned ${task.title}, in ${realSeconds} s on the real one. ` +
@@ -233,52 +232,80 @@ async function trainPair() {
   describe(
     element("curve"),
     `Mean returns at the start and after each quarter of the training. Trained on the learned task: ` +
-      `${scores(curve[0])}; on the real one: ${scores(curve[1])}`,
+      `${scores(lines[0])}; on the real one: ${scores(lines[1])}`,
   );
 }
 
 // Evolution
 
-let search = null; // the worker and its progress
+let search = null; // its workers, timer, start, and best bandit so far
 
-function startSearch() {
+/* Evolve a bandit, with agents that train in workers: one for each processor core but this page's. */
+async function runSearch() {
   if (search) return;
-  const seed = newSeed();
+  const seed = ++searches;
   // From file:// a worker may load no file, so it gets the text of the program.
   const source =
     `const understudy = (${createUnderstudy})(${JSON.stringify(understudyWeights)});` +
-    `for (const progress of understudy.evolve(${seed})) postMessage(progress);`;
-  const worker = new Worker(URL.createObjectURL(new Blob([source])));
+    "onmessage = (event) => postMessage(understudy.trainedReturn(...event.data));";
+  const url = URL.createObjectURL(new Blob([source]));
+  const cores = Math.min(Math.max((navigator.hardwareConcurrency || 2) - 1, 1), 8);
+  const workers = Array.from({ length: cores }, () => new Worker(url));
   const timer = setTimeout(endSearch, SEARCH_SECONDS * 1000, "Time is up");
-  search = { worker, timer, start: performance.now(), best: -Infinity, vector: null };
+  const current = (search = { workers, timer, start: performance.now(), best: -Infinity, vector: null });
   searchCurve = [];
-  worker.onmessage = (event) => showProgress(event.data);
-  worker.onerror = () => endSearch("This browser cannot run the search");
   say("search-status", `Choosing the best of 32 random networks. (Seed ${seed})`);
-  describe(element("search"), "Search: no score yet");
+  describe(element("search"), "No score yet");
   drawCharts();
+  const steps = understudy.evolve(seed);
+  for (let step = steps.next(); !step.done; ) {
+    showProgress(step.value);
+    const returns = await resultsOf(step.value.jobs, workers);
+    if (search !== current) return;
+    step = steps.next(returns);
+  }
+  endSearch("Solved");
+}
+
+/* Return the results of jobs, which the workers share. */
+function resultsOf(jobs, workers) {
+  const results = [];
+  let [started, finished] = [0, 0];
+  return new Promise((resolve) => {
+    const startJob = (worker) => {
+      const job = started++;
+      if (job >= jobs.length) return;
+      worker.onerror = () => endSearch("This browser cannot run the search");
+      worker.onmessage = (event) => {
+        results[job] = event.data;
+        element("progress").value = ++finished / jobs.length;
+        if (finished === jobs.length) resolve(results);
+        startJob(worker);
+      };
+      worker.postMessage(jobs[job]);
+    };
+    workers.forEach(startJob);
+    if (!jobs.length) resolve(results);
+  });
 }
 
 const secondsOfSearch = () => Math.round((performance.now() - search.start) / 1000);
 
-function showProgress({ phase, generation, share, best, vector, score, exams, solved }) {
-  if (!search) return;
-  element("progress").value = share;
-  const stage = phase === "draw" ? "Random networks" : `Generation ${generation}`;
-  say("progress-text", `${stage}: best return ${number(best)}, ${secondsOfSearch()} s`);
-  if (phase !== "exam") return;
+function showProgress({ phase, generation, score, vector }) {
+  say("progress-text", `${phase}, ${secondsOfSearch()} s`);
+  if (!vector) return;
   if (score >= search.best) Object.assign(search, { best: score, vector });
-  searchCurve = exams;
-  describe(element("search"), `Search: ${exams.map((exam) => `generation ${exam[0]}: ${number(exam[1])}`).join(", ")}`);
+  searchCurve.push([generation, score]);
+  const scores = searchCurve.map((point) => `generation ${point[0]}: ${number(point[1])}`);
+  describe(element("search"), scores.join(", "));
   say("search-status", `Generation ${generation}: 16 new agents reach ${number(score)} on average.`);
   drawCharts();
-  if (solved) endSearch("Solved");
 }
 
 /* End the search, and put its best bandit into the menu of tasks. */
 function endSearch(reason) {
   if (!search) return;
-  search.worker.terminate();
+  for (const worker of search.workers) worker.terminate();
   clearTimeout(search.timer);
   let text = `${reason} after ${secondsOfSearch()} s.`;
   if (search.vector) {
@@ -319,7 +346,7 @@ function start() {
   element("updates").addEventListener("input", showSettings);
   element("train").addEventListener("click", trainPair);
   element("pause").addEventListener("click", () => pause(!paused));
-  element("evolve").addEventListener("click", startSearch);
+  element("evolve").addEventListener("click", runSearch);
   element("stop").addEventListener("click", () => endSearch("Stopped"));
   window.addEventListener("resize", drawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
