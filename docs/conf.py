@@ -3,6 +3,8 @@
 The source folder is the repository, not docs/, so that links such as ``../experiments/...`` mean the same in both.
 """
 
+import base64
+import json
 import os
 import re
 import sys
@@ -83,6 +85,28 @@ def with_examples(lines: list[str]) -> list[str]:
     return found
 
 
+LIVE_BANDITS = ("cartpole-bandit", "acrobot-bandit", "pendulum-bandit", "mountaincar-bandit")
+_COMMENT_OR_INDENT = re.compile(r"^ *(/\*([^*]|\*(?!/))*\*/|// .*)\n| +// .*$|^ +|^\n", re.MULTILINE)
+
+
+def live_script() -> str:
+    """The script of docs/live.md: the networks of shipped bandits, and docs/live/*.js without comments and indents.
+
+    Tables of first states are left out; the script draws such states itself.
+    """
+    import understudy
+
+    weights = {}
+    for name in LIVE_BANDITS:
+        proxy = understudy.load(name)
+        tensors = {key: tensor for key, tensor in proxy.tensors.items() if key != "states.table"}
+        encoded = {key: base64.b64encode(tensor.astype("<f4").tobytes()).decode() for key, tensor in tensors.items()}
+        weights[name] = {"activation": proxy.config["proxy_activation_fn"], "tensors": encoded}
+    code = "".join((ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js"))
+    numbers = json.dumps(weights, separators=(",", ":"))
+    return f"const understudyWeights = {numbers};\n" + _COMMENT_OR_INDENT.sub("", code)
+
+
 def _read(app, name, source):
     source[0] = as_on_the_site(source[0], (ROOT / name).parent)
 
@@ -92,9 +116,10 @@ def _document(app, what, name, thing, options, lines):
         lines[:] = with_examples(lines)
 
 
-def _first_page(app, error):
-    """What opens where somebody opens the folder of the site."""
+def _extra_files(app, error):
+    """What opens where somebody opens the folder of the site, and the script of a page."""
     if error is None and app.builder.name == "html":
+        (Path(app.outdir) / "_static/live.js").write_text(live_script())
         start = f'<meta http-equiv="refresh" content="0; url={root_doc}.html"><a href="{root_doc}.html">{project}</a>\n'
         (Path(app.outdir) / "index.html").write_text(f"<!doctype html><title>{project}</title>{start}")
 
@@ -102,4 +127,4 @@ def _first_page(app, error):
 def setup(app):
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _document)
-    app.connect("build-finished", _first_page)
+    app.connect("build-finished", _extra_files)

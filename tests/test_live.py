@@ -1,0 +1,236 @@
+"""The page that trains agents in a browser (docs/live.md): its script runs here in Node, without a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import understudy
+from conftest import ROOT
+from control.evolution.fitness_shaping import shared_utilities
+from test_site import conf  # noqa: F401  # a fixture
+from understudy.program import Program
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="needs node, which runs the page's script")
+IDS = {"cartpole": "CartPole-v1", "acrobot": "Acrobot-v1", "pendulum": "Pendulum-v1", "mountaincar": "MountainCar-v0"}
+every_task = pytest.mark.parametrize("task", IDS)
+
+
+@pytest.fixture(scope="module")
+def script(conf: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """The script as `make docs` writes it."""
+    path = tmp_path_factory.mktemp("live") / "live.js"
+    path.write_text(conf.live_script())
+    return path
+
+
+def run(script: Path, function: str, argument: Any = None, timeout: int = 120) -> Any:
+    """Call a JavaScript function with what the script exports, `u`, and an argument. Return its result."""
+    program = (
+        f"const argument = JSON.parse(require('fs').readFileSync(0)); const u = require({json.dumps(str(script))});"
+    )
+    program += f"console.log(JSON.stringify(({function})(u, argument)))"
+    done = subprocess.run(
+        [str(NODE), "-e", program], input=json.dumps(argument), capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_agents_of_the_learned_cartpole_solve_the_real_one(script: Path) -> None:
+    train = """(u) => Array.from({ length: 32 }, (_, seed) => {
+      const start = process.cpuUsage();
+      const agent = u.trainedAgent(new u.Bandit(u.TASKS.cartpole), seed, 1000, 1e-3);
+      const { user, system } = process.cpuUsage(start);
+      return [u.evaluate(agent, 10, 1000 + seed), (user + system) / 1e6];
+    })"""
+    returns, seconds = np.array(run(script, train)).T
+    assert (returns == 500).sum() >= 31, returns
+    assert seconds.min() <= 0.3, seconds
+
+
+@every_task
+def test_an_agent_is_repeated_by_its_seed(script: Path, task: str) -> None:
+    train = """(u, name) => [7, 7, 8].map((seed) => {
+      const task = u.TASKS[name];
+      return [new u.Bandit(task), new u.RealEnvironment(task)].map((environment) =>
+        Array.from(u.trainedAgent(environment, seed, 20, 1e-3).parameters));
+    })"""
+    first, again, other = run(script, train, task)
+    assert first == again and first[0] != other[0] and first[1] != other[1] and first[0] != first[1]
+    assert np.isfinite(first[0]).all() and np.isfinite(first[1]).all()
+
+
+def transitions(task: str, steps: int = 1000) -> list[dict[str, Any]]:
+    """Transitions of Gymnasium. Half of the actions push into the direction of motion, so that episodes end."""
+    env: Any = gymnasium.make(IDS[task]).unwrapped
+    actions = {"cartpole": [-1, 1], "acrobot": [-1, 0, 1], "mountaincar": [-1, 0, 1]}.get(task)
+    rng = np.random.default_rng(0)
+    env.reset(seed=0)
+    rows = []
+    for _ in range(steps):
+        state = np.array(env.state, float)
+        forward = state[{"cartpole": 2, "acrobot": 3}.get(task, 1)] > 0
+        if actions is None:
+            action = rng.uniform(-2, 2) if rng.random() < 0.5 else (2.0 if forward else -2.0)
+            action = float(np.float32(action))
+            obs, reward, terminated, _, _ = env.step(np.array([action], np.float32))
+        else:
+            index = int(rng.integers(len(actions))) if rng.random() < 0.5 else (len(actions) - 1) * int(forward)
+            action = actions[index]
+            obs, reward, terminated, _, _ = env.step(index)
+        next_state = np.array(env.state, float).tolist()
+        rows.append({"state": state.tolist(), "action": action, "nextState": next_state, "obs": obs.tolist(),
+                     "reward": float(reward), "terminated": bool(terminated)})  # fmt: skip
+        if terminated:
+            env.reset()
+    return rows
+
+
+@every_task
+def test_the_physics_are_those_of_gymnasium(script: Path, task: str) -> None:
+    step = """(u, { name, rows }) => rows.map(({ state, action }) => {
+      const task = u.TASKS[name];
+      const reward = task.step(state, action);
+      return { nextState: state, obs: task.observe(state), reward, terminated: task.terminated(state) };
+    })"""
+    rows = transitions(task)
+    results = run(script, step, {"name": task, "rows": rows})
+    for name in ("nextState", "obs", "reward"):
+        expected, actual = (np.array([row[name] for row in table], float) for table in (rows, results))
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6, err_msg=name)
+    ends = [row["terminated"] for row in rows]
+    assert [result["terminated"] for result in results] == ends
+    assert any(ends) == (task != "pendulum") and not all(ends)
+
+
+@every_task
+def test_the_networks_are_the_shipped_ones(script: Path, task: str) -> None:
+    proxy = understudy.load(f"{task}-bandit")
+    files = run(script, "(u) => JSON.parse(JSON.stringify(u.files, (_, v) => ArrayBuffer.isView(v) ? [...v] : v))")
+    tensors = files[f"{task}-bandit"]["tensors"]
+    assert set(tensors) == set(proxy.tensors) - {"states.table"}
+    assert all(tensors[name] == proxy.tensors[name].ravel().tolist() for name in tensors)
+
+
+@every_task
+def test_rewards_and_first_states_are_those_of_the_package(script: Path, task: str) -> None:
+    proxy = understudy.load(f"{task}-bandit")
+    size = proxy.spaces["obs_shape"][0]
+    rng = np.random.default_rng(0)
+    if table := "states.table" in proxy.tensors:
+        states = proxy.tensors["states.table"][:200]
+    else:
+        states = rng.normal(size=(200, size)).astype(np.float32)
+    noise = rng.normal(size=(200, size)).astype(np.float32)
+    step = """(u, { task, states, noise }) => {
+      const bandit = new u.Bandit(u.TASKS[task]);
+      const random = new u.RandomStream(0);
+      const rewards = states.map((state) => u.TASKS[task].actions.map((_, action) => {
+        bandit.obs = state;
+        return bandit.step(action);
+      }));
+      const firstStates = noise.map((row) => {
+        bandit.reset(u.TASKS[task].sample ? random : { normal: () => row.shift() });
+        return [...bandit.obs];
+      });
+      return [u.TASKS[task].actions, rewards, firstStates];
+    }"""
+    actions, rewards, first_states = run(
+        script, step, {"task": task, "states": states.tolist(), "noise": noise.tolist()}
+    )
+    program = Program(proxy)
+    for i, action in enumerate(actions):
+        choice: Any = np.array([action], np.float32) if task == "pendulum" else np.full(len(states), i)
+        np.testing.assert_allclose(np.array(rewards)[:, i], program.step(states, choice)[1], rtol=0, atol=1e-5)
+    if table:  # the script draws such states itself; as in the table, they cover all there are
+        bounds = np.abs(proxy.tensors["states.table"]).max(0) * 1.01
+        assert (np.abs(first_states) <= bounds).all() and (np.ptp(first_states, 0) > 0.75 * bounds).all()
+        return
+    names = [f"initial.{part}" for part in ("0.weight", "0.bias", "1.weight", "1.bias")]
+    weight1, bias1, weight2, bias2 = (proxy.tensors[name] for name in names)
+    expected = np.maximum(noise @ weight1.T + bias1, 0) @ weight2.T + bias2
+    np.testing.assert_allclose(first_states, expected, rtol=0, atol=1e-5)
+
+
+def test_utilities_of_the_search_are_those_of_the_project(script: Path) -> None:
+    fitness = [500.0, 9.5, 500.0, 30.0, 9.5, 9.5, 120.25, 8.0]
+    utilities = run(script, "(u, fitness) => u.utilitiesOf(fitness)", fitness)
+    np.testing.assert_allclose(utilities, shared_utilities(torch.tensor(fitness)).tolist(), atol=1e-6)
+
+
+# Drives a search of `count` reports with results of a function of a job. Returns [phases, reports, solved].
+SEARCH = """(u, seed, count, resultOf) => {
+  const search = u.evolve(seed);
+  const [phases, reports] = [[], []];
+  let step = search.next();
+  while (!step.done && reports.length < count) {
+    const { phase, jobs, vector, ...report } = step.value;
+    phases.push([phase, jobs.length]);
+    if (vector) reports.push({ ...report, vector: [...vector] });
+    step = search.next(jobs.map(resultOf));
+  }
+  return [phases, reports, Boolean(step.done)];
+}"""
+
+
+def test_a_search_climbs(script: Path) -> None:
+    climb = f"(u) => ({SEARCH})(u, 3, 6, ([vector]) => -vector.reduce((sum, value) => sum + (value - 0.1) ** 2, 0))"
+    phases, reports, solved = run(script, climb)
+    assert phases[31] == ["Random network 32 of 32", 16] and phases[32][0] == "Generation 1" and not solved
+    assert [report["generation"] for report in reports] == [5, 10, 15, 20, 25, 30]
+    scores = [report["score"] for report in reports]
+    assert scores == sorted(scores) and scores[-1] > 0.8 * scores[0]
+    assert scores[-1] == pytest.approx(-np.square(np.array(reports[-1]["vector"]) - 0.1).sum())
+    assert len(reports[-1]["vector"]) == 549
+
+
+def test_a_search_ends_after_two_good_exams(script: Path) -> None:
+    """Exams are the jobs with 1,000 updates; here the second one of generation 5 fails."""
+    exams = f"""(u) => {{
+      let exams = 0;
+      return ({SEARCH})(u, 0, 9, (job) => (job[2] === 1000 ? (exams++ < 16 || exams > 48 ? 480 : 400) : 300));
+    }}"""
+    phases, reports, solved = run(script, exams)
+    assert solved and [report["score"] for report in reports] == [480, 480]
+    assert [phase for phase in phases if "xam" in phase[0]] == 2 * [["Exam", 16], ["Exam", 0], ["Second exam", 32]]
+
+
+def test_a_member_trains_an_agent(script: Path) -> None:
+    jobs = "u.evolve(0).next().value.jobs.slice(0, 2)"
+    first, again = run(script, f"(u) => [1, 2].map(() => {jobs}.map((job) => u.trainedReturn(...job)))")
+    assert first == again and all(8 < result <= 500 for result in first)
+
+
+@pytest.mark.slow
+def test_a_search_solves_cartpole(script: Path) -> None:
+    _, reports, solved = run(script, f"(u) => ({SEARCH})(u, 1, 20, (job) => u.trainedReturn(...job))", timeout=3600)
+    assert solved and reports[-1]["score"] >= 475
+
+
+def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
+    controls = (ROOT / "docs/live/controls.html").read_text()
+    assert len(script.read_bytes()) + len(controls.encode()) <= 40 * 1024
+    sources = [(ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js")]
+    assert sum(source.count("\n") for source in sources) <= 900
+    used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', sources[1])) | {"learned", "real"}
+    names = re.findall(r'id="live-([\w-]+)"', controls)
+    assert used <= set(names) and len(names) == len(set(names))
+    # Each canvas has a text alternative, each control a label, and what changes is announced.
+    for canvas in re.findall(r"<canvas[^>]*>", controls):
+        assert re.search(r'aria-label(ledby)?="', canvas), canvas
+    assert len(re.findall(r"<label>", controls)) == len(re.findall(r"<(select|input|progress)\b", controls))
+    assert controls.count('role="status"') == 2
+    text = (ROOT / "docs/live.md").read_text()
+    prose = re.sub(r"```.*?```|\(\S+\.md\)", "", text, flags=re.DOTALL)
+    assert 100 < len(prose.split()) <= 150 and "(synthetic_environments.md)" in text
+    assert "live.md" in (ROOT / "docs/index.md").read_text()
