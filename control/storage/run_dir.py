@@ -96,6 +96,17 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     return path
 
 
+def remove_empty(folder: Path, root: Path) -> None:
+    """Remove ``folder`` and the folders above it, up to ``root``, as long as they are empty."""
+    for path in (folder, *folder.parents):
+        try:
+            path.rmdir()
+        except OSError:  # it has files
+            return
+        if path == root:
+            return
+
+
 def _version_number(path: Path) -> int:
     return int(path.name.removeprefix("version_"))
 
