@@ -254,7 +254,7 @@ class InnerLoop:
             assert proxies is not None
             size = self._max_members()
             slices = [slice(first, first + size) for first in range(0, len(seeds), size)]
-            return Outcome.joined([loop._test_targets(proxies[rows], seeds[rows]) for rows in slices])
+            return Outcome.joined([loop._run_batch(proxies[rows], seeds[rows], None, by_target) for rows in slices])
         batches = loop._batches(seeds, sample_all)
         # Threads divide either the members of each batch or, if batches are small, whole batches among them.
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
@@ -314,12 +314,20 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_batch(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
-        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``."""
+    def _run_batch(
+        self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
+    ) -> Outcome:
+        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``. With
+        ``by_target``, test the proxies' target policies without training. Returns of what has diverged are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
-        with self._tests_on_the_way(seeds) as tests:
-            trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING_SHARE))
+        if by_target:
+            assert proxies is not None
+            target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
+            trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
+        else:
+            with self._tests_on_the_way(seeds) as tests:
+                trained = self.finish(self.begin(proxies, list(seeds)), tests, part(watch, 0, _TRAINING_SHARE))
         test_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
@@ -335,23 +343,6 @@ class InnerLoop:
             test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
             train_seconds=test_time - start_time,
             test_seconds=time.perf_counter() - test_time,
-        )
-
-    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
-        """Test the target policies of ``proxies [N, D]``, without training. Returns of a diverged proxy are NaN."""
-        start_time = time.perf_counter()
-        episodes = self.test(self.stages.parameters.target(proxies), seeds)
-        episodes.returns[~proxies.isfinite().all(1)] = torch.nan
-        no_training = torch.zeros(len(seeds), dtype=torch.int64)
-        return Outcome(
-            returns=episodes.returns,
-            lengths=episodes.lengths,
-            curve=torch.zeros(len(seeds), 0),
-            steps=no_training,
-            episodes=no_training,
-            test_steps=int(episodes.lengths.sum()),
-            train_seconds=0.0,
-            test_seconds=time.perf_counter() - start_time,
         )
 
     def close(self) -> None:
@@ -382,30 +373,26 @@ class InnerLoop:
         use machine code if it supports them; if possible, tests are played in the machine code of the training. The
         trained policy is for the real environment."""
         environment = loop.environment  # with all members, of which some may end earlier
-        trained = self._train(loop, tests, watch)
-        if not isinstance(environment, TensorEnvironment):
-            return trained
-        return dataclasses.replace(trained, policy=environment.dynamics.adapted(trained.policy))
-
-    def _train(self, loop: StepLoop, tests: TestsInTraining | None, watch: Watch | None) -> Trained:
-        """Train the agents of ``loop`` (`finish`)."""
-        envs, compiled = loop.agent.envs, self.compiled
+        envs, compiled, compiled_tests = loop.agent.envs, self.compiled, None
         steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
         test_every = -(-(self.config.test_every or 1) // envs)  # 1 is not used, because there are no tests then
-        test = None if tests is None else functools.partial(self._test_on_the_way, tests)
+        options: dict[str, Any] = {}
+        if compiled is not None and compiled.can_compile(loop):
+            if tests is not None:
+                compiled_tests = compiled.on_the_way(loop, tests.real, tests.starts, test_every)
+            options = {"advance": compiled.Advance(self.threads, compiled_tests)}
+            options["compact_every"] = compiled.COMPACT_EVERY
+        if tests is not None and compiled_tests is None:
+            options |= {"test": functools.partial(self._test_on_the_way, tests), "test_every": test_every}
         rule = self._rule(loop.agent.members)
-        train_loop = functools.partial(train, loop, steps, rule, self.config.train_episodes, watch=watch)
-        if compiled is None or not compiled.can_compile(loop):
-            return train_loop(test=test, test_every=test_every)
-        compiled_tests = None if tests is None else compiled.on_the_way(loop, tests.real, tests.starts, test_every)
-        advance = compiled.Advance(self.threads, compiled_tests)
-        train_compiled = functools.partial(train_loop, advance=advance, compact_every=compiled.COMPACT_EVERY)
-        if compiled_tests is None:
-            return train_compiled(test=test, test_every=test_every)
-        trained = train_compiled()
-        returns = compiled_tests.returns[:, : compiled_tests.tests_done].contiguous()
-        self._training_test_steps += int(compiled_tests.lengths[:, : compiled_tests.tests_done].sum())
-        return dataclasses.replace(trained, curve=returns.mean(2))
+        trained = train(loop, steps, rule, self.config.train_episodes, watch=watch, **options)
+        if compiled_tests is not None:
+            tests_done = slice(compiled_tests.tests_done)
+            trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
+            self._training_test_steps += int(compiled_tests.lengths[:, tests_done].sum())
+        if isinstance(environment, TensorEnvironment):
+            trained.policy = environment.dynamics.adapted(trained.policy)
+        return trained
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:
