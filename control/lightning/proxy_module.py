@@ -34,7 +34,6 @@ from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError
-from models.state import check_like
 from models.streams import Streams
 from understudy.kinds import KINDS
 
@@ -51,6 +50,7 @@ class ProxyModule(RunModule):
 
     unit = "generation"
     evolves = True  # whether an `EvolutionStrategy` moves the mean
+    counters = (*RunModule.counters, "real_steps", "mean_return", "first_scores")
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
@@ -293,17 +293,6 @@ class ProxyModule(RunModule):
 
     def close(self) -> None:
         self.workers.close()
-
-    def run_state(self) -> dict[str, Any]:
-        state = {"real_steps": self.real_steps, "mean_return": self.mean_return, "first_scores": self.first_scores}
-        return super().run_state() | state
-
-    def load_run_state(self, state: dict[str, Any]) -> None:
-        super().load_run_state(state)
-        self.real_steps = check_like(self.real_steps, state["real_steps"], "real_steps")
-        self.mean_return = check_like(self.mean_return, state["mean_return"], "mean_return")
-        scores = state.get("first_scores", self.first_scores)  # older checkpoints have none
-        self.first_scores = check_like(self.first_scores, scores, "first_scores")
 
     def restore(self, checkpoint: Checkpoint) -> None:
         super().restore(checkpoint)
