@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.generations import add_visited_states, generation_agents, initial_mean, population_fitness
+from control.evolution.generations import InitialSearch, add_visited_states, generation_agents, population_fitness
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
@@ -106,9 +106,10 @@ class ProxyModule(RunModule):
 
     def first_mean(self) -> Tensor:
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
-        game, seed = self.settings.run.gamename, self.settings.run.seed
-        train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        return initial_mean(self.config, self.stages, game, seed, self.kinds, train, self.count_real_steps)
+        run, config = self.settings.run, self.config
+        train = functools.partial(self._train_fresh, by_target=config.scored_by == "target")
+        search = InitialSearch(config, self.stages, run.gamename, run.seed, self.kinds, train, self.count_real_steps)
+        return search.mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""
