@@ -95,7 +95,7 @@ def help_text(
     listed = [flag for flag in valid_flags.values() if shows_all or _is_listed(flag, notes)]
     parts = [*_head(implementation, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
-    parts += [_entry(f"--{name} --help", command_class.about, width) for name, command_class in COMMANDS.items()]
+    parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
         line = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this "
         line += "choice; --help all lists them, and --help WORD finds them."
