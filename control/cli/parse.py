@@ -56,8 +56,11 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
-        errors = error.errors if isinstance(error, SettingErrors) else (error,)
-        raise_all([_with_file(part, file) if part.name in file_names - flag_names else part for part in errors])
+        errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
+        for i, part in enumerate(errors):
+            if part.name in file_names - flag_names and not str(part).startswith(f"{file}: "):
+                errors[i] = SettingError(f"{file}: {part}", part.name)
+        raise_all(errors)
     return dataclasses.replace(settings, imports=tuple(modules))
 
 
@@ -95,8 +98,10 @@ def _parse(
         from_flags = expand_shared(choice.agents, from_flags)
         from_file = expand_shared(choice.agents, from_file)
     flag_names |= from_flags.keys()
-    if choice.evaluating:
-        from_file = _for_evaluation(from_file, choice, has_game="gamename" in from_file | from_flags)
+    if choice.evaluating:  # the checkpoint has the other settings
+        counting = {name for name in from_file if _counts_in_evaluation(choice.valid_flags[name])}
+        counting |= parameters(choice.game).keys() if "gamename" in from_file | from_flags else set()
+        from_file = _without(from_file, from_file.keys() - counting)
     return _settings(_read_values(from_file | from_flags, choice, wrong), choice, from_flags)
 
 
@@ -112,14 +117,6 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
-
-
-def _for_evaluation(file_words: dict[str, list[str]], choice: "_Choice", has_game: bool) -> dict[str, list[str]]:
-    """Return the words of a file that count with ``--eval_agent``: the checkpoint has the other settings. Parameters of
-    the environment count if ``has_game``: if a flag or the file names it."""
-    names = {*parameters(choice.game)} if has_game else set()
-    names |= {name for name in file_words if _counts_in_evaluation(choice.valid_flags[name])}
-    return {name: words for name, words in file_words.items() if name in names}
 
 
 def _read_values(words: Mapping[str, list[str]], choice: "_Choice", wrong: list[SettingError]) -> dict[str, Any]:
@@ -169,11 +166,6 @@ def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
     command = next((name for name in COMMANDS if name in words), None)
     print(help_text(choice.valid_flags, choices, words["help"], command))
     sys.exit(0)
-
-
-def _with_file(error: SettingError, file: str) -> SettingError:
-    """Return the error with the file's name in front, if it is not there yet."""
-    return error if str(error).startswith(f"{file}: ") else SettingError(f"{file}: {error}", error.name)
 
 
 def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:

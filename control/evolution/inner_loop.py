@@ -169,16 +169,17 @@ def train(
         for ended in make_steps(loop, block_steps, running, pause):
             if not stops_early:
                 continue
-            ended = _of_running(ended, running)  # other episodes would cost time, because rules may be slow
-            if not len(ended.members):
+            of_running = running[ended.members]  # other episodes would cost time, because rules may be slow
+            if not of_running.any():
                 continue
+            ended_steps = torch.as_tensor(ended.step).expand(len(of_running))[of_running]  # one number or [N]
+            ended = Ended(*(part[of_running] for part in (ended.members, ended.returns, ended.lengths)), ended_steps)
             of_episodes = original[ended.members]  # the member of each episode
             episode_counts.index_add_(0, of_episodes, torch.ones_like(of_episodes))
             done = torch.zeros_like(of_episodes, dtype=torch.bool) if rule is None else rule(loop, ended)
             if episodes is not None:
                 done |= episode_counts[of_episodes] >= episodes
             stopped = ended.members[done]
-            ended_steps = torch.as_tensor(ended.step).expand(len(done))  # one number or [N]
             weights[original[stopped]] = agent.flat_parameters[stopped]
             steps_used[original[stopped]] = ended_steps[done] * envs
             running[stopped] = False
@@ -202,13 +203,6 @@ def train(
         episode_counts = (agent.episodes - start_episodes).cpu()
     finite = weights.isfinite().all(1)
     return Trained(agent.with_weights(weights), finite, steps_used, episode_counts, torch.cat(curve, 1))
-
-
-def _of_running(ended: Ended, running: Tensor) -> Ended:
-    """Return the episodes of members that are ``running [M]`` bool."""
-    selected = running[ended.members]
-    step = ended.step if isinstance(ended.step, int) else ended.step[selected]
-    return Ended(ended.members[selected], ended.returns[selected], ended.lengths[selected], step)
 
 
 class InnerLoop:

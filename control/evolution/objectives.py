@@ -40,8 +40,7 @@ def threshold(outcome: Outcome, config: Any) -> Tensor:
 def objective(outcome: Outcome, config: Any) -> Tensor:
     """Return the fitness ``[N]``, computed by the function of this module that has the name ``config.objective``
     (`models.proxies.search.OBJECTIVES`)."""
-    fitness: Tensor = globals()[config.objective](outcome, config)
-    return fitness
+    return globals()[config.objective](outcome, config)
 
 
 def first_stable(curve: Tensor, solved: float) -> Tensor:

@@ -50,8 +50,9 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
         with zipfile.ZipFile(source) as archive:
             attributes = json.loads(archive.read("data"))
         name = next(name for attribute, name in _CLASSES.items() if attribute in attributes)
-        # Without the buffer of a million steps, and without functions that older versions of Python have pickled.
-        unused = {"buffer_size": 1} | dict.fromkeys(("lr_schedule", "clip_range", "exploration_schedule"), _zero)
+        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
+        schedules = ("lr_schedule", "clip_range", "exploration_schedule")
+        unused = {"buffer_size": 1} | dict.fromkeys(schedules, lambda progress: 0.0)
         model = getattr(library, name).load(source, device="cpu", custom_objects=unused)
     except ModuleNotFoundError as error:
         raise policy_error(source, f"{kind}, but {first_line(error)}", "pip install stable-baselines3") from error
@@ -76,15 +77,9 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
         observations = (obs.argmax(1) if is_cell else obs).numpy()
         if wants_values:
             inputs, _ = model.policy.obs_to_tensor(observations)
-            values: Tensor = model.q_net(inputs)
-            return values
+            return model.q_net(inputs)
         actions, _ = model.predict(observations, deterministic=True)
         actions = actions.reshape(len(obs), -1)
         return torch.as_tensor(np.asarray(actions[:, 0] if isinstance(spaces.actions, Discrete) else actions))
 
-    return act  # type: ignore[no-any-return]
-
-
-def _zero(progress: float) -> float:
-    """Return 0, in place of a schedule that only training needs."""
-    return 0.0
+    return act

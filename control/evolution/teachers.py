@@ -146,11 +146,9 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     def act(obs: Tensor) -> Tensor:
         member_obs = obs.expand(agent.members, *obs.shape)  # [M, N, S], the same for every member
         if wants_values:
-            values: Tensor = agent.values(member_obs)  # [M, N, A]
-            return values[0]
+            return agent.values(member_obs)[0]  # of [M, N, A]
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
-        actions: Tensor = policy.act(member_obs)  # [M, N] or [M, N, A]
-        return actions[0]
+        return policy.act(member_obs)[0]  # of [M, N] or [M, N, A]
 
     return torch.no_grad()(act)
 
@@ -226,9 +224,11 @@ class TeacherEpisodes:
             for _ in range(-(-episodes // _RETURN_ENVS)):
                 wander_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
                 trajectory = self._play(real, streams, wander_steps)
-                tail = _mean_reward_at_end(trajectory) / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
+                steps = torch.arange(len(trajectory.reward))[:, None, None]
+                at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
+                mean_reward = (trajectory.reward * at_end).sum(0) / at_end.sum(0)
+                tail = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
                 values = discounted_returns(trajectory.reward, trajectory.valid, discount, tail)  # [T, 1, E]
-                steps = torch.arange(len(values))[:, None, None]
                 of_policy = trajectory.valid & (steps >= wander_steps)
                 observations.append(trajectory.obs[of_policy])
                 returns.append(values[of_policy])
@@ -247,13 +247,6 @@ class TeacherEpisodes:
         trajectory = rollout(FunctionPolicy(act), real, seeds)
         self.count_steps(int(trajectory.valid.sum()))
         return trajectory
-
-
-def _mean_reward_at_end(trajectory: Trajectory) -> Tensor:
-    """Return the mean reward of the last tenth of each episode, ``[M, E]``."""
-    steps = torch.arange(len(trajectory.reward))[:, None, None]
-    at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, M, E]
-    return (trajectory.reward * at_end).sum(0) / at_end.sum(0)
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:

@@ -62,8 +62,7 @@ class EvolutionStrategy(pl.Callback):
     @property
     def mean(self) -> Tensor:
         """Return the searched parameters of the mean, ``[K]``."""
-        mean: Tensor = self.strategy.mean
-        return mean
+        return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
         """Begin at the searched parameters ``mean [K]`` with the settings of ``generation`` (from 1). Every restart so

@@ -115,11 +115,6 @@ def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, 
     return settings_here
 
 
-def device_of(run: RunConfig) -> torch.device:
-    """Return the device for a run's ``accelerator``."""
-    return torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-
-
 def check_accelerator(run: RunConfig) -> None:
     """Raise SettingError if the run's agents cannot learn on its accelerator, or the machine has none."""
     problem = ""
@@ -194,7 +189,7 @@ def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     the environment's dynamics and these are not available, or machine code that it does not have. Without
     ``for_training``, no machine code is loaded."""
     run, config, schedule = settings.run, settings.agent, settings.schedule
-    game, device = run.gamename, device_of(run)
+    game, device = run.gamename, torch.device("cuda" if run.accelerator == "gpu" else "cpu")
     agent_type = agent_class(run.implementation)
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     training_limit = run.time_limit or (0 if schedule.endless else None)  # 0 is no limit, None the game's
