@@ -5,7 +5,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
@@ -83,7 +83,15 @@ def _parse(
     choice = _choose(file_words | flag_words, flag_words)
     _check_choices_of_file(file, file_words, flag_words)
     if "help" in flag_words:
-        _show_help(choice, file_words | flag_words)
+        from control.cli.help import help_text
+
+        words = file_words | flag_words
+        choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
+        choices = {name: one_word(name, words[name]) for name in choosing}
+        choices |= {"implementation": choice.implementation, "gamename": choice.game}
+        command = next((name for name in COMMANDS if name in words), None)
+        print(help_text(choice.valid_flags, choices, words["help"], command))
+        sys.exit(0)
     if file:
         file_words, _ = _without_aliases(file_words, choice, {})
         file_names |= file_words.keys()
@@ -154,18 +162,6 @@ def _without_flags_only(file_words: dict[str, list[str]], flag_words: Container[
 def _without(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
     """Return ``values`` without the items that have these ``names``."""
     return {name: value for name, value in values.items() if name not in names}
-
-
-def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
-    """Print the help page for the choices in ``words`` and exit."""
-    from control.cli.help import help_text
-
-    chosen_names = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
-    choices = {name: one_word(name, words[name]) for name in chosen_names}
-    choices |= {"implementation": choice.implementation, "gamename": choice.game}
-    command = next((name for name in COMMANDS if name in words), None)
-    print(help_text(choice.valid_flags, choices, words["help"], command))
-    sys.exit(0)
 
 
 def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:

@@ -317,8 +317,7 @@ class SyntheticEnvironmentModule(ProxyModule):
     def initial_states(self, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of episodes with B ``seeds``."""
         stages: Any = self.stages
-        states: Tensor = stages.initial_states(self.mean.detach(), seeds)
-        return states
+        return stages.initial_states(self.mean.detach(), seeds)
 
 
 class RewardNetworkModule(ProxyModule):
@@ -351,21 +350,16 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled
     settings = settings.replace(compiled=decide_compiled(settings, run.agent, supported))
     if settings.proxy.compiled:
-        note_compiling()
+        from models.machine import cache_folder  # imports Numba
+
+        if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
+            note("machine code is compiled, which takes about half a minute for an algorithm and happens once")
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""  # the wrapper of a learned reward
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
-
-
-def note_compiling() -> None:
-    """Print a note if no machine code has been compiled before."""
-    from models.machine import cache_folder  # imports Numba
-
-    if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
-        note("machine code is compiled, which takes about half a minute for an algorithm and happens once")
 
 
 def _check_agent_counts(settings: Settings) -> None:
