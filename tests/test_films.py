@@ -261,6 +261,18 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--film cartpole-bandit --agent TD3", "TD3 takes continuous actions"),
+        ("--implementation SE --gamename cartpole --preset supervised --agent PPO", "keeps no transitions"),
+    ],
+)
+def test_error_at_the_start_leaves_no_empty_folders(words: str, message: str, logdir: Path, capsys: Shown) -> None:
+    assert trainer.main([*words.split(), "--logdir", str(logdir)]) == 2
+    assert message in capsys.readouterr().err and not logdir.exists()
+
+
 def test_film_is_a_video_player_in_notebooks(tmp_path: Path) -> None:
     small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
     run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)

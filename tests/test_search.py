@@ -15,7 +15,7 @@ import trainer
 from control.cli import parse as config
 from control.cli.settings import acting
 from control.commands.evaluate import agent_settings
-from control.evolution.generations import initial_mean
+from control.evolution.generations import InitialSearch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
@@ -103,7 +103,7 @@ def test_better_half_of_first_searches_continues() -> None:
 
     starts = stages.initial(Streams([derive_seed(7, f"initial stand-in {i}") for i in range(5)]))
     best = starts[int(starts[:, weight].argmax())]
-    mean = initial_mean(config, stages, "pendulum", 7, 1, train)
+    mean = InitialSearch(config, stages, "pendulum", 7, 1, train).mean()
     searched = stages.parameters.searched
     assert rows == [35, 35, 21, 21, 14, 14]
     assert torch.equal(mean[searched:], best[searched:]) and not torch.equal(mean[:searched], best[:searched])

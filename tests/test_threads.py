@@ -27,7 +27,7 @@ def test_what_a_thread_raises_comes_out_when_all_have_stopped(in_caller: bool) -
     caller, barrier, stopped = threading.get_ident(), threading.Barrier(2), []
 
     def work(memory: None, first: int, last: int) -> None:
-        if first in (0, 6):  # they begin at either end
+        if first in (0, 7):  # they begin at either end
             barrier.wait(10)
             if (threading.get_ident() == caller) == in_caller:
                 raise ValueError("of a member")

@@ -79,7 +79,11 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
-            content = _read_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
+            if path.lower().endswith(".json"):
+                as_text = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
+                content = json.loads(text, object_pairs_hook=_unique, **as_text)
+            else:
+                content = yaml.load(text, _TextLoader)
         depth = _depth(content)
     except RecursionError:
         problem = nested
@@ -109,11 +113,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise SettingError(f"{name} is given twice")
         mapping[name] = value
     return mapping
-
-
-def _read_json(text: str) -> Any:
-    """Parse JSON with numbers as text. Raises SettingError for a repeated name."""
-    return json.loads(text, object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
 
 
 class _TextLoader(yaml.BaseLoader):

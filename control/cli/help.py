@@ -103,10 +103,13 @@ def help_text(
         matches = _matching(valid_flags, " ".join(words).lower(), families)
         heading = f"settings of {implementation} with {' '.join(words)!r}:"
         return "\n".join([heading, *_entries(matches, notes, families, width)])
-    listed = [flag for flag in valid_flags.values() if shows_all or _is_listed(flag, notes)]
+    # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
+    of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
+    usual = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
+    listed = [*valid_flags.values()] if shows_all else usual
     parts = [*_head(implementation, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
-    parts += [_entry(f"--{name} --help", command_class.about, width) for name, command_class in COMMANDS.items()]
+    parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
         line = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this "
         line += "choice; --help all lists them, and --help WORD finds them."
@@ -142,7 +145,8 @@ def _groups(
     family_text = family(choices["implementation"]).sources
     sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
     parts = []
-    for section in sorted(groups, key=_section_order):
+    # Hyperparameters are last, so that they are visible in a terminal, and of these the subsections.
+    for section in sorted(groups, key=lambda section: (section.startswith("hyperparameters"), ": " in section)):
         parts.append(f"{section}:")
         if section.startswith("hyperparameters") and sources_match:
             text = f"Defaults are those with --gamename {choices['gamename']}. {sources_match[1]}"
@@ -165,12 +169,6 @@ def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str,
         parameters = [name for name, flag in valid_flags.items() if flag.section.startswith("parameters of")]
         notes |= dict.fromkeys(parameters, "the environment's")
     return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
-
-
-def _is_listed(flag: Flag, notes: Mapping[str, str]) -> bool:
-    """Return whether the short page lists a setting: a usual one of training, without a note that it has no effect."""
-    is_of_training = not flag.command and flag.owner is not None  # commands to the agent have no owner
-    return flag.meta["usual"] and is_of_training and flag.name not in notes
 
 
 def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
@@ -212,12 +210,6 @@ def _columns() -> int:
     with contextlib.suppress(ValueError, OSError):
         return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns  # 1 is stdout
     return WIDEST
-
-
-def _section_order(section: str) -> tuple[bool, bool]:
-    """Return the sort key of a section. Hyperparameters are last, so that they are visible in a terminal, and of these
-    the subsections (``hyperparameters of PPO: network``)."""
-    return section.startswith("hyperparameters"), ": " in section
 
 
 def _entry(term: str, text: str, width: int) -> str:

@@ -48,13 +48,9 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
-    commands = {
-        f"command.{name}": Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation")
-        for name, field in RETURN_COMMANDS.items()
-    }
     section = f"hyperparameters of {implementation if proxy is None else inner_names}"
     agent_flags = _shared_flags(agent, section) | flags_of(agent, section)
-    all_flags = flags_of(RunConfig(agent=inner_names)) | commands
+    all_flags = flags_of(RunConfig(agent=inner_names)) | command_flags()
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
     for flag_group in (parameters(game), flags_of(proxy), agent_flags):
@@ -62,6 +58,12 @@ def flags(implementation: str, game: str, choices: Mapping[str, str] | None = No
         assert not duplicates, f"{duplicates} of {implementation}: every run has a setting of that name"
         all_flags |= flag_group
     return all_flags
+
+
+def command_flags() -> dict[str, Flag]:
+    """Return name -> `Flag` for the commands to an agent, such as ``command.return``."""
+    names = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
+    return {name: Flag(name, COMMAND, metadata, None, "evaluation") for name, metadata in names.items()}
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
@@ -91,9 +93,7 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
 def flags_of_all(game: str) -> dict[str, Flag]:
     """Return every setting of every implementation and every parameter of every game, as `flags` does. Settings of
     agents that train on proxies also have their names with a prefix, such as ``PPO_lr``."""
-    from envs.names import GAMES
-
-    all_flags = {name: flag for other in GAMES for name, flag in parameters(other).items()}
+    all_flags = all_parameters()
     choices = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
     for implementation in implementations():
         all_flags |= flags(implementation, game, choices)
@@ -116,6 +116,13 @@ def parameters(game: str) -> dict[str, Flag]:
     return flags_of(resolved_game.parameters(**resolved_game.parameter_values()), section)
 
 
+def all_parameters() -> dict[str, Flag]:
+    """Return the parameters of every environment, by name."""
+    from envs.names import GAMES, declared_games
+
+    return {name: flag for game in (*GAMES, *declared_games()) for name, flag in parameters(game).items()}
+
+
 def for_fresh_agents() -> set[str]:
     """Return the hyperparameters of all agents that can train on a proxy, with and without prefix: ``lr``,
     ``PPO_lr``."""
@@ -129,11 +136,7 @@ def for_fresh_agents() -> set[str]:
 def for_evaluation() -> set[str]:
     """Return `for_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
     another environment."""
-    from envs.names import GAMES, declared_games, resolve
-
-    return for_fresh_agents() | {
-        name for game in (*GAMES, *declared_games()) for name in resolve(game).parameter_values()
-    }
+    return for_fresh_agents() | all_parameters().keys()
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:

@@ -4,8 +4,8 @@ earlier ones: defaults of the family, of the implementation, of the game, a file
 import dataclasses
 import os
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
@@ -15,12 +15,13 @@ from control.cli.words import NULL, Pair, one_word, read_value, split, unboxed, 
 from models.mixture import Mixture, expand_shared
 from models.registry import agent_and_proxy_defaults, families_of, family
 from models.settings import SettingError, SettingErrors, check_value, format_value, kinds, names_with, raise_all
-from models.vocabulary import DEPTHS, WIDTHS, translate, vocabulary
+from models.vocabulary import translate
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
 _CONFIGS = (RunConfig, *COMMANDS.values())
 FIRST = ("implementation", "gamename")  # they decide which settings there are
+_OF_BASELINE = ("implementation", "mode", "agent")  # replaced by `_baseline`
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
@@ -55,8 +56,11 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
-        errors = error.errors if isinstance(error, SettingErrors) else (error,)
-        raise_all([_with_file(part, file) if part.name in file_names - flag_names else part for part in errors])
+        errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
+        for i, part in enumerate(errors):
+            if part.name in file_names - flag_names and not str(part).startswith(f"{file}: "):
+                errors[i] = SettingError(f"{file}: {part}", part.name)
+        raise_all(errors)
     return dataclasses.replace(settings, imports=tuple(modules))
 
 
@@ -66,28 +70,34 @@ def _parse(
     """Return the settings of the flags in ``pairs`` and of the words in a file, which flags override. Adds the names of
     settings that the file or flags set to ``file_names`` and ``flag_names``."""
     # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
-    flag_words, _ = translate(dict(pairs), (), FIRST, _no_value)
+    flag_words, renamed = translate(dict(pairs), (), FIRST, _no_value)
     flag_names |= flag_words.keys()
     if file:
         file_words, _ = translate(file_words, (), FIRST, _no_value)
         file_names |= file_words.keys()
         file_words = _without_flags_only(file_words, flag_words)
     _import((), flag_words.get("gamename", ()))
-    if ["-1"] in (file_words.get("mode"), flag_words.get("mode")):
-        file_words, flag_words = _baseline(file_words, flag_words)
+    if baseline := _baseline({name: " ".join(words) for name, words in (file_words | flag_words).items()}):
+        file_words, flag_words = _without(file_words, _OF_BASELINE), _without(flag_words, _OF_BASELINE)
+        flag_words |= {name: [word(value)] for name, value in baseline.items()}
     choice = _choose(file_words | flag_words, flag_words)
     _check_choices_of_file(file, file_words, flag_words)
     if "help" in flag_words:
-        _show_help(choice, file_words | flag_words)
+        from control.cli.help import help_text
+
+        words = file_words | flag_words
+        choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
+        choices = {name: one_word(name, words[name]) for name in choosing}
+        choices |= {"implementation": choice.implementation, "gamename": choice.game}
+        command = next((name for name in COMMANDS if name in words), None)
+        print(help_text(choice.valid_flags, choices, words["help"], command))
+        sys.exit(0)
     if file:
         file_words, _ = _without_aliases(file_words, choice, {})
         file_names |= file_words.keys()
-    flag_words = {name: words for name, words in flag_words.items() if name not in FLAG_ONLY}
-    flag_words, _ = _without_aliases(flag_words, choice, file_words)
+    flag_words, more_renamed = _without_aliases(_without(flag_words, FLAG_ONLY), choice, file_words)
     flag_names |= flag_words.keys()
-    aliases = {*dict(pairs)} - {*flag_words, *FLAG_ONLY}
-    if aliases:
-        _print_translations(pairs, flag_words, choice)
+    _print_translations(dict(pairs), renamed | more_renamed, flag_words)
     wrong: list[SettingError] = []
     valid = (choice.valid_flags, choice.implementation)
     from_flags = words_by_setting(flag_words.items(), *valid, prefix="--", game=choice.game, wrong=wrong)
@@ -96,8 +106,10 @@ def _parse(
         from_flags = expand_shared(choice.agents, from_flags)
         from_file = expand_shared(choice.agents, from_file)
     flag_names |= from_flags.keys()
-    if choice.evaluating:
-        from_file = _for_evaluation(from_file, choice, has_game="gamename" in from_file | from_flags)
+    if choice.evaluating:  # the checkpoint has the other settings
+        counting = {name for name in from_file if _counts_in_evaluation(choice.valid_flags[name])}
+        counting |= parameters(choice.game).keys() if "gamename" in from_file | from_flags else set()
+        from_file = _without(from_file, from_file.keys() - counting)
     return _settings(_read_values(from_file | from_flags, choice, wrong), choice, from_flags)
 
 
@@ -115,28 +127,20 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
     raise_all(wrong)
 
 
-def _for_evaluation(file_words: dict[str, list[str]], choice: "_Choice", has_game: bool) -> dict[str, list[str]]:
-    """Return the words of a file that count with ``--eval_agent``: the checkpoint has the other settings. Parameters of
-    the environment count if ``has_game``: if a flag or the file names it."""
-    names = {*parameters(choice.game)} if has_game else set()
-    names |= {name for name in file_words if _counts_in_evaluation(choice.valid_flags[name])}
-    return {name: words for name, words in file_words.items() if name in names}
-
-
 def _read_values(words: Mapping[str, list[str]], choice: "_Choice", wrong: list[SettingError]) -> dict[str, Any]:
     """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and the
-    earlier errors in ``wrong``, all in the order of ``words``."""
+    earlier errors in ``wrong``. With ``--eval_agent``, ranges of hyperparameters depend on the checkpoint and are not
+    checked."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
+        flag = choice.valid_flags[name]
         try:
-            values[name] = read_value(choice.valid_flags[name], value_words)
+            values[name] = read_value(flag, value_words)
+            if not choice.evaluating or _counts_in_evaluation(flag):
+                check_value(name, values[name], flag.kind, flag.meta)
         except SettingError as error:
             wrong.append(error)
-    # Without errors so far, `_settings` will check the ranges of all values except the inactive ones.
-    unchecked_names = values.keys() if wrong else _inactive(values)
-    wrong += _out_of_range({name: value for name, value in values.items() if name in unchecked_names}, choice)
-    order = {name: index for index, name in enumerate(words)}
-    raise_all(sorted(wrong, key=lambda error: order.get(error.name, -1)))
+    raise_all(wrong)
     return values
 
 
@@ -152,36 +156,12 @@ def _without_flags_only(file_words: dict[str, list[str]], flag_words: Container[
             line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
             wrong.append(SettingError(f"{name} {line}", name))
     raise_all(wrong)
-    return {name: words for name, words in file_words.items() if name not in defaults}
+    return _without(file_words, defaults)
 
 
-def _show_help(choice: "_Choice", words: Mapping[str, list[str]]) -> NoReturn:
-    """Print the help page for the choices in ``words`` and exit."""
-    from control.cli.help import help_text
-
-    chosen_names = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
-    choices = {name: one_word(name, words[name]) for name in chosen_names}
-    choices |= {"implementation": choice.implementation, "gamename": choice.game}
-    command = next((name for name in COMMANDS if name in words), None)
-    print(help_text(choice.valid_flags, choices, words["help"], command))
-    sys.exit(0)
-
-
-def _with_file(error: SettingError, file: str) -> SettingError:
-    """Return the error with the file's name in front, if it is not there yet."""
-    return error if str(error).startswith(f"{file}: ") else SettingError(f"{file}: {error}", error.name)
-
-
-def _out_of_range(values: Mapping[str, Any], choice: "_Choice") -> Iterator[SettingError]:
-    """Yield errors for values out of range. With ``--eval_agent``, ranges of hyperparameters depend on the checkpoint
-    and are not checked."""
-    for name, value in values.items():
-        flag = choice.valid_flags[name]
-        if not choice.evaluating or _counts_in_evaluation(flag):
-            try:
-                check_value(name, value, flag.kind, flag.meta)
-            except SettingError as error:
-                yield error
+def _without(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """Return ``values`` without the items that have these ``names``."""
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:
@@ -215,7 +195,8 @@ def settings_from(**values: Any) -> Settings:
     values, _ = translate(values, (), FIRST, _no_value)
     if values.get("gamename") is not None:
         _import((), [word(values["gamename"])])
-    _, values = _baseline({}, values)
+    if baseline := _baseline({name: word(value) for name, value in values.items()}):
+        values = _without(values, _OF_BASELINE) | baseline
     choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
     values, _ = _without_aliases(values, choice, {})
     unknown_names = [name for name in values if name not in choice.valid_flags]
@@ -236,24 +217,18 @@ def training_from(**values: Any) -> Settings:
     return settings
 
 
-def _baseline(in_file: dict[str, Any], flag_values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate ``--implementation RN --mode -1`` to a run of the agent alone, and print the translation. It is a
-    baseline of Ferreira et al. 2022: the environment's reward plus ICM or, for tabular agents, a count-based bonus.
-    Return the settings of the file and of the flags (names to values, or to lists of words), unchanged if they are for
-    another run."""
-    texts = {name: word(value) for name, value in (in_file | flag_values).items()}
+def _baseline(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that replace `_OF_BASELINE` if the ``texts`` by setting are of ``--implementation RN --mode
+    -1``, and print them. This is a run of the agent alone, a baseline of Ferreira et al. 2022: the environment's reward
+    plus ICM or, for tabular agents, a count-based bonus. Empty for another run."""
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
-        return in_file, flag_values
+        return {}
     agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
     bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
-    changes = {"implementation": agent} | {name: value for name, value in bonus.items() if name not in texts}
+    changes = {"implementation": agent} | _without(bonus, texts)
     line = " ".join(f"--{name} {value}" for name, value in changes.items())
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
-    are_words = any(isinstance(value, list) for value in (in_file | flag_values).values())
-    flag_values = flag_values | {name: [word(value)] if are_words else value for name, value in changes.items()}
-    # The new implementation is among the flags, which override the file.
-    in_file = {name: value for name, value in in_file.items() if name not in ("implementation", "mode", "agent")}
-    return in_file, {name: value for name, value in flag_values.items() if name not in ("mode", "agent")}
+    return changes
 
 
 def _without_aliases(
@@ -270,17 +245,15 @@ def _without_aliases(
     return translate(values, choice.families, choice.valid_flags, value_of)
 
 
-def _print_translations(typed: Sequence[Pair], translated: Mapping[str, list[str]], choice: "_Choice") -> None:
+def _print_translations(
+    typed: Mapping[str, list[str]], renamed: Mapping[str, str], translated: Mapping[str, list[str]]
+) -> None:
     """Print the translation of flags that are aliases, such as ``--env CartPole-v1 is --gamename cartpole here``, one
-    line for each setting."""
-    setting_of_alias = dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    setting_of_alias |= {name: name for name in choice.valid_flags}
-    setting_of_alias |= vocabulary(choice.families, {*choice.valid_flags, *FIRST})
+    line for each setting. ``renamed`` maps aliases to settings."""
     alias_texts: dict[str, list[str]] = {}
-    for name, words in dict(typed).items():
-        setting = setting_of_alias.get(name, name)
-        if setting != name and setting in translated:
-            alias_texts.setdefault(setting, []).append(" ".join([f"--{name}", *words]))
+    for name, words in typed.items():
+        if renamed.get(name) in translated:
+            alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.help import OBVIOUS, WORDS
-from control.cli.options import Flag, flags_of
+from control.cli.options import Flag, command_flags, flags_of, parameters
 from control.cli.run_settings import COMMANDS, RunConfig
-from control.cli.settings import COMMAND, RETURN_COMMANDS
 from control.cli.words import word
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
@@ -34,66 +33,36 @@ keyword in Python (`lr=1e-3`), by the same name.
 Letters in brackets are sources, named at the head of each family. This page is made by
 `python -m control.cli.reference`.
 """
-TITLES = {
-    "command_conditioned": "Agents that follow commands",
-    "ddqn": "DDQN",
-    "model_generalisation": "Model-based generalisation",
-    "policy_gradients": "Policy gradients",
-    "ppo": "PPO",
-    "sac": "SAC",
-    "tabular": "Tables",
-    "td3": "TD3",
-    "td3_discrete": "TD3 for discrete actions",
-    "reward": "Reward networks",
-    "synthetic": "Synthetic environments",
-}
 
 
 def page() -> str:
     """Return the page as Markdown."""
-    words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
-    parts = [HEAD.format(words=words), *_of_runs(), *_of_environments(), *_of_searches(), *_of_families()]
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n".join(_parts()).rstrip() + "\n"
 
 
-def _of_runs() -> Iterator[str]:
-    """Yield the settings of every run and of each command."""
+def _parts() -> Iterator[str]:
+    """Yield the parts of the page: settings of every run and command, of environments, of searches, and of families."""
+    from envs.names import GAMES, declared_games
+
+    yield HEAD.format(words=_wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS)))
     yield "## Every run\n"
-    yield from _sections(RunConfig())
-    for command in COMMANDS.values():
-        yield from _sections(command())
+    for config in (RunConfig, *COMMANDS.values()):
+        yield from _sections(config())
     yield "### commands\n"
-    flags = [Flag(f"command.{name}", COMMAND, field.metadata, None, "") for name, field in RETURN_COMMANDS.items()]
-    yield from _lines(flags)
-
-
-def _of_environments() -> Iterator[str]:
-    """Yield the parameters of each environment that has some."""
-    from envs.names import GAMES, declared_games, resolve
-
+    yield from _lines(command_flags().values())
     yield "## Environments with parameters\n"
     yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
-    for name in (*GAMES, *declared_games()):
-        resolved_game = resolve(name)
-        if resolved_game.parameters is not None:
-            yield f"### {name}\n"
-            config = resolved_game.parameters(**resolved_game.parameter_values())
-            yield from _lines(flags_of(config).values())
-
-
-def _of_searches() -> Iterator[str]:
-    """Yield the settings that all searches for proxies have."""
-    names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
+    for game in (*GAMES, *declared_games()):
+        if flags := parameters(game):
+            yield f"### {game}\n"
+            yield from _lines(flags.values())
+    families = implementations()
+    names = [name for name, family in families.items() if family.learns_from == "evolution"]
     yield f"## Searches ({', '.join(names)})\n"
     yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
     yield from _sections(SearchConfig(), names)
     yield from _sections(NetworkConfig(), names)
-
-
-def _of_families() -> Iterator[str]:
-    """Yield the settings of each family."""
-    families = implementations()
-    for package in dict.fromkeys(families[name].package for name in families):
+    for package in dict.fromkeys(family.package for family in families.values()):
         names = [name for name, family in families.items() if family.package == package]
         yield from _of_family(families[names[0]], names)
 
@@ -102,8 +71,7 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
     """Yield the settings of a family, whose implementations have these ``names``, and other defaults: of its
     implementations, presets and environments."""
     folder = family.package.rpartition(".")[2]
-    title = TITLES.get(folder, folder)
-    yield f"## {title}" + ("\n" if names == [title] else f" ({', '.join(names)})\n")
+    yield f"## {', '.join(names)}\n"
     if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
         yield _wrap(sources[1]) + "\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()

@@ -215,13 +215,14 @@ class Command:
     """A command other than training. Its first setting is the flag that chooses it."""
 
     flag: ClassVar[str]
-    about: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.flag = next(iter(cls.__annotations__))
 
 
 @dataclass(frozen=True)
 class EvaluateConfig(Command):
-    flag = "eval_agent"
-    about = "evaluate an agent, or train fresh agents on a proxy"
+    """Evaluate an agent, or train fresh agents on a proxy."""
 
     eval_agent: str | None = _evaluation(
         None,
@@ -252,8 +253,7 @@ class EvaluateConfig(Command):
 
 @dataclass(frozen=True)
 class TuneConfig(Command):
-    flag = "use_tune"
-    about = "search hyperparameters"
+    """Search hyperparameters."""
 
     use_tune: bool = _tuning(False, "search hyperparameters with Ray Tune instead of one run")
     search_space: str | None = _tuning(None, "YAML file of the search space; null is the published one", exists=True)
@@ -280,8 +280,7 @@ class TuneConfig(Command):
 
 @dataclass(frozen=True)
 class PlotConfig(Command):
-    flag = "plot"
-    about = "draw learning curves"
+    """Draw learning curves."""
 
     plot: tuple[str, ...] | None = _figure(
         None, "draw and tabulate these run folders, and end", longest=10_000, exists=True
@@ -291,8 +290,7 @@ class PlotConfig(Command):
 
 @dataclass(frozen=True)
 class FilmConfig(Command):
-    flag = "film"
-    about = "film agents"
+    """Film agents."""
 
     film: tuple[str, ...] | None = _film(
         None,
@@ -307,8 +305,7 @@ class FilmConfig(Command):
 
 @dataclass(frozen=True)
 class ReportConfig(Command):
-    flag = "report"
-    about = "write an HTML page about runs"
+    """Write an HTML page about runs."""
 
     report: tuple[str, ...] | None = _report(
         None,
@@ -321,8 +318,7 @@ class ReportConfig(Command):
 
 @dataclass(frozen=True)
 class ImportConfig(Command):
-    flag = "import_proxy"
-    about = "convert a proxy of another project"
+    """Convert a proxy of another project."""
 
     import_proxy: str | None = setting(
         None,
@@ -335,8 +331,7 @@ class ImportConfig(Command):
 
 @dataclass(frozen=True)
 class LearnConfig(Command):
-    flag = "learn"
-    about = "learn an environment and a reward for a task"
+    """Learn an environment and a reward for a task."""
 
     learn: str | None = _learning(
         None, "learn a synthetic environment and a reward for this environment, and judge them", by_flag=True

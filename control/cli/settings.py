@@ -99,15 +99,11 @@ class Settings:
         changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
         changes_by_config: dict[str, dict[str, Any]] = {}  # attribute, such as "agent" -> setting -> new value
         for name, value in changes.items():
-            changes_by_config.setdefault(self._owner(name), {})[name] = value
+            attributes = ("proxy", "agent", "run", "subcommand")
+            owners = (owner for owner in attributes if name in kinds(type(getattr(self, owner))))
+            changes_by_config.setdefault(next(owners, "agent"), {})[name] = value  # `build` refuses an unknown name
         configs = {attribute: build(getattr(self, attribute), new) for attribute, new in changes_by_config.items()}
         return dataclasses.replace(self, command=command, **configs)
-
-    def _owner(self, name: str) -> str:
-        """Return the attribute whose config has the setting ``name``; "agent" for an unknown name, for which `build`
-        raises an error."""
-        attributes = ("proxy", "agent", "run", "subcommand")
-        return next((owner for owner in attributes if name in kinds(type(getattr(self, owner)))), "agent")
 
 
 def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:

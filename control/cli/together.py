@@ -89,7 +89,11 @@ def _flags_without_effect(
         elif flag.command and flag.command != command:
             yield name, f" without --{flag.command}"
         elif command and not _uses(command, flag):
-            hint = _checkpoint_hint(flag) if command == "eval_agent" else ""
+            hint = ""
+            if command == "eval_agent" and flag.section != "run":
+                hint = (
+                    "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
+                )
             yield name, f" with --{command}{hint}"
         elif flag.required_flags and not _is_any_needed_changed(settings, flag):
             yield name, f" without {flag.required_flags}"
@@ -100,13 +104,6 @@ def _flags_without_effect(
             yield name, f": {reasons[name]}"
         elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
             yield name, ONE_THREAD_EACH.format(run.num_workers)
-
-
-def _checkpoint_hint(flag: Flag) -> str:
-    """Return the end of the message for a flag that ``--eval_agent`` does not use; "" if there is nothing to add."""
-    if flag.section == "run":
-        return ""
-    return "; did you mean '--num_eval_episodes'?" if flag.name == "eval_episodes" else ": the checkpoint holds it"
 
 
 def _uses(command: str, flag: Flag) -> bool:

@@ -1,6 +1,7 @@
 """Convert words of the command line to values of settings, and back. Values in YAML and JSON files are read as text and
 converted by the same functions, so a text means the same in a file and after a flag."""
 
+import re
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
         has_name = word[2:3] not in ("", "=")  # unlike ``--`` and ``--=x``
         if word.startswith("--") and has_name:
             name, equals, value = word[2:].partition("=")
-            pairs.append((name.replace("-", "_"), [value] if equals else []))
+            pairs.append((re.sub(r"(?<=\w)-", "_", name), [value] if equals else []))
         elif pairs and not misspelt_flag:
             _, words = pairs[-1]
             words.append(word)

@@ -22,7 +22,7 @@ from control.loops.build import build_loop
 from control.reports.runs import note_version
 from control.reports.sheets import check_writable
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import safe_name
+from control.storage.run_dir import remove_empty, safe_name
 from models.contract import InnerAgent
 from models.proxies.files import Proxy
 from models.settings import SettingError
@@ -54,6 +54,7 @@ def film_beside(settings: Settings) -> int:
     path = _path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
+        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
         actors = [_actor(settings, source, role, stack) for _, source, role in sources]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)

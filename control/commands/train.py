@@ -77,6 +77,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         except SettingError:
             if module.epoch == 0:  # an error at the start, such as in the policy to clone
                 shutil.rmtree(folder)
+                run_dir.remove_empty(folder.parent, Path(run.logdir))
             raise
 
 

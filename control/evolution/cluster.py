@@ -179,19 +179,20 @@ def _check_cluster(address: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
             raise SettingError(f"ray_address is {address!r}; allowed: host:port of a cluster's head, or auto")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-        except OSError as error:
-            raise _unreachable(address, error.strerror or str(error)) from error
     command = [sys.executable, "-m", "ray.scripts.scripts", "status"]
-    command += [] if address == "auto" else ["--address", address]
     try:
+        if address != "auto":
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            command += ["--address", address]
         result = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise _unreachable(address, f"no answer of a Ray head in {_ANSWER_SECONDS:.0f} s") from error
-    if result.returncode:
         lines = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
-        raise _unreachable(address, lines[-1] if lines else "ray status failed")
+        reason = (lines[-1] if lines else "ray status failed") if result.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"no answer of a Ray head in {_ANSWER_SECONDS:.0f} s"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise _unreachable(address, reason)
 
 
 def _unreachable(address: str, reason: str) -> UserError:
@@ -308,9 +309,9 @@ def make_workers(
 ) -> Workers:
     """Return workers that train agents of the implementation ``agent``: this process if ``num_workers`` is 1, otherwise
     `RayWorkers`. ``num_threads`` are the threads of this process; `RayWorkers` ignore them."""
-    job = (config, agent, agent_config, game)
-    is_local = num_workers == 1
-    return InnerLoop(*job, num_threads) if is_local else RayWorkers(*job, num_workers, ray_address)
+    if num_workers == 1:
+        return InnerLoop(config, agent, agent_config, game, num_threads)
+    return RayWorkers(config, agent, agent_config, game, num_workers, ray_address)
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:

@@ -5,6 +5,7 @@ P is the size of the population, N the number of agents, and D the number of par
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -81,111 +82,105 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
     return fitness, mean_ranks.masked_fill(~fitness.isfinite(), torch.nan), scores_of_mean
 
 
-def initial_mean(
-    config: SearchConfig,
-    stages: Stages,
-    game: str,
-    seed: int,
-    kinds: int,
-    train: Train,
-    count_steps: CountSteps = lambda steps: None,
-) -> Tensor:
-    """Return the initial mean ``[D]`` of a search: the proxy that ``start_from`` names (or a proxy cloned from that
-    policy), or the best of ``initial_draws`` random proxies. These are compared by the fitness of perturbed copies or,
-    with ``initial_generations``, by short searches.
+@dataclass
+class InitialSearch:
+    """Chooses the initial mean of a search.
 
-    The choice matters, because more than half of random bandits (proxies whose every step is an episode) are flat:
-    perturbations do not change the fitness. ``kinds`` is the number of agent implementations. ``count_steps`` is called
+    ``kinds`` is the number of agent implementations. ``train`` trains and tests fresh agents. ``count_steps`` is called
     with numbers of real steps, except for tests of agents.
     """
-    if config.start_from is not None:
-        if is_teacher(config.start_from):
-            return cloned_proxy(config.start_from, stages, game, seed, count_steps)
-        return first_parameters(config.start_from, config, stages.spaces, game)
-    draws = config.initial_draws
-    random_means = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
-    add_states = partial(add_visited_states, generation=0, count_steps=count_steps, scaled=True)
-    candidates = torch.stack([add_states(mean, stages, game, seed) for mean in random_means])  # [draws, D]
-    if draws == 1:
-        return candidates[0]
-    if config.initial_generations is not None:
-        return _best_after_searches(candidates, config, stages, config.initial_generations, seed, kinds, train)
-    return _best_by_perturbations(candidates, config, stages, seed, kinds, train)
 
+    config: SearchConfig
+    stages: Stages
+    game: str
+    seed: int
+    kinds: int
+    train: Train
+    count_steps: CountSteps = lambda steps: None
 
-def _best_by_perturbations(
-    candidates: Tensor, config: SearchConfig, stages: Stages, seed: int, kinds: int, train: Train
-) -> Tensor:
-    """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean fitness.
-    Each copy trains one agent. A seed modulo ``kinds``, the number of implementations, selects the agent's
-    implementation; the seeds of a candidate's agents differ only in that (`fresh_seeds`)."""
-    num_candidates, num_copies = len(candidates), config.initial_members
-    streams = Streams([derive_seed(seed, f"initial perturbation {i}") for i in range(num_candidates)])
-    centers = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
-    noise = streams.normal(num_copies, centers.shape[1])  # [C, copies, K]
-    perturbed = centers.unsqueeze(1) + config.noise_std * noise
-    proxies = torch.cat(
-        [stages.with_searched_part(copies, template) for copies, template in zip(perturbed, candidates, strict=True)]
-    )
-    base_seed = derive_seed(seed, "initial agent")
-    base_seed -= base_seed % kinds  # a multiple of `kinds`
-    seeds = [base_seed + i % kinds for i in range(num_copies)] * num_candidates
-    outcome = train(proxies, seeds)
-    fitness = objective(outcome, config).view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
-    return candidates[int(fitness.argmax())]
+    def mean(self) -> Tensor:
+        """Return the initial mean ``[D]``: the proxy that ``start_from`` names (or a proxy cloned from that policy), or
+        the best of ``initial_draws`` random proxies. These are compared by the fitness of perturbed copies or, with
+        ``initial_generations``, by short searches.
 
+        The choice matters, because more than half of random bandits (proxies whose every step is an episode) are flat:
+        perturbations do not change the fitness.
+        """
+        config, stages, game, seed = self.config, self.stages, self.game, self.seed
+        if config.start_from is not None:
+            if is_teacher(config.start_from):
+                return cloned_proxy(config.start_from, stages, game, seed, self.count_steps)
+            return first_parameters(config.start_from, config, stages.spaces, game)
+        draws = config.initial_draws
+        random_means = stages.initial(Streams([derive_seed(seed, f"initial stand-in {i}") for i in range(draws)]))
+        add_states = partial(add_visited_states, generation=0, count_steps=self.count_steps, scaled=True)
+        candidates = torch.stack([add_states(mean, stages, game, seed) for mean in random_means])  # [draws, D]
+        if draws == 1:
+            return candidates[0]
+        if config.initial_generations is None:
+            return self._best_by_perturbations(candidates)
+        return self._best_after_searches(candidates, config.initial_generations)
 
-def _best_after_searches(
-    candidates: Tensor, config: SearchConfig, stages: Stages, generations: int, seed: int, kinds: int, train: Train
-) -> Tensor:
-    """Return the final mean ``[D]`` of the best search from the initial means ``candidates [C, D]``, some of which may
-    be on a plateau. After every ``generations`` generations the better half continues (successive halving)."""
-    strategy_class = STRATEGIES[config.strategy]
-    strategies = {row: strategy_class(config, stages.searched_part(mean)) for row, mean in enumerate(candidates)}
-    generations_done = 0
-    while len(strategies) > 1:
-        scores: dict[int, float] = {}  # of the latest generation, by row
-        for _ in range(generations):
-            generations_done += 1
-            scores = _search_generation(strategies, candidates, config, stages, seed, kinds, generations_done, train)
-        score_text = ", ".join(f"{score:.4g}" for score in scores.values())
-        note(f"after {generations_done} generations {len(strategies)} first searches are at {score_text}")
-        half = -(-len(strategies) // 2)  # rounded up
-        best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]  # a stable sort
-        strategies = {row: strategies[row] for row in best_rows}
-    (winner,) = strategies
-    return stages.with_searched_part(strategies[winner].mean, candidates[winner])
+    def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
+        """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean
+        fitness. Each copy trains one agent. A seed modulo ``kinds`` selects the agent's implementation; the seeds of a
+        candidate's agents differ only in that (`fresh_seeds`)."""
+        num_candidates, num_copies, stages = len(candidates), self.config.initial_members, self.stages
+        streams = Streams([derive_seed(self.seed, f"initial perturbation {i}") for i in range(num_candidates)])
+        centers = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
+        noise = streams.normal(num_copies, centers.shape[1])  # [C, copies, K]
+        perturbed = centers.unsqueeze(1) + self.config.noise_std * noise
+        pairs = zip(perturbed, candidates, strict=True)
+        proxies = torch.cat([stages.with_searched_part(copies, template) for copies, template in pairs])
+        base_seed = derive_seed(self.seed, "initial agent")
+        base_seed -= base_seed % self.kinds  # a multiple of `kinds`
+        seeds = [base_seed + i % self.kinds for i in range(num_copies)] * num_candidates
+        scores = objective(self.train(proxies, seeds), self.config)
+        fitness = scores.view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
+        return candidates[int(fitness.argmax())]
 
+    def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
+        """Return the final mean ``[D]`` of the best search from the initial means ``candidates [C, D]``, some of which
+        may be on a plateau. After every ``generations`` generations the better half continues (successive halving)."""
+        strategy_class = STRATEGIES[self.config.strategy]
+        parts = map(self.stages.searched_part, candidates)
+        strategies = {row: strategy_class(self.config, part) for row, part in enumerate(parts)}
+        generations_done = 0
+        while len(strategies) > 1:
+            scores: dict[int, float] = {}  # of the latest generation, by row
+            for _ in range(generations):
+                generations_done += 1
+                scores = self._search_generation(strategies, candidates, generations_done)
+            score_text = ", ".join(f"{score:.4g}" for score in scores.values())
+            note(f"after {generations_done} generations {len(strategies)} first searches are at {score_text}")
+            half = -(-len(strategies) // 2)  # rounded up
+            best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]  # a stable sort
+            strategies = {row: strategies[row] for row in best_rows}
+        (winner,) = strategies
+        return self.stages.with_searched_part(strategies[winner].mean, candidates[winner])
 
-def _search_generation(
-    strategies: dict[int, Strategy],
-    candidates: Tensor,
-    config: SearchConfig,
-    stages: Stages,
-    seed: int,
-    kinds: int,
-    number: int,
-    train: Train,
-) -> dict[int, float]:
-    """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of a search's
-    initial mean in ``candidates [C, D]`` to its strategy. Return the fitness of the means before the move, by row."""
-    name = f"generation {number} of the first searches"
-    noise: dict[int, Tensor] = {}
-    all_proxies: list[Tensor] = []
-    all_seeds: list[int] = []
-    for row, strategy in strategies.items():
-        streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
-        noise[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
-        population = stages.with_searched_part(strategy.ask(noise[row]), candidates[row])
-        mean = stages.with_searched_part(strategy.mean, candidates[row])
-        proxies, seeds = generation_agents(population, mean, config, seed, kinds, number, name)
-        all_proxies.append(proxies)
-        all_seeds += seeds
-    outcome = train(torch.cat(all_proxies), all_seeds)
-    scores_by_search = objective(outcome, config).chunk(len(strategies))  # all have the same number of agents
-    mean_fitness = {}
-    for (row, strategy), scores in zip(strategies.items(), scores_by_search, strict=True):
-        _, selection_fitness, scores_of_mean = population_fitness(scores, config, config.population)
-        mean_fitness[row] = float(scores_of_mean.nanmean().nan_to_num(-torch.inf))
-        strategy.tell(noise[row], selection_fitness, mean_fitness[row])
-    return mean_fitness
+    def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
+        """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of a
+        search's initial mean in ``candidates [C, D]`` to its strategy. Return the fitness of the means before the move,
+        by row."""
+        config, stages, seed = self.config, self.stages, self.seed
+        name = f"generation {number} of the first searches"
+        noise: dict[int, Tensor] = {}
+        all_proxies: list[Tensor] = []
+        all_seeds: list[int] = []
+        for row, strategy in strategies.items():
+            streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
+            noise[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
+            population = stages.with_searched_part(strategy.ask(noise[row]), candidates[row])
+            mean = stages.with_searched_part(strategy.mean, candidates[row])
+            proxies, seeds = generation_agents(population, mean, config, seed, self.kinds, number, name)
+            all_proxies.append(proxies)
+            all_seeds += seeds
+        outcome = self.train(torch.cat(all_proxies), all_seeds)
+        scores_by_search = objective(outcome, config).chunk(len(strategies))  # all have the same number of agents
+        mean_fitness = {}
+        for (row, strategy), scores in zip(strategies.items(), scores_by_search, strict=True):
+            _, selection_fitness, scores_of_mean = population_fitness(scores, config, config.population)
+            mean_fitness[row] = float(scores_of_mean.nanmean().nan_to_num(-torch.inf))
+            strategy.tell(noise[row], selection_fitness, mean_fitness[row])
+        return mean_fitness

@@ -169,16 +169,17 @@ def train(
         for ended in make_steps(loop, block_steps, running, pause):
             if not stops_early:
                 continue
-            ended = _of_running(ended, running)  # other episodes would cost time, because rules may be slow
-            if not len(ended.members):
+            of_running = running[ended.members]  # other episodes would cost time, because rules may be slow
+            if not of_running.any():
                 continue
+            ended_steps = torch.as_tensor(ended.step).expand(len(of_running))[of_running]  # one number or [N]
+            ended = Ended(*(part[of_running] for part in (ended.members, ended.returns, ended.lengths)), ended_steps)
             of_episodes = original[ended.members]  # the member of each episode
             episode_counts.index_add_(0, of_episodes, torch.ones_like(of_episodes))
             done = torch.zeros_like(of_episodes, dtype=torch.bool) if rule is None else rule(loop, ended)
             if episodes is not None:
                 done |= episode_counts[of_episodes] >= episodes
             stopped = ended.members[done]
-            ended_steps = torch.as_tensor(ended.step).expand(len(done))  # one number or [N]
             weights[original[stopped]] = agent.flat_parameters[stopped]
             steps_used[original[stopped]] = ended_steps[done] * envs
             running[stopped] = False
@@ -202,13 +203,6 @@ def train(
         episode_counts = (agent.episodes - start_episodes).cpu()
     finite = weights.isfinite().all(1)
     return Trained(agent.with_weights(weights), finite, steps_used, episode_counts, torch.cat(curve, 1))
-
-
-def _of_running(ended: Ended, running: Tensor) -> Ended:
-    """Return the episodes of members that are ``running [M]`` bool."""
-    selected = running[ended.members]
-    step = ended.step if isinstance(ended.step, int) else ended.step[selected]
-    return Ended(ended.members[selected], ended.returns[selected], ended.lengths[selected], step)
 
 
 class InnerLoop:
@@ -254,7 +248,7 @@ class InnerLoop:
             assert proxies is not None
             size = self._max_members()
             slices = [slice(first, first + size) for first in range(0, len(seeds), size)]
-            return Outcome.joined([loop._test_targets(proxies[rows], seeds[rows]) for rows in slices])
+            return Outcome.joined([loop._run_batch(proxies[rows], seeds[rows], None, by_target) for rows in slices])
         batches = loop._batches(seeds, sample_all)
         # Threads divide either the members of each batch or, if batches are small, whole batches among them.
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
@@ -314,12 +308,20 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_batch(self, proxies: Tensor | None, seeds: list[int], watch: Watch | None) -> Outcome:
-        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``."""
+    def _run_batch(
+        self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
+    ) -> Outcome:
+        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``. With
+        ``by_target``, test the proxies' target policies without training. Returns of what has diverged are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
-        with self._tests_on_the_way(seeds) as tests:
-            trained = self.finish(self.begin(proxies, seeds), tests, part(watch, 0, _TRAINING_SHARE))
+        if by_target:
+            assert proxies is not None
+            target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
+            trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
+        else:
+            with self._tests_on_the_way(seeds) as tests:
+                trained = self.finish(self.begin(proxies, list(seeds)), tests, part(watch, 0, _TRAINING_SHARE))
         test_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
@@ -335,23 +337,6 @@ class InnerLoop:
             test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
             train_seconds=test_time - start_time,
             test_seconds=time.perf_counter() - test_time,
-        )
-
-    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
-        """Test the target policies of ``proxies [N, D]``, without training. Returns of a diverged proxy are NaN."""
-        start_time = time.perf_counter()
-        episodes = self.test(self.stages.parameters.target(proxies), seeds)
-        episodes.returns[~proxies.isfinite().all(1)] = torch.nan
-        no_training = torch.zeros(len(seeds), dtype=torch.int64)
-        return Outcome(
-            returns=episodes.returns,
-            lengths=episodes.lengths,
-            curve=torch.zeros(len(seeds), 0),
-            steps=no_training,
-            episodes=no_training,
-            test_steps=int(episodes.lengths.sum()),
-            train_seconds=0.0,
-            test_seconds=time.perf_counter() - start_time,
         )
 
     def close(self) -> None:
@@ -382,30 +367,26 @@ class InnerLoop:
         use machine code if it supports them; if possible, tests are played in the machine code of the training. The
         trained policy is for the real environment."""
         environment = loop.environment  # with all members, of which some may end earlier
-        trained = self._train(loop, tests, watch)
-        if not isinstance(environment, TensorEnvironment):
-            return trained
-        return dataclasses.replace(trained, policy=environment.dynamics.adapted(trained.policy))
-
-    def _train(self, loop: StepLoop, tests: TestsInTraining | None, watch: Watch | None) -> Trained:
-        """Train the agents of ``loop`` (`finish`)."""
-        envs, compiled = loop.agent.envs, self.compiled
+        envs, compiled, compiled_tests = loop.agent.envs, self.compiled, None
         steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
         test_every = -(-(self.config.test_every or 1) // envs)  # 1 is not used, because there are no tests then
-        test = None if tests is None else functools.partial(self._test_on_the_way, tests)
+        options: dict[str, Any] = {}
+        if compiled is not None and compiled.can_compile(loop):
+            if tests is not None:
+                compiled_tests = compiled.on_the_way(loop, tests.real, tests.starts, test_every)
+            options = {"advance": compiled.Advance(self.threads, compiled_tests)}
+            options["compact_every"] = compiled.COMPACT_EVERY
+        if tests is not None and compiled_tests is None:
+            options |= {"test": functools.partial(self._test_on_the_way, tests), "test_every": test_every}
         rule = self._rule(loop.agent.members)
-        train_loop = functools.partial(train, loop, steps, rule, self.config.train_episodes, watch=watch)
-        if compiled is None or not compiled.can_compile(loop):
-            return train_loop(test=test, test_every=test_every)
-        compiled_tests = None if tests is None else compiled.on_the_way(loop, tests.real, tests.starts, test_every)
-        advance = compiled.Advance(self.threads, compiled_tests)
-        train_compiled = functools.partial(train_loop, advance=advance, compact_every=compiled.COMPACT_EVERY)
-        if compiled_tests is None:
-            return train_compiled(test=test, test_every=test_every)
-        trained = train_compiled()
-        returns = compiled_tests.returns[:, : compiled_tests.tests_done].contiguous()
-        self._training_test_steps += int(compiled_tests.lengths[:, : compiled_tests.tests_done].sum())
-        return dataclasses.replace(trained, curve=returns.mean(2))
+        trained = train(loop, steps, rule, self.config.train_episodes, watch=watch, **options)
+        if compiled_tests is not None:
+            tests_done = slice(compiled_tests.tests_done)
+            trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
+            self._training_test_steps += int(compiled_tests.lengths[:, tests_done].sum())
+        if isinstance(environment, TensorEnvironment):
+            trained.policy = environment.dynamics.adapted(trained.policy)
+        return trained
 
     @contextlib.contextmanager
     def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:

@@ -1,33 +1,20 @@
 """Objectives of a search: the fitness of proxies from the results of agents that trained on them."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-
-class Tested(Protocol):
-    """Results of N agents: ``scores [N]``, mean returns of the tests after training; ``lengths [N, K]`` of these test
-    episodes; ``steps [N]`` of training; ``curve [N, T]``, mean returns of tests during training, every ``test_every``
-    steps. Returns are NaN for agents that failed."""
-
-    @property
-    def scores(self) -> Tensor: ...
-    @property
-    def lengths(self) -> Tensor: ...
-    @property
-    def steps(self) -> Tensor: ...
-    @property
-    def curve(self) -> Tensor: ...
+from control.evolution.inner_loop import Outcome
 
 
-def final(outcome: Tested, config: Any) -> Tensor:
+def final(outcome: Outcome, config: Any) -> Tensor:
     """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` for each of their steps
     (Mania et al. 2018, arXiv 1803.07055)."""
     return outcome.scores - config.survival_bonus * outcome.lengths.to(outcome.scores.dtype).mean(1)
 
 
-def average(outcome: Tested, config: Any) -> Tensor:
+def average(outcome: Outcome, config: Any) -> Tensor:
     """Return the mean over the tests during training, ``[N]``, from ``average_from`` steps on. A solved test counts
     ``solved_bonus`` more. The mean is high if agents solve a task early and keep it solved."""
     first_test = -(-config.average_from // config.test_every) - 1  # test i is after (i + 1) test_every steps
@@ -37,24 +24,23 @@ def average(outcome: Tested, config: Any) -> Tensor:
     return scores.mean(1)
 
 
-def auc(outcome: Tested, config: Any) -> Tensor:
+def auc(outcome: Outcome, config: Any) -> Tensor:
     """Return the area under the curve of test returns over training steps, ``[N]``, in return times steps (Ferreira et
     al. 2022, arXiv 2202.02790). Between two tests, the later one counts."""
     return outcome.curve.sum(1) * config.test_every
 
 
-def threshold(outcome: Tested, config: Any) -> Tensor:
+def threshold(outcome: Outcome, config: Any) -> Tensor:
     """Return minus the number of training steps, ``[N]``, minus ``unsolved_weight`` for each point of return that the
     final test is below ``solved_reward`` (Ferreira et al. 2022, arXiv 2202.02790)."""
     missing = (config.solved_reward - outcome.scores).clamp(min=0)
     return -outcome.steps.to(missing.dtype) - config.unsolved_weight * missing
 
 
-def objective(outcome: Tested, config: Any) -> Tensor:
+def objective(outcome: Outcome, config: Any) -> Tensor:
     """Return the fitness ``[N]``, computed by the function of this module that has the name ``config.objective``
     (`models.proxies.search.OBJECTIVES`)."""
-    fitness: Tensor = globals()[config.objective](outcome, config)
-    return fitness
+    return globals()[config.objective](outcome, config)
 
 
 def first_stable(curve: Tensor, solved: float) -> Tensor:

@@ -35,25 +35,30 @@ def is_agent(source: str) -> bool:
         return False
 
 
+def policy_error(source: str, problem: str, allowed: str) -> SettingError:
+    """Return the error for a policy ``source`` that cannot be used. ``problem`` continues its name."""
+    return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
+
+
 def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
     """Return the greedy policy of the agent in the file ``source``, a function from observations ``[N, S]`` to actions
     or, with ``wants_values``, to action values (DQN only). Loading a file of stable-baselines3 can run any code in it.
     Raises SettingError if the agent cannot be loaded, or is one for other spaces."""
-    line = f"start_from is {source!r}, an agent of stable-baselines3"
+    kind = ", an agent of stable-baselines3"
     try:
         library: Any = importlib.import_module("stable_baselines3")
         with zipfile.ZipFile(source) as archive:
             attributes = json.loads(archive.read("data"))
         name = next(name for attribute, name in _CLASSES.items() if attribute in attributes)
-        # Without the buffer of a million steps, and without functions that older versions of Python have pickled.
-        unused = {"buffer_size": 1} | dict.fromkeys(("lr_schedule", "clip_range", "exploration_schedule"), _zero)
+        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
+        schedules = ("lr_schedule", "clip_range", "exploration_schedule")
+        unused = {"buffer_size": 1} | dict.fromkeys(schedules, lambda progress: 0.0)
         model = getattr(library, name).load(source, device="cpu", custom_objects=unused)
     except ModuleNotFoundError as error:
-        problem = f"{line}, but {first_line(error)}"
-        raise SettingError(f"{problem}; allowed with it: pip install stable-baselines3", "start_from") from error
+        raise policy_error(source, f"{kind}, but {first_line(error)}", "pip install stable-baselines3") from error
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
-        problem = f"{line}, which cannot be loaded: {first_line(error) or type(error).__name__}"
-        raise SettingError(f"{problem}; allowed: PPO, A2C, DQN, SAC, TD3, DDPG", "start_from") from error
+        problem = f"{kind}, which cannot be loaded: {first_line(error)}"
+        raise policy_error(source, problem, "PPO, A2C, DQN, SAC, TD3, DDPG") from error
     obs_space, action_space = model.observation_space, model.action_space
     is_cell = type(obs_space).__name__ == "Discrete"  # here, cells are one-hot
     obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
@@ -63,28 +68,18 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
         fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
     if obs_shape != spaces.obs_shape or not fits:
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-        raise SettingError(f"{line} for {obs_space} and {action_space}; allowed: {allowed}", "start_from")
+        raise policy_error(source, f"{kind} for {obs_space} and {action_space}", allowed)
     if wants_values and name != "DQN":
-        raise SettingError(f"{line}, but {name} has no value of each action; allowed: clone_of actions", "start_from")
+        raise policy_error(source, f"{kind}, but {name} has no value of each action", "clone_of actions")
 
+    @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
+        observations = (obs.argmax(1) if is_cell else obs).numpy()
         if wants_values:
-            with torch.no_grad():
-                inputs, _ = model.policy.obs_to_tensor(_observations(obs, is_cell))
-                values: Tensor = model.q_net(inputs)
-                return values
-        actions, _ = model.predict(_observations(obs, is_cell), deterministic=True)
+            inputs, _ = model.policy.obs_to_tensor(observations)
+            return model.q_net(inputs)
+        actions, _ = model.predict(observations, deterministic=True)
         actions = actions.reshape(len(obs), -1)
         return torch.as_tensor(np.asarray(actions[:, 0] if isinstance(spaces.actions, Discrete) else actions))
 
     return act
-
-
-def _observations(obs: Tensor, is_cell: bool) -> np.ndarray[Any, Any]:
-    """Return observations ``[N, S]`` for stable-baselines3: as an array, or the indices ``[N]`` of one-hot cells."""
-    return obs.argmax(1).numpy() if is_cell else obs.numpy()
-
-
-def _zero(progress: float) -> float:
-    """Return 0, in place of a schedule that only training needs."""
-    return 0.0

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from control.evolution import stable_baselines
+from control.evolution.stable_baselines import policy_error
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.storage import checkpoints
@@ -27,7 +28,6 @@ from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.contract import StepAgent
 from models.registry import family
-from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
 from models.trajectory import Trajectory, discounted_returns
@@ -68,26 +68,26 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     else:
         shape = (actions.size,)
 
-    def output_error(output: str, allowed: str) -> SettingError:
-        return SettingError(f"start_from is {source!r}, which gives {output}; allowed: {allowed}", "start_from")
-
     def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
         if output.shape != (len(obs), *shape):
             expected = "the worth of every action" if wants_values else f"one of {actions} for each of them"
-            raise output_error(f"{list(output.shape)} numbers for {len(obs)} observations", expected)
+            raise policy_error(
+                source, f", which gives {list(output.shape)} numbers for {len(obs)} observations", expected
+            )
         not_finite = output[~output.float().isfinite()]
         if len(not_finite):
-            raise output_error(f"{not_finite[0].item()}", "finite numbers")
+            raise policy_error(source, f", which gives {not_finite[0].item()}", "finite numbers")
         if wants_values:
             return output.float()
         if isinstance(actions, Discrete):
             indices = output.long()
             invalid = output[(indices != output) | (indices < 0) | (indices >= actions.n)]
             if len(invalid):
-                raise output_error(f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}")
+                problem = f", which gives the action {invalid[0].item()}"
+                raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
             return indices
         return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
@@ -103,34 +103,29 @@ def _function_policy(source: str) -> Teacher:
     try:
         function: Any = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
-        line = f"start_from is {source!r}: {first_line(error)}"
-        raise SettingError(f"{line}; allowed: a proxy, a checkpoint, or module:function", "start_from") from error
+        problem = f": {first_line(error)}"
+        raise policy_error(source, problem, "a proxy, a checkpoint, or module:function") from error
 
     def act(obs: Tensor) -> Tensor:
         try:
             return torch.as_tensor(np.asarray(function(obs.numpy())))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
-            line = f"start_from is {source!r}, which failed: {first_line(error)}"
-            raise SettingError(f"{line}; allowed: a function of observations [N, S]", "start_from") from error
+            problem = f", which failed: {first_line(error)}"
+            raise policy_error(source, problem, "a function of observations [N, S]") from error
 
     return act
 
 
 def _checkpoint(source: str) -> Checkpoint:
     """Load an agent's checkpoint. Raises SettingError if there is none."""
-    line = f"start_from is {source!r}"
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
-        reason = str(error).partition("; allowed")[0]
+        problem = f", neither a proxy nor a policy: {str(error).partition('; allowed')[0]}"
         allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
-        raise SettingError(
-            f"{line}, neither a proxy nor a policy: {reason}; allowed: {allowed}", "start_from"
-        ) from error
+        raise policy_error(source, problem, allowed) from error
     if family(checkpoint.settings.run.implementation).learns_from == "evolution":
-        raise SettingError(
-            f"{line}, a search without a winner; allowed: a proxy, or an agent's checkpoint", "start_from"
-        )
+        raise policy_error(source, ", a search without a winner", "a proxy, or an agent's checkpoint")
     return checkpoint
 
 
@@ -139,24 +134,21 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     Raises SettingError if the agent is of another game, or has no action values."""
     checkpoint = _checkpoint(source)
     run = checkpoint.settings.run
-    line = f"start_from is {source!r}"
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
-        raise SettingError(f"{line}, an agent on {run.gamename}; allowed: one on {game}", "start_from")
+        raise policy_error(source, f", an agent on {run.gamename}", f"one on {game}")
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
     has_values = isinstance(agent, StepAgent) and hasattr(agent, "values")
     if wants_values and not has_values:
-        raise SettingError(f"{line}, but {run.implementation} has no value of each action; allowed: clone_of actions")
+        raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
 
     def act(obs: Tensor) -> Tensor:
         member_obs = obs.expand(agent.members, *obs.shape)  # [M, N, S], the same for every member
         if wants_values:
-            values: Tensor = agent.values(member_obs)  # [M, N, A]
-            return values[0]
+            return agent.values(member_obs)[0]  # of [M, N, A]
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
-        actions: Tensor = policy.act(member_obs)  # [M, N] or [M, N, A]
-        return actions[0]
+        return policy.act(member_obs)[0]  # of [M, N] or [M, N, A]
 
     return torch.no_grad()(act)
 
@@ -232,9 +224,11 @@ class TeacherEpisodes:
             for _ in range(-(-episodes // _RETURN_ENVS)):
                 wander_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
                 trajectory = self._play(real, streams, wander_steps)
-                tail = _mean_reward_at_end(trajectory) / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
+                steps = torch.arange(len(trajectory.reward))[:, None, None]
+                at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
+                mean_reward = (trajectory.reward * at_end).sum(0) / at_end.sum(0)
+                tail = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
                 values = discounted_returns(trajectory.reward, trajectory.valid, discount, tail)  # [T, 1, E]
-                steps = torch.arange(len(values))[:, None, None]
                 of_policy = trajectory.valid & (steps >= wander_steps)
                 observations.append(trajectory.obs[of_policy])
                 returns.append(values[of_policy])
@@ -253,13 +247,6 @@ class TeacherEpisodes:
         trajectory = rollout(FunctionPolicy(act), real, seeds)
         self.count_steps(int(trajectory.valid.sum()))
         return trajectory
-
-
-def _mean_reward_at_end(trajectory: Trajectory) -> Tensor:
-    """Return the mean reward of the last tenth of each episode, ``[M, E]``."""
-    steps = torch.arange(len(trajectory.reward))[:, None, None]
-    at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, M, E]
-    return (trajectory.reward * at_end).sum(0) / at_end.sum(0)
 
 
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:

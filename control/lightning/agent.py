@@ -14,17 +14,7 @@ from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_lacks
 from control.loops.loop import Loop, as_observations, first_member_actions
-from control.reports.tags import (
-    GREEDY,
-    LEARNING_RATE,
-    LENGTH,
-    REWARD_RATE,
-    RUNNING_MEAN,
-    SAMPLED,
-    SCORES,
-    SPEED,
-    TRAINING,
-)
+from control.reports import tags
 from control.storage import checkpoints
 from models.state import require
 from models.streams import Streams
@@ -84,11 +74,11 @@ class AgentModule(RunModule):
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
         rate = (int(self.loop.env_steps.sum()) - start_steps) / (time.perf_counter() - start)
-        self.row[SPEED] = torch.full((len(self.seeds),), rate)
+        self.row[tags.SPEED] = torch.full((len(self.seeds),), rate)
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
-        if LEARNING_RATE in self.row:
-            self.epoch_optimizer.param_groups[0]["lr"] = float(self.row[LEARNING_RATE].nanmean())
+        if tags.LEARNING_RATE in self.row:
+            self.epoch_optimizer.param_groups[0]["lr"] = float(self.row[tags.LEARNING_RATE].nanmean())
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
@@ -123,7 +113,7 @@ class AgentModule(RunModule):
         self.row |= self.loop.measure()
         self.row["time/eval"] = torch.full((len(self.seeds),), time.perf_counter() - start)
         for tag, mean in self.means().items():
-            if tag in SCORES:
+            if tag in tags.SCORES:
                 self.log(tag, mean, batch_size=1, **log_options)
 
     def run_state(self) -> dict[str, Any]:
@@ -142,7 +132,7 @@ class AgentModule(RunModule):
         take_weights(self.loop.agents, checkpoint)
 
     def is_evaluated(self) -> bool:
-        return GREEDY in self.row
+        return tags.GREEDY in self.row
 
     def is_over(self) -> bool:
         return super().is_over() or self.loop.has_reached_target()
@@ -156,13 +146,13 @@ class AgentModule(RunModule):
         """Return the mean of the `score` and of a second evaluation from other seeds. Scores that are no evaluation,
         and evaluations in which all episodes of a seed had one return, have no second one."""
         loop = self.loop
-        if loop.score_tag != GREEDY or not loop.varies:
+        if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
-        return _finite_mean((self.row[GREEDY] + loop.second_score()) / 2)
+        return _finite_mean((self.row[tags.GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
         means, loop = self.means(), self.loop
-        run_target = (GREEDY, Loop.score_name, self.settings.run.target_return)
+        run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
         for tag, name, target in (run_target, agent_target):
             if target is not None and means.get(tag, -math.inf) >= target:
@@ -182,9 +172,14 @@ class AgentModule(RunModule):
 
     def columns(self) -> dict[str, str]:
         """Return the steps, mean returns of training and evaluation, the loss, and the number of diverged seeds."""
-        greedy = {REWARD_RATE: ("reward rate", ".4f")} if REWARD_RATE in self.row else {GREEDY: ("greedy", ".1f")}
-        formats = {self._return_tag: ("return", ".1f")} | greedy | {SAMPLED: ("sampled", ".1f")}
-        formats |= {self.loop.loss_tag: ("loss", ".3g")}
+        formats = {self._return_tag: ("return", ".1f"), tags.REWARD_RATE: ("reward rate", ".4f")}
+        formats |= {
+            tags.GREEDY: ("greedy", ".1f"),
+            tags.SAMPLED: ("sampled", ".1f"),
+            self.loop.loss_tag: ("loss", ".3g"),
+        }
+        if tags.REWARD_RATE in self.row:
+            del formats[tags.GREEDY]
         means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
         columns = {"steps": f"{self.steps_a_seed():9,}"}
         columns |= {name: f"{means[tag]:{spec}}" for tag, (name, spec) in formats.items() if tag in means}
@@ -198,12 +193,12 @@ class AgentModule(RunModule):
     @property
     def _return_tag(self) -> str:
         """Return the tag of the training return: the running mean if the run has one, otherwise the epoch's mean."""
-        return RUNNING_MEAN if RUNNING_MEAN in self.row else TRAINING
+        return tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
 
     def seconds_after(self) -> float:
         """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
         limit = self.loop.agents[0].spaces.max_episode_steps
-        return film_seconds(self.settings.run, self.means().get(LENGTH, limit))
+        return film_seconds(self.settings.run, self.means().get(tags.LENGTH, limit))
 
     def close(self) -> None:
         self.loop.close()

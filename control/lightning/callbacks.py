@@ -41,7 +41,6 @@ class Progress(Callback):
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._line_steps, self._line_time = 0, 0.0  # environment steps and time of the latest printed line
-        self._epochs_before = 0  # number of epochs that earlier processes have done
         self._start_share, self._start_time = 0.0, 0.0  # progress and time from which the time left is estimated
         self._epoch_share, self._epoch_time = 0.0, 0.0  # progress and time at the start of the epoch
         # Without a bar, these print every few seconds: a line about the progress within a long epoch, and a row after
@@ -53,7 +52,6 @@ class Progress(Callback):
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
         self._line_steps, self._line_time = int(module.env_steps.sum()), time.perf_counter()
-        self._epochs_before = module.epoch
         self._start_share, self._start_time = module.share(), self._line_time
         if sys.stderr.isatty():
             # The bar counts epochs if their number is limited, otherwise steps.
@@ -66,7 +64,7 @@ class Progress(Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Note the time, and let the module show the progress of the epoch."""
         number = trainer.current_epoch + 1
-        is_first = number == self._epochs_before + 1  # of this process
+        is_first = number == module.epochs_before + 1  # of this process
         self._epoch_share, self._epoch_time = module.share(), time.perf_counter()
         self._no_updates = not is_first and module.gradient_steps == 0
         if is_first:  # do not count the time before the first epoch

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli.colour import note
 from control.cli.settings import build
-from control.evolution.strategies import STRATEGIES, Archive, Strategy
+from control.evolution.strategies import STRATEGIES, Archive
 from models.proxies.search import SearchConfig
 from models.settings import UserError
 from models.state import check_like, require
@@ -44,7 +44,7 @@ class EvolutionStrategy(pl.Callback):
     def __init__(self, seed: int = 0, **settings: Any):
         self.config: SearchConfig = build(SearchConfig(), settings)
         self.seed = seed
-        self.strategy: Strategy | None = None  # created in `start`, because it needs the number of parameters
+        self.strategy: Any = None  # a `Strategy`, created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
         self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]
         self.generation = 0  # number of the latest evaluated generation
@@ -62,7 +62,6 @@ class EvolutionStrategy(pl.Callback):
     @property
     def mean(self) -> Tensor:
         """Return the searched parameters of the mean, ``[K]``."""
-        assert self.strategy is not None
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
@@ -75,7 +74,6 @@ class EvolutionStrategy(pl.Callback):
     def ask(self, generation: int) -> Tensor:
         """Return the population of a generation, ``[P, K]`` with the K searched parameters. Its perturbations depend
         only on the seed and the generation."""
-        assert self.strategy is not None
         streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")
         self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]  # of the only stream
         return self.strategy.ask(self.noise)
@@ -83,7 +81,6 @@ class EvolutionStrategy(pl.Callback):
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
         """Move the mean by the ``fitness [P]`` of the last `ask`, higher is better, NaN for proxies whose agents
         diverged. ``mean_fitness`` is the mean's, if it was evaluated. Returns measurements for the log."""
-        assert self.strategy is not None
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:
@@ -100,7 +97,6 @@ class EvolutionStrategy(pl.Callback):
             mean = state_dict["strategy"]["mean"]
             require(isinstance(mean, Tensor) and mean.dim() == 1, "strategy.mean", "is no vector", "a vector")
             self.start(mean, max(self.generation, 1))
-            assert self.strategy is not None
             self.strategy.load_state_dict(state_dict["strategy"])
 
     def check_fits(self, module: Any) -> None:
@@ -197,7 +193,6 @@ class EvolutionStrategy(pl.Callback):
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
             mean, mean_text = module.another_mean(seed), "a new one"
         self.start(mean, self.generation)
-        assert self.strategy is not None
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         fitness = float(module.fitness.nan_to_num(-torch.inf).max())
         note(

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
@@ -71,10 +71,6 @@ class _Compiled(type):
         return compiler is not None and isinstance(module, compiler.OptimizedModule)
 
 
-def _no_decorator(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-    return function
-
-
 @contextlib.contextmanager
 def _style(name: Any) -> Iterator[None]:
     """Context manager, and so decorator, that sets a style of matplotlib, which is imported when it is entered."""
@@ -90,7 +86,10 @@ _STUBS: dict[str, dict[str, Any]] = {
     "matplotlib.colors": {"Colormap": object},
     "matplotlib.pyplot": {"Figure": object, "style": SimpleNamespace(context=_style)},
     "scipy.signal": {"hamming": None},
-    "torch._dynamo": {"OptimizedModule": _Compiled("OptimizedModule", (), {}), "disable": _no_decorator},
+    "torch._dynamo": {
+        "OptimizedModule": _Compiled("OptimizedModule", (), {}),
+        "disable": lambda function, *_, **__: function,
+    },
     "torch.export": {},
 }
 _STUBS_OF_NUMBA: dict[str, dict[str, Any]] = {"scipy.linalg": {}, "scipy.linalg.cython_blas": {}}

@@ -47,6 +47,7 @@ class RunModule(pl.LightningModule):
     unit = "epoch"  # unit of the progress bar
     validate_every = 1  # epochs between validations
     steps_on = "environment"  # kind of `env_steps`
+    counters: tuple[str, ...] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 
     def __init__(self, settings: Settings, seeds: list[int]):
         super().__init__()
@@ -166,11 +167,11 @@ class RunModule(pl.LightningModule):
 
     def run_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and optimisers."""
-        return {name: getattr(self, name) for name in COUNTERS}
+        return {name: getattr(self, name) for name in self.counters}
 
     def load_run_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `run_state`. Raises StateError or another exception if it does not fit this module."""
-        for name in COUNTERS:
+        for name in self.counters:
             setattr(self, name, check_like(getattr(self, name), state[name], name))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -196,6 +197,3 @@ class RunModule(pl.LightningModule):
             for optimizer, state in zip(self.configure_optimizers(), content["optimizer_states"], strict=True):
                 optimizer.load_state_dict(state)
         self.restored = checkpoint
-
-
-COUNTERS = ("epoch", "env_steps", "gradient_steps", "best")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from control.cli.colour import note
 from control.cli.settings import Settings, as_dict
 from control.evolution.cluster import Workers, make_workers
-from control.evolution.generations import add_visited_states, generation_agents, initial_mean, population_fitness
+from control.evolution.generations import InitialSearch, add_visited_states, generation_agents, population_fitness
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
@@ -34,7 +34,6 @@ from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
 from models.registry import agent_class, named_agents
 from models.settings import SettingError
-from models.state import check_like
 from models.streams import Streams
 from understudy.kinds import KINDS
 
@@ -51,6 +50,7 @@ class ProxyModule(RunModule):
 
     unit = "generation"
     evolves = True  # whether an `EvolutionStrategy` moves the mean
+    counters = (*RunModule.counters, "real_steps", "mean_return", "first_scores")
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, [settings.run.seed])
@@ -106,9 +106,10 @@ class ProxyModule(RunModule):
 
     def first_mean(self) -> Tensor:
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
-        game, seed = self.settings.run.gamename, self.settings.run.seed
-        train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        return initial_mean(self.config, self.stages, game, seed, self.kinds, train, self.count_real_steps)
+        run, config = self.settings.run, self.config
+        train = functools.partial(self._train_fresh, by_target=config.scored_by == "target")
+        search = InitialSearch(config, self.stages, run.gamename, run.seed, self.kinds, train, self.count_real_steps)
+        return search.mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""
@@ -285,17 +286,6 @@ class ProxyModule(RunModule):
     def close(self) -> None:
         self.workers.close()
 
-    def run_state(self) -> dict[str, Any]:
-        state = {"real_steps": self.real_steps, "mean_return": self.mean_return, "first_scores": self.first_scores}
-        return super().run_state() | state
-
-    def load_run_state(self, state: dict[str, Any]) -> None:
-        super().load_run_state(state)
-        self.real_steps = check_like(self.real_steps, state["real_steps"], "real_steps")
-        self.mean_return = check_like(self.mean_return, state["mean_return"], "mean_return")
-        scores = state.get("first_scores", self.first_scores)  # older checkpoints have none
-        self.first_scores = check_like(self.first_scores, scores, "first_scores")
-
     def restore(self, checkpoint: Checkpoint) -> None:
         super().restore(checkpoint)
         if not self.evolves:
@@ -318,8 +308,7 @@ class SyntheticEnvironmentModule(ProxyModule):
     def initial_states(self, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of episodes with B ``seeds``."""
         stages: Any = self.stages
-        states: Tensor = stages.initial_states(self.mean.detach(), seeds)
-        return states
+        return stages.initial_states(self.mean.detach(), seeds)
 
 
 class RewardNetworkModule(ProxyModule):
@@ -352,21 +341,16 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled
     settings = settings.replace(compiled=decide_compiled(settings, run.agent, supported))
     if settings.proxy.compiled:
-        note_compiling()
+        from models.machine import cache_folder  # imports Numba
+
+        if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
+            note("machine code is compiled, which takes about half a minute for an algorithm and happens once")
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""  # the wrapper of a learned reward
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
-
-
-def note_compiling() -> None:
-    """Print a note if no machine code has been compiled before."""
-    from models.machine import cache_folder  # imports Numba
-
-    if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
-        note("machine code is compiled, which takes about half a minute for an algorithm and happens once")
 
 
 def _check_agent_counts(settings: Settings) -> None:

@@ -67,32 +67,30 @@ def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
     """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game. If it is an inner agent, which
     a search trains on its proxies, ``inner_agent`` is its implementation, and the error suggests others."""
-    implementation = inner_agent or run.implementation
+    mismatch = _mismatch(agent_type, spaces)
+    if mismatch is None:
+        return
+    has, takes = mismatch
+    line = f"gamename is {run.gamename!r}, {has}; {inner_agent or run.implementation} takes {takes}"
+    if inner_agent and not isinstance(spaces.actions, agent_type.action_kinds):
+        actions = type(spaces.actions).__name__.lower()
+        others = ", ".join(name for name in inner_agents() if _mismatch(agent_class(name), spaces) is None)
+        line = f"agent is {run.agent!r}, but {inner_agent} takes {takes}, and those of {run.gamename} are {actions}"
+        raise SettingError(f"{line}; allowed: {others}", "agent")
+    raise SettingError(line)
+
+
+def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
+    """Return a property of ``spaces`` that agents of this class cannot use, and what they take instead; None if they
+    can play."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
-        action_kind = type(spaces.actions).__name__.lower()
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
-        if inner_agent:
-            line = f"agent is {run.agent!r}, but {inner_agent} takes {supported} actions"
-            line = f"{line}, and those of {run.gamename} are {action_kind}"
-            raise SettingError(f"{line}; allowed: {', '.join(_inner_agents_for(spaces))}", "agent")
-        line = f"gamename is {run.gamename!r}, whose actions are {action_kind}"
-        raise SettingError(f"{line}; {implementation} takes {supported} actions")
+        return f"whose actions are {type(spaces.actions).__name__.lower()}", f"{supported} actions"
     if spaces.is_image and not agent_type.takes_images:
-        line = f"gamename is {run.gamename!r}, which shows images"
-        raise SettingError(f"{line}; {implementation} takes vectors of observations")
+        return "which shows images", "vectors of observations"
     if agent_type.takes_cells_only and not spaces.one_hot:
-        line = f"gamename is {run.gamename!r}, whose observations are no cells"
-        raise SettingError(f"{line}; {implementation} takes one-hot observations")
-
-
-def _inner_agents_for(spaces: Spaces) -> list[str]:
-    """Return the implementations of inner agents that can act in ``spaces``."""
-    names = []
-    for name in inner_agents():
-        agent_type = agent_class(name)
-        if isinstance(spaces.actions, agent_type.action_kinds) and (spaces.one_hot or not agent_type.takes_cells_only):
-            names.append(name)
-    return names
+        return "whose observations are no cells", "one-hot observations"
+    return None
 
 
 def with_lacks(settings: Settings, spaces: Spaces) -> Settings:
@@ -117,21 +115,15 @@ def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, 
     return settings_here
 
 
-def device_of(run: RunConfig) -> torch.device:
-    """Return the device for a run's ``accelerator``."""
-    return torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-
-
 def check_accelerator(run: RunConfig) -> None:
     """Raise SettingError if the run's agents cannot learn on its accelerator, or the machine has none."""
-    if run.accelerator == "cpu":
-        return
+    problem = ""
     if run.accelerator not in family(run.implementation).accelerators:
-        line = f"accelerator is {run.accelerator!r}; allowed for {run.implementation}: cpu"
-        raise SettingError(line, "accelerator")
-    if not torch.cuda.is_available():
-        line = f"accelerator is {run.accelerator!r}, but torch {torch.__version__} finds no GPU; allowed here: cpu"
-        raise SettingError(line, "accelerator")
+        problem = f"; allowed for {run.implementation}: cpu"
+    elif run.accelerator == "gpu" and not torch.cuda.is_available():
+        problem = f", but torch {torch.__version__} finds no GPU; allowed here: cpu"
+    if problem:
+        raise SettingError(f"accelerator is {run.accelerator!r}{problem}", "accelerator")
 
 
 def _episode_loop(settings: Settings) -> EpisodeLoop:
@@ -157,18 +149,14 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
     their settings and its cache can be kept. Print a note if Numba or the cache is missing. Raises SettingError if the
     user, or the run to resume, requires machine code and it is impossible. ``agent`` is the agents' implementation."""
     requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
-    if not HAS_NUMBA:
-        if requested:  # not by default
-            raise SettingError("compiled is true, but Numba is not installed; allowed: false", "compiled")
-        if not is_required:
+    if not requested:
+        if not (HAS_NUMBA or is_required):
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
-    if not requested:
-        return False
-    if not is_supported():
-        if is_required:
-            line = f"compiled is true, but {agent} with these settings has no machine code; allowed: false"
-            raise SettingError(line, "compiled")
+    if not (HAS_NUMBA and is_supported()):
+        if is_required or not HAS_NUMBA:  # without Numba it is off by default
+            reason = f"{agent} with these settings has no machine code" if HAS_NUMBA else "Numba is not installed"
+            raise SettingError(f"compiled is true, but {reason}; allowed: false", "compiled")
         return False
     from models.machine import keeps_cache
 
@@ -201,7 +189,7 @@ def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     the environment's dynamics and these are not available, or machine code that it does not have. Without
     ``for_training``, no machine code is loaded."""
     run, config, schedule = settings.run, settings.agent, settings.schedule
-    game, device = run.gamename, device_of(run)
+    game, device = run.gamename, torch.device("cuda" if run.accelerator == "gpu" else "cpu")
     agent_type = agent_class(run.implementation)
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     training_limit = run.time_limit or (0 if schedule.endless else None)  # 0 is no limit, None the game's

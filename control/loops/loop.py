@@ -156,7 +156,14 @@ class Loop(ABC):
         for member, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[member]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
-        self.finite_members = torch.cat([has_finite_weights(agent) for agent in self.agents])[self.order]
+        masks = []
+        for agent in self.agents:
+            mask = torch.ones(agent.members, dtype=torch.bool)
+            for weights in agent.parameters():
+                sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
+                mask &= sums.isfinite().cpu()
+            masks.append(mask)
+        self.finite_members = torch.cat(masks)[self.order]
         for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not is_finite:
                 self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
@@ -197,15 +204,6 @@ def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
     obs = obs if obs.dtype == torch.uint8 else obs.float()
     member_obs = obs.expand(policy.members, *obs.shape)  # [M, E, *O], the same for every member
     return policy.act(member_obs)[0]
-
-
-def has_finite_weights(agent: Agent) -> Tensor:
-    """Return whether each member's weights, and the sum of each parameter, are finite, ``[M]`` bool on the CPU."""
-    mask = torch.ones(agent.members, dtype=torch.bool)
-    for weights in agent.parameters():
-        sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
-        mask &= torch.isfinite(sums).cpu()
-    return mask
 
 
 def rounds(episodes: int, envs: int) -> list[int]:

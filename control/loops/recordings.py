@@ -34,7 +34,7 @@ class Recording:
             raise self._error(f"but {game} shows images", "an environment that shows vectors")
         if not self.dataset.total_episodes:
             raise self._error("which has no episodes", "one or more episodes")
-        if not _is_flat(obs_space):
+        if not obs_space.is_np_flattenable or "Text(" in str(obs_space):
             raise self._error(
                 f"which has observations {obs_space}", "vectors, cells, or dictionaries or tuples of them"
             )
@@ -104,33 +104,29 @@ class Recording:
         Raises SettingError if they are not what the spaces promise."""
         try:
             obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
-            actions = self._native_actions(episode.actions)
+            values = np.asarray(episode.actions)
+            if isinstance(self.spaces.actions, Discrete):  # agents count actions from 0
+                actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
+            else:
+                actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
         except Exception as error:  # other values than the dataset's spaces have
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             raise self._error(problem, "values of the dataset's spaces") from error
-        has = f"whose episode {episode.id} has"
+        length, count = len(rewards), getattr(self.spaces.actions, "n", 0)  # of discrete actions
         if rewards.ndim != 1 or obs.shape[1:] != self.spaces.obs_shape:
-            sizes = f"rewards {list(rewards.shape)} and observations {list(obs.shape)}"
-            raise self._error(f"{has} {sizes}", f"[T] and [T + 1, {self.spaces.obs_shape[0]}]")
-        length = len(rewards)
-        if not length or len(obs) != length + 1 or len(actions) != length:
-            sizes = f"{length} rewards, {len(obs)} observations and {len(actions)} actions"
-            raise self._error(f"{has} {sizes}", "one more observation than rewards")
-        if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
-            raise self._error(f"{has} numbers that are not finite", "finite numbers")
-        if isinstance(self.spaces.actions, Discrete):
-            count = self.spaces.actions.n
-            if not ((0 <= actions) & (actions < count)).all():
-                raise self._error(f"{has} other actions", f"the {count} of its action space")
-        return obs, actions, rewards
-
-    def _native_actions(self, actions: Any) -> Tensor:
-        """Return the actions of an episode as agents have them: from 0, or as vectors."""
-        values = np.asarray(actions)
-        if isinstance(self.spaces.actions, Discrete):
-            return torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
-        return torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
+            problem = f"rewards {list(rewards.shape)} and observations {list(obs.shape)}"
+            allowed = f"[T] and [T + 1, {self.spaces.obs_shape[0]}]"
+        elif not length or len(obs) != length + 1 or len(actions) != length:
+            problem = f"{length} rewards, {len(obs)} observations and {len(actions)} actions"
+            allowed = "one more observation than rewards"
+        elif not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
+            problem, allowed = "numbers that are not finite", "finite numbers"
+        elif count and not ((0 <= actions) & (actions < count)).all():
+            problem, allowed = "other actions", f"the {count} of its action space"
+        else:
+            return obs, actions, rewards
+        raise self._error(f"whose episode {episode.id} has {problem}", allowed)
 
 
 def check_new(name: str) -> None:
@@ -138,20 +134,21 @@ def check_new(name: str) -> None:
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    start = f"save_dataset is {name!r}"
+    problem = ""
     try:
         parse_dataset_id(name)
-    except (TypeError, ValueError):
-        allowed = "an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a version"
-        raise SettingError(f"{start}; allowed: {allowed}", "save_dataset") from None
-    try:
         path = get_dataset_path(name)
+        if path.exists():
+            problem = ", which exists; allowed: a new id"
+        elif any((parent / "data").exists() for parent in path.parents):
+            problem = ", inside another dataset; allowed: an id beside it"
+    except (TypeError, ValueError):
+        problem = "; allowed: an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a "
+        problem += "version"
     except OSError as error:
-        raise SettingError(f"{start}, which cannot be written: {error}", "save_dataset") from error
-    if path.exists():
-        raise SettingError(f"{start}, which exists; allowed: a new id", "save_dataset")
-    if any((parent / "data").exists() for parent in path.parents):
-        raise SettingError(f"{start}, inside another dataset; allowed: an id beside it", "save_dataset")
+        problem = f", which cannot be written: {error}"
+    if problem:
+        raise SettingError(f"save_dataset is {name!r}{problem}", "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
@@ -209,15 +206,6 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
     if isinstance(space, gym.spaces.Box):
         return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
     return None
-
-
-def _is_flat(space: gym.Space) -> bool:
-    """Return whether `_flat` knows this kind of space."""
-    if isinstance(space, gym.spaces.Dict):
-        return all(map(_is_flat, space.spaces.values()))
-    if isinstance(space, gym.spaces.Tuple):
-        return all(map(_is_flat, space.spaces))
-    return isinstance(space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
 
 
 def _flat(space: gym.Space, values: Any) -> np.ndarray:

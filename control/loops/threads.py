@@ -38,9 +38,11 @@ def for_members(
     All threads have finished or stopped when it returns or raises.
     """
     threads = len(memories)
+    # Several pieces for each of several threads, so that all threads end at about the same time.
+    size = min(max_members, members if threads == 1 else -(-members // (4 * threads)))  # rounded up
     jobs: deque[Callable[[Memory], object]] = deque(
-        lambda memory, piece=piece: work(memory, piece.start, piece.stop)  # type: ignore[misc]
-        for piece in _pieces(members, threads, max_members)
+        lambda memory, first=first: work(memory, first, min(first + size, members))  # type: ignore[misc]
+        for first in range(0, members, size)
     )
     if background_task is not None:
         jobs.append(lambda memory: background_task())  # other threads take jobs from this end
@@ -61,16 +63,3 @@ def for_members(
         wait(tasks)
         for task in tasks:
             task.result()  # raises the thread's exception
-
-
-def _pieces(members: int, threads: int, max_members: int) -> list[range]:
-    """Divide the members into contiguous pieces, in order. Pieces are largest at both ends, from which threads take
-    them, and become smaller towards the middle, so that all threads end at about the same time."""
-    remaining, first_parts, last_parts = range(members), list[range](), list[range]()
-    divisor = 2 * threads if threads > 1 else 1
-    while remaining:
-        size = min(max_members, -(-len(remaining) // divisor))  # rounded up
-        first_parts.append(remaining[:size])
-        last_parts.insert(0, remaining[size:][-size:])  # empty if the piece at the front is the last one
-        remaining = remaining[size:-size]
-    return [piece for piece in first_parts + last_parts if piece]

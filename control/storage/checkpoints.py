@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -70,7 +70,15 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
     Raises CheckpointError if there is no valid checkpoint of this program.
     """
-    file = _checkpoint_file(Path(path))
+    file = Path(path)
+    if file.is_dir():
+        runs = (file, *reversed(version_folders(file)))  # ``path`` may be a run; else the newest run is first
+        file = find_checkpoint(file, *(run / "checkpoints" for run in runs)) or _no_checkpoint_in(file)
+    elif not file.is_file():
+        problem = "is no file" if file.exists() else f"does not exist ({absent(file)})"
+        if nearby_files := sorted(file.parent.glob("*.ckpt")):
+            problem += f"; there is {nearby_files[0].name!r} beside it"
+        raise _error(file, problem)
     with checked_content(file, resume):
         checkpoint = _read(file)
         if resume and not checkpoint.run_state["whole"]:
@@ -123,43 +131,20 @@ def find_checkpoint(*folders: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _checkpoint_file(path: Path) -> Path:
-    """Return the checkpoint file for a file or a folder (`load`). Raises CheckpointError if there is none."""
-    if path.is_dir():
-        runs = (path, *reversed(version_folders(path)))  # ``path`` may be a run; else the newest run is first
-        checkpoint_path = find_checkpoint(path, *(run / "checkpoints" for run in runs))
-        if checkpoint_path is None:
-            raise _no_checkpoint_in(path)
-        return checkpoint_path
-    if not path.is_file():
-        problem = "is no file" if path.exists() else f"does not exist ({absent(path)})"
-        if nearby_files := sorted(path.parent.glob("*.ckpt")):
-            problem += f"; there is {nearby_files[0].name!r} beside it"
-        raise _error(path, problem)
-    return path
-
-
-def _no_checkpoint_in(folder: Path) -> CheckpointError:
-    """Return the error for a folder without a checkpoint. It lists runs below the folder, if there are any."""
-    runs = _runs_below(folder)
-    if not runs:
-        return CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
-    names = ", ".join(runs[:_SHOWN])
-    if len(runs) > _SHOWN:
-        names += f" and {len(runs) - _SHOWN} more"
-    return CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
-
-
-def _runs_below(folder: Path) -> list[str]:
-    """Return the runs below ``folder`` that have a checkpoint or a proxy, as relative paths. Stops after
-    `_MOST_FOLDERS` folders, because the user may have named any folder."""
+def _no_checkpoint_in(folder: Path) -> NoReturn:
+    """Raise the error for a folder without a checkpoint. It lists the runs below the folder that have a checkpoint or a
+    proxy. The search stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
     runs = []
     for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
         if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or winner(run)):
             runs.append(str(run.relative_to(folder)))
             subfolders.clear()  # `os.walk` does not enter them
-    return sorted(runs)
+    names = ", ".join(sorted(runs)[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
+    problem = f"is no run, but has {len(runs)} below it; allowed: one of {names}"
+    if not runs:
+        problem = f"holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
+    raise CheckpointError(f"folder {str(folder)!r} {problem}")
 
 
 def _error(path: Any, problem: str) -> CheckpointError:

@@ -96,6 +96,17 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     return path
 
 
+def remove_empty(folder: Path, root: Path) -> None:
+    """Remove ``folder`` and the folders above it, up to ``root``, as long as they are empty."""
+    for path in (folder, *folder.parents):
+        try:
+            path.rmdir()
+        except OSError:  # it has files
+            return
+        if path == root:
+            return
+
+
 def _version_number(path: Path) -> int:
     return int(path.name.removeprefix("version_"))
 
@@ -178,8 +189,9 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        self.columns = _header(path)
-        self._write(self._cells())  # removes an incomplete last line, if the run was killed while it wrote
+        header, _ = next(_rows(path), ([], ()))  # the default is for a file that does not exist
+        self.columns = header or list(KEYS)
+        self._rewrite()  # removes an incomplete last line, if the run was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append rows, each with `KEYS` and any tags. They are written to the file, not buffered, before the return.
@@ -188,7 +200,7 @@ class MetricsFile:
         new_columns = [tag for tag in tags if tag not in self.columns]
         if new_columns:
             self.columns += new_columns
-            self._write(self._cells())
+            self._rewrite()
         # Numbers of Python, because csv would write the names of NumPy and torch types.
         plain_rows = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
@@ -200,19 +212,18 @@ class MetricsFile:
         each seed, in the order of members, with `KEYS` only."""
         member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
         last_epoch = checkpoint_rows[0]["epoch"]
-        table = read_columns(self.path)
-        epochs, seeds = table.get("epoch", array("q")), table.get("seed", array("q"))  # empty without a file
-        kept_rows = [index for index, epoch in enumerate(epochs) if epoch <= last_epoch]
-        kept_rows.sort(key=lambda index: (epochs[index], member_of_seed.get(int(seeds[index]), 0)))
-        lines = [",".join(cells) for cells in self._cells()]  # text needs a fifth of the memory of lists
-        self._write(lines[index].split(",") for index in kept_rows)
-        seeds_with_last_epoch = {seeds[index] for index in kept_rows if epochs[index] == last_epoch}
-        self.append(*(row for row in checkpoint_rows if row["seed"] not in seeds_with_last_epoch))
+        kept: list[tuple[int, int, str]] = []  # epoch, member and line; text needs a fifth of the memory of lists
+        for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):
+            if epoch <= last_epoch:
+                kept.append((int(epoch), member_of_seed.get(int(seed), 0), ",".join(cells)))
+        kept.sort(key=lambda line: line[:2])
+        self._write(text.split(",") for _, _, text in kept)
+        logged = {member for epoch, member, _ in kept if epoch == last_epoch}
+        self.append(*(row for member, row in enumerate(checkpoint_rows) if member not in logged))
 
-    def _cells(self) -> Iterator[list[str]]:
-        """Yield the cells of each row of the file, without the header."""
-        without_header = itertools.islice(_rows(self.path), 1, None)
-        return (cells for cells, _ in without_header)
+    def _rewrite(self) -> None:
+        """Write the rows of the file again, with the current columns."""
+        self._write(cells for cells, _ in itertools.islice(_rows(self.path), 1, None))  # without the header
 
     def _write(self, rows: Iterable[list[str]]) -> None:
         """Replace the file by ``rows``, which may be read from it meanwhile. Rows with too few cells get empty
@@ -259,12 +270,6 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
     return columns
 
 
-def _header(path: Path) -> list[str]:
-    """Return the names of the columns. If the file is empty or does not exist, return `KEYS`."""
-    header, _ = next(_rows(path), ([], ()))
-    return header or list(KEYS)
-
-
 def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
     """Yield ``(cells, numbers)`` for each line of the file. The first has the names of the columns as cells, and no
     numbers. Yield nothing if the file does not exist. An incomplete last line is left out. Raises SettingError if the
@@ -274,25 +279,20 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
     line_text = ""  # of the current row, for errors
     try:
         check_regular(path, LARGEST)
-        rows = csv.reader(_complete_lines(path))
-        columns = next(rows, [])
-        if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
-            raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
-        yield columns, ()
-        for line, cells in enumerate(rows, start=2):
-            line_text = f"line {line}: "
-            if len(cells) != len(columns):
-                raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
-            keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
-            yield cells, [*keys, *[float(cell or math.nan) for cell in cells[len(KEYS) :]]]
-    except UnicodeError as error:
-        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is no text in UTF-8") from error
+        with open(path, encoding="utf-8") as file:
+            rows = csv.reader(line[:-1] for line in file if line.endswith("\n"))
+            columns = next(rows, [])
+            if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
+                raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
+            yield columns, ()
+            for line_number, cells in enumerate(rows, start=2):
+                line_text = f"line {line_number}: "
+                if len(cells) != len(columns):
+                    raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
+                keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
+                yield cells, [*keys, *[float(cell or math.nan) for cell in cells[len(KEYS) :]]]
     except (OSError, ValueError, OverflowError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = (
+            "it is no text in UTF-8" if isinstance(error, UnicodeError) else getattr(error, "strerror", None) or error
+        )
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {line_text}{reason}") from error
-
-
-def _complete_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file without their line ends. An incomplete last line is left out."""
-    with open(path, encoding="utf-8") as file:
-        yield from (line[:-1] for line in file if line.endswith("\n"))
