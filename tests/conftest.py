@@ -100,6 +100,20 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def short_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--learn` with few updates, states, episodes and agents on the task itself."""
+    from control.commands import learn
+
+    parse = learn.settings_from
+    sizes = {"SE": {"table_size": 600}, "RN": {"rn_episodes": 64}}
+    cells = lambda values: values.get("first_states") == "cells"  # noqa: E731  # which have no table
+    small = lambda values: {} if cells(values) else sizes[values["implementation"]]  # noqa: E731
+    monkeypatch.setattr(learn, "settings_from", lambda **values: parse(**values, **small(values)))
+    monkeypatch.setattr(learn, "_REAL_AGENTS", 1)
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 800)
+
+
+@pytest.fixture
 def logdir(tmp_path: Path) -> Path:
     """A root for run folders that does not exist yet."""
     return tmp_path / "exp_dir"

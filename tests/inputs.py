@@ -316,11 +316,9 @@ def _json_text(draw: Draw, text: str) -> str:
 
 
 _ADDITIONS = st.dictionaries(choose([
-    "command", "logdir", "ray_address", "reload", "eval_agent", "plot", "film", "report", "use_tune", "config", "help",
-    "resume", "version", "search_space", "no_record", "command.return", "",
-]), ANYTHING, min_size=1, max_size=1) | choose([{"gamename": name} for name in (
-    "payload:CartPole-v1", "payload:Payload-v0", "payload:cartpole,x=1", ":", "a,b",
-)])  # fmt: skip
+    "gamename", "command", "logdir", "ray_address", "reload", "eval_agent", "plot", "film", "report", "use_tune",
+    "config", "help", "resume", "version", "search_space", "no_record", "command.return", "",
+]), ANYTHING, min_size=1, max_size=1)  # fmt: skip
 
 
 @functools.cache
@@ -328,9 +326,7 @@ def _sound_settings(implementation: str) -> dict[str, Any]:
     return as_dict(parse(words_of({"implementation": implementation} | small(implementation))))
 
 
-@functools.cache
-def _search_spaces() -> list[Path]:
-    return sorted(ROOT.glob("experiments/*/search_*.yaml"))
+_SEARCH_SPACES = sorted(ROOT.glob("experiments/*/search_*.yaml"))
 
 
 @st.composite
@@ -339,7 +335,7 @@ def settings_files(draw: Draw) -> tuple[str, bytes, list[str], list[str]]:
     an error must mention one."""
     is_json, searched, implementation = draw(st.booleans()), draw(choose([False] * 4 + [True])), "UDRL"
     if searched:
-        space = draw(choose(_search_spaces()))
+        space = draw(choose(_SEARCH_SPACES))
         implementation = next((name for name in implementations() if name.lower() == space.stem[7:]), "UDRL")
         content = yaml.safe_load(space.read_text())
     else:
@@ -350,7 +346,10 @@ def settings_files(draw: Draw) -> tuple[str, bytes, list[str], list[str]]:
         content = {name: value for name, value in content.items() if name in few_names}
     for _ in range(draw(choose([0, 1, 1, 2]))):
         content = draw(edited(content)) | draw(st.just({}) | _ADDITIONS)
-    text = json.dumps(content) if is_json else yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    try:
+        text = json.dumps(content) if is_json else yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    except (TypeError, yaml.YAMLError):  # tensors, which no file of settings can hold
+        assume(False)
     for _ in range(draw(choose([0, 0, 1, 1, 2]))):
         text = draw(_json_text(text) if is_json else _yaml_text(text))
     data = text.encode("utf-8", "surrogatepass")
@@ -496,7 +495,7 @@ def _other_records(draw: Draw, data: bytes) -> tuple[bytes, bool]:
 def checkpoints(draw: Draw, data: bytes) -> tuple[bytes, bool]:
     """A changed checkpoint, and whether it must be refused or give the numbers of the intact one. With new checksums
     it is another checkpoint."""
-    way = draw(choose(["bytes"] * 4 + ["records"] * 3 + ["content"] * 4 + ["code", "code", "none", "old format"]))
+    way = draw(choose(["bytes"] * 4 + ["records"] * 3 + ["content"] * 4 + ["code", "code", "old format"]))
     if way == "bytes":
         return draw(damaged(data)), True
     if way == "records":
@@ -506,20 +505,11 @@ def checkpoints(draw: Draw, data: bytes) -> tuple[bytes, bool]:
         return Content(saved(draw(edited(contents)))), False
     if way == "old format":
         return Content(saved(contents, _use_new_zipfile_serialization=False)), False
-    if way == "code":
-        code, path = Harm("EXECUTED"), draw(choose([*leaves(contents)]))
-        with_code = changed_at(contents, path, draw(choose([code, [code], {"x": code}])))
-        return Content(draw(choose([
-            saved(with_code), saved(with_code, _use_new_zipfile_serialization=False), pickle.dumps(code), saved(code),
-            pickle.dumps(contents | {"x": code}), saved([code]),
-        ]))), False  # fmt: skip
+    code, path = Harm("EXECUTED"), draw(choose([*leaves(contents)]))
+    with_code = changed_at(contents, path, draw(choose([code, [code], {"x": code}])))
     return Content(draw(choose([
-        b"", b"\n", b"PK\x03\x04", b"not a checkpoint", random.Random(0).randbytes(5000), archive({}),
-        b"\x80\x02." * 99, archive({"a": b"b"}), pickle.dumps({"a": 1}), saved({}), saved([1]), saved(torch.zeros(3)),
-        saved(None), pickle.dumps(10**1000),
-        saved({"state_dict": contents["state_dict"]}), saved({"understudy": {}}), saved({"understudy": 3}),
-        saved({"understudy": {"format": 2}}), b"\x89PNG\r\n", archive({"archive/data.pkl": b"."}),
-        archive({"archive/data.pkl": b"\x80\x02" + b"(" * 10**6 + b"."}),
+        saved(with_code), saved(with_code, _use_new_zipfile_serialization=False), pickle.dumps(code), saved(code),
+        pickle.dumps(contents | {"x": code}), saved([code]),
     ]))), False  # fmt: skip
 
 
@@ -527,17 +517,6 @@ def header_and_tensors(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata and the tensors of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["understudy"]), safetensors_torch.load(data)
-
-
-_SPACES: list[dict[str, Any]] = [
-    {"max_episode_steps": math.nan}, {"max_episode_steps": 2**62}, {"max_episode_steps": 1}, {"max_return": "x"},
-    {"max_return": math.nan}, {"max_return": 10**400}, {"obs_shape": [4, 4]}, {"obs_shape": [2**40]}, {"obs_shape": []},
-    {"actions": {"n": 3}}, {"actions": {"n": 2**40}}, {"actions": {"low": [0.0], "high": [1.0]}}, {"actions": {}},
-    {"actions": {"n": 2, "low": [0.0]}}, {"extra": 1}, {"obs_shape": [True] * 4}, {"max_return": True},
-]  # fmt: skip
-_OTHER_GAMES = ["payload:CartPole-v1", "acrobot", "pendulum", "nothing", "", "cartpole,x=1", "procmaze",
-                "procmaze,grid_size=99", "CartPole-v1", "a" * 400, "x\ny", "carracing", "probe-1"]  # fmt: skip
-_OTHER_SETTINGS = ["ray_address", "logdir", "resume", "use_tune", "agent", "lr", "x", "batch_size", "proxy"]
 
 
 @st.composite
@@ -549,31 +528,12 @@ def proxies(draw: Draw, data: bytes) -> tuple[bytes, bool]:
     header, tensors = header_and_tensors(data)
     if not (sealed := draw(choose([False, False, True]))):
         del header["digest"]
-    value = ANYTHING | choose(["payload:x", "DDQN", 2**62])
-    setting = st.builds(lambda name, value: {name: value}, choose(_OTHER_SETTINGS), value)
-    contents = draw(edited({"header": header, "tensors": tensors}) | choose([
-        ("game",), ("spaces",), ("config",), ("description", "settings"),
-    ]).flatmap(lambda path: st.builds(
-        lambda change: {"header": changed_at(header, path, change), "tensors": tensors},
-        choose(_OTHER_GAMES) if path == ("game",)
-        else (choose(_SPACES) if path == ("spaces",) else setting).map(lambda change: item_at(header, path) | change),
-    )))  # fmt: skip
-    text = json.dumps(contents.get("header", {}))
-    if draw(st.integers(0, 7)) == 0:
-        text = draw(choose([
-            "", "null", "[]", "3", "{}", "[" * 100_000, text[:-1], text + "x", text.replace(":", ""), '"x"', "\x00",
-            '{"format": 1}', text[:-1] + ', "format": 1}', text[:-1] + ', "format": 2}',
-            text.replace("1", "9" * 5000, 1), '{"format": NaN}',
-        ]))  # fmt: skip
+    contents = draw(edited({"header": header, "tensors": tensors}))
     try:
+        text = json.dumps(contents.get("header", {}))
+        if draw(st.integers(0, 7)) == 0:
+            text = draw(_json_text(text))
         new = safetensors_torch.save(contents.get("tensors", {}), {"understudy": text})
-    except Exception:
+    except Exception:  # contents that no file can hold
         assume(False)
-    if draw(st.integers(0, 7)) == 0:  # length and header of the safetensors format
-        size = int.from_bytes(new[:8], "little")
-        frame, rest = new[8 : 8 + size], new[8 + size :]
-        frame = draw(choose([frame, frame.replace(b"F32", b"F64", 1), frame.replace(b"data_offsets", b"data_offset", 1),
-                             frame.replace(b"[0,", b"[4,", 1), frame.replace(b"weight", b"bias", 1)]))  # fmt: skip
-        lengths = choose([0, 1, size - 1, size + 8, 2**31, 2**63 - 1, 2**64 - 1, len(new), len(frame)])
-        new = draw(lengths).to_bytes(8, "little") + frame + rest
     return Content(new), sealed

@@ -53,9 +53,9 @@ def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
     return [(case, game) for case in cases for game in games if can_play(case, game)]
 
 
-def quick(pairs: list[tuple[str, str]]) -> list[Any]:
-    """Marks variants as slow, except one whose members stop separately."""
-    slow = VARIANTS.keys() - {"PPO-target-kl"}
+def quick(pairs: list[tuple[str, str]], *variants: str) -> list[Any]:
+    """Marks variants as slow, except those named."""
+    slow = VARIANTS.keys() - {*variants}
     return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in slow)) for pair in pairs]
 
 
@@ -94,7 +94,8 @@ COMPILED = [
 
 def on_paths(pairs: list[tuple[str, str]]) -> list[Any]:
     """Pairs of case and game with False, for torch, and `COMPILED` with True."""
-    in_torch = [pytest.param(*parameter.values, False, marks=parameter.marks) for parameter in quick(pairs)]
+    parameters = quick(pairs, "PPO-target-kl")  # whose members stop separately
+    in_torch = [pytest.param(*parameter.values, False, marks=parameter.marks) for parameter in parameters]
     group = pytest.mark.xdist_group("compiled")  # one process compiles
     skip = pytest.mark.skipif(not HAS_NUMBA, reason="needs Numba")
     return in_torch + [pytest.param(*pair, True, marks=[group, skip]) for pair in COMPILED]

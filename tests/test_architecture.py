@@ -75,10 +75,17 @@ def relative(path: Path) -> str:
 
 
 @functools.cache
+def syntax_tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(path: Path, types: bool = False) -> list[Import]:
     """Every import statement of a file, `from a import b` as a.b; with ``types`` also those for type checkers."""
 
     def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
+        if isinstance(node, ast.expr):  # which holds no statements
+            return
         if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return
         if isinstance(node, ast.Import):
@@ -92,11 +99,11 @@ def imports(path: Path, types: bool = False) -> list[Import]:
                 module = str(node.module)
             for alias in node.names:
                 yield Import(relative(path), node.lineno, f"{module}.{alias.name}", in_function)
-        inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for child in ast.iter_child_nodes(node):
             yield from visit(child, inside)
 
-    return list(visit(ast.parse(path.read_text(encoding="utf-8")), False))
+    return list(visit(syntax_tree(path), False))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import torch
 from helpers import ALL, config_of
 from models.registry import agent_class
 from models.spaces import Continuous, Discrete, Spaces
-from test_td3 import live
+from test_off_policy import live
 
 AGENTS = ["DDQN", "DuelingDDQN", "PPO", "TD3", "DDPG", "TD3Discrete", "SAC"]
 STEPS = 12

@@ -166,14 +166,8 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    second = train(
-        new,
-        steps,
-        rule(3),
-        inner.config.train_episodes,
-        advance=compiled.Advance(),
-        compact_every=compiled.COMPACT_EVERY,
-    )
+    blocks: dict[str, Any] = {"advance": compiled.Advance(), "compact_every": compiled.COMPACT_EVERY}
+    second = train(new, steps, rule(3), inner.config.train_episodes, **blocks)
     return old, new, first, second
 
 
@@ -187,38 +181,27 @@ def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: floa
         torch.testing.assert_close(other, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("case", DDQNS)
-def test_ddqn_equals_torch(case: str) -> None:
-    agree(*train_both(DDQNS[case], 150, train_episodes=None, inner_rule="budget"), 2e-4)
+BUDGET: dict[str, Any] = {"train_episodes": None, "inner_rule": "budget"}
+# Cases of each kind, steps of training, settings of the search, and tolerance.
+COMPARED: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
+    "DDQN": (DDQNS, 150, BUDGET, 2e-4),
+    "TD3": (TD3S, 90, {}, 2e-4),
+    "SAC": (SACS, 90, {}, 2e-4),
+    "TD3Discrete": (DISCRETE_TD3S, 90, BUDGET, 2e-4),
+    "PPO": (PPOS, 130, BUDGET, 5e-4),
+    "tables": (TABLES, 700, {}, 0.0),
+}
 
 
-@pytest.mark.parametrize("case", TD3S)
-def test_td3_equals_torch(case: str) -> None:
-    agree(*train_both(TD3S[case], 90), 2e-4)
-
-
-@pytest.mark.parametrize("case", SACS)
-def test_sac_equals_torch(case: str) -> None:
-    agree(*train_both(SACS[case], 90), 2e-4)
-
-
-@pytest.mark.parametrize("case", DISCRETE_TD3S)
-def test_discrete_td3_equals_torch(case: str) -> None:
-    agree(*train_both(DISCRETE_TD3S[case], 90, train_episodes=None, inner_rule="budget"), 2e-4)
-
-
-@pytest.mark.parametrize("case", PPOS)
-def test_ppo_equals_torch(case: str) -> None:
-    old, new, first, second = train_both(PPOS[case], 130, train_episodes=None, inner_rule="budget")
-    agree(old, new, first, second, 5e-4)
-    assert old.agent.optimizer.count == new.agent.optimizer.count > 5
-    assert old.agent.rollout.position == new.agent.rollout.position
-    torch.testing.assert_close(new.loss, old.loss, rtol=2e-3, atol=2e-3)
-
-
-@pytest.mark.parametrize("case", TABLES)
-def test_tabular_equals_torch(case: str) -> None:
-    agree(*train_both(TABLES[case], 700), 2e-5 if "learned" in case else 0.0)
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (cases, *_) in COMPARED.items() for case in cases])
+def test_machine_code_equals_torch(kind: str, case: str) -> None:
+    cases, steps, changes, tolerance = COMPARED[kind]
+    old, new, first, second = train_both(cases[case], steps, **changes)
+    agree(old, new, first, second, 2e-5 if kind == "tables" and "learned" in case else tolerance)
+    if kind == "PPO":
+        assert old.agent.optimizer.count == new.agent.optimizer.count > 5
+        assert old.agent.rollout.position == new.agent.rollout.position
+        torch.testing.assert_close(new.loss, old.loss, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(("rule", "changes"), [
@@ -234,16 +217,8 @@ def test_training_stops_at_same_step(rule: str, changes: dict[str, Any]) -> None
     torch.testing.assert_close(second.policy.flat_parameters, first.policy.flat_parameters, rtol=1e-3, atol=1e-3)
 
 
-THREADED = [
-    DDQNS["dueling"],
-    DDQNS["bandit, ten environments"],
-    PPOS["A2C"],
-    PPOS["continuous"],
-    TD3S["relu"],
-    SACS["relu"],
-    DISCRETE_TD3S["annealed, several environments"],
-    TABLES["SARSA"],
-]
+THREADED = [DDQNS["dueling"], DDQNS["bandit, ten environments"], PPOS["A2C"], PPOS["continuous"], TD3S["relu"],
+            SACS["relu"], DISCRETE_TD3S["annealed, several environments"], TABLES["SARSA"]]  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", THREADED)

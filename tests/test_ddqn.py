@@ -16,7 +16,7 @@ from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.varied import sample_config
 from rounding import assert_near, backpropagated, gamma
-from test_td3 import OBS, live
+from test_off_policy import OBS, live
 
 ACTIONS = 3
 SPACES = Spaces((OBS,), Discrete(ACTIONS))

@@ -18,6 +18,7 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli.parse import parse
+from envs.synthetic import starts_of
 from helpers import SEARCHED, on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
@@ -143,7 +144,7 @@ def scaled(command: str) -> str:
         ("-potential --agent TD3", "--num_agents 1 --no_real_baseline"),
         ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"),
         ("-bandit --agent PPO --num_agents", "--num_agents 2 --no_real_baseline"),
-        ("--eval_agent", "--num_eval_episodes 1"),
+        ("--eval_agent", "--num_eval_episodes 1 --time_limit 20"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip
         if word in command:
@@ -227,9 +228,13 @@ def run(command: str, folder: Path) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Short training on shipped proxies, few agents in figures of behaviour, short fits, and an empty folder of
-    datasets."""
+    """Short training on shipped proxies, few agents in figures of behaviour, short fits, few evaluations of teachers,
+    few steps of baselines, few initial states, and an empty folder of datasets."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr("control.commands.learn._EVALUATIONS", 2)
+    monkeypatch.setattr("control.commands.learn._JUDGED", 4)
+    monkeypatch.setattr("control.reports.verdict.MOST_STEPS", 1000)
+    monkeypatch.setattr("envs.synthetic.starts_of", functools.partial(starts_of, draws=16))
     short_steps = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least
     monkeypatch.setattr(SearchConfig, "steps_in_use", short_steps)
     monkeypatch.setattr("control.reports.synthetic._EPISODES", 1)  # of each agent

@@ -1,12 +1,14 @@
-"""Scripts of experiments/ that measure and draw: errors, numbers worked by hand, and the published figures."""
+"""Scripts of experiments/ that measure, draw and compare: errors, numbers worked by hand, and the published figures."""
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,13 +19,17 @@ import torch
 from PIL import Image
 from scipy import stats
 
+import fake_runs
 from conftest import ROOT
+from control.cli.parse import parse
 from control.evolution.inner_loop import Outcome
 from control.reports.plot import plot
+from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH
 from envs.base import Step
 from experiments.plotting import density
 from fake_runs import Shown, is_png, load_script, refused
+from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
 from models.settings import SettingError
 
@@ -301,3 +307,204 @@ def test_what_holds_no_numbers_is_one_line(tmp_path: Path, capsys: Shown) -> Non
     with pytest.raises(SettingError, match="no curves and fewer than two groups of three seeds: there is nothing"):
         plot([RESULTS / "lunarlander_sparse.json"], tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()
+
+
+# -- runs of policy gradients and model generalisation -----------------------------------------------------------------
+
+
+parity = load_script("model_generalisation/parity")
+
+
+def write_gradients(
+    logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (25, 26), game: str = "beresheet"
+) -> Path:
+    """A run with a running mean that rises to ``seed`` over 30 of 40 batches and ends at half of it."""
+    tags = ["train/policy_loss", "train/entropy_share"]
+    tags += ["train/baseline"] * (implementation in ("BPG", "CPG", "AAC"))
+    tags += ["train/entropy_loss"] * (implementation in ("EPG", "CPG", "AAC"))
+
+    def numbers(batch: int, seed: int) -> dict[str, float]:
+        mean = seed * batch / 30 if batch <= 30 else seed / 2
+        return {"rollout/return_running_mean": mean} | {tag: math.exp(-batch / 9) for tag in tags}
+
+    flags = ("--gamename", game, *flags)
+    return fake_runs.write_run(logdir, implementation, numbers, flags=flags, seeds=seeds, game=game, steps=100)
+
+
+def write_cell(logdir: Path, implementation: str, *flags: str, seeds: Sequence[int] = (0, 1), **place: Any) -> Path:
+    """A run with 20 evaluations, 500 steps apart. The e-th of seed s is ``10 e + s - 100``; without episodes the
+    reward rate is ``(10 e + s) / 100``."""
+    settings = parse(["--implementation", implementation, *flags])
+    episodic = getattr(settings.agent, "episodic_env", True)
+
+    def numbers(e: int, seed: int) -> dict[str, float]:
+        height = 10 * e + seed
+        scores = {"eval/return_greedy": height - 100 * episodic}
+        return {"train/value_loss": 1 / e} | scores | ({} if episodic else {"eval/reward_rate": height / 100})
+
+    return fake_runs.write_run(
+        logdir, implementation, numbers, flags=("--num_seeds", str(len(seeds)), *flags), seeds=seeds, epochs=20,
+        steps=500, game=settings.run.gamename.replace(",", "_"), **place,
+    )  # fmt: skip
+
+
+def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: Any) -> Path:
+    return write_cell(logdir, implementation, "--gamename", "procmaze", *flags, **place)
+
+
+# -- policy gradients --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.draws
+def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
+    for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
+        write_gradients(logdir, implementation)
+    write_gradients(logdir / "more", "AAC", "--preset", "aac_tuned", "--batch_episodes", "8", seeds=(7,))
+    write_gradients(logdir, "UDRL")
+    out = logdir / "figures" / "all.png"
+    assert gradients.main([str(logdir), "--out", str(out)]) == 0
+    assert is_png(out)
+    numbers = json.loads(out.with_suffix(".json").read_text())
+    assert (numbers["game"], numbers["running_mean_len"]) == ("beresheet", 100)
+    assert list(numbers["arms"]) == ["VPG", "EPG", "BPG", "CPG", "AAC", "AAC, tuned"]
+    cpg = numbers["arms"]["CPG"]
+    assert cpg["seeds"]["26"] == {"best": 26, "final": 13, "episodes": 40 * 32, "env_steps": 4000}
+    assert cpg["over_seeds"]["best"]["mean"] == 25.5 and cpg["over_seeds"]["final"]["mean"] == 12.75
+    assert numbers["arms"]["AAC, tuned"]["seeds"]["7"]["episodes"] == 40 * 8
+    output = capsys.readouterr().out
+    assert "mean return of the last 100 training episodes" in output and "AAC, tuned" in output
+    assert str(out) in output and "one seed" in output and "UDRL" not in output
+    figure = logdir / "more" / "one.svg"
+    assert gradients.main([str(logdir / "more"), "--x", "env_steps", "--out", str(figure)]) == 0
+    assert list(json.loads(figure.with_suffix(".json").read_text())["arms"]) == ["AAC, tuned"] and figure.exists()
+
+
+# -- model generalisation ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.draws
+def test_model_generalisation_panels(logdir: Path, capsys: Shown) -> None:
+    for preset in PRESETS:
+        for implementation in ("GaussianLatent", "ER"):
+            write_cell(logdir, implementation, "--preset", preset, name=preset)
+    write_maze(logdir, "DDQN")
+    out = logdir / "figures" / "all.png"
+    assert cells.main([str(logdir), "--out", str(out)]) == 0
+    assert is_png(out)
+    numbers = json.loads(out.with_suffix(".json").read_text())
+    assert sorted(numbers["panels"]) == sorted(PRESETS)
+    assert all(list(panel["agents"]) == ["ER", "GaussianLatent"] for panel in numbers["panels"].values())
+    maze, flute = numbers["panels"]["procmaze_low"], numbers["panels"]["panflute_high"]
+    assert (maze["metric"], flute["metric"]) == ("eval/return_greedy", "eval/reward_rate")
+    assert maze["references"] == {"optimum": -4.40, "random": -35.36} and maze["threshold"] == pytest.approx(-19.88)
+    er = maze["agents"]["ER"]
+    # The last tenth of 10,000 steps has evaluations 19 and 20, at 90 and 100, and at one more for the second seed.
+    assert (er["seeds"], er["env_steps"], er["last_tenth"]["mean"]) == (2, 10_000, 95.5)
+    assert er["last_tenth"]["interval"] is None  # of two seeds
+    # A straight line from -90 to 100, and the second seed one higher.
+    assert er["area"]["mean"] == pytest.approx(5.5)
+    # Means of the seeds are 10 e - 99.5: the first of at least -19.88 is the eighth.
+    assert er["steps_to_threshold"] == 4000
+    assert flute["agents"]["ER"]["last_tenth"]["mean"] == pytest.approx(1.955)
+    assert numbers["panels"]["buttongrid_high"]["threshold"] is None
+    output = capsys.readouterr().out
+    assert "procmaze_low" in output and "4,000" in output and str(out) in output and "DDQN" not in output
+
+
+def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
+    runs = read_runs(write_maze(logdir, seeds=(0,)) / "metrics.csv")
+    plain = cells.curves(runs, "eval/return_greedy", 1, 1)
+    assert len(plain.steps) == 20 and plain.values[0, 0] == -90
+    # Of evaluations 1, 4, 7, ..., 19 the means of three in a row, the first at the seventh.
+    smooth = cells.curves(runs, "eval/return_greedy", 3, 3)
+    assert smooth.steps.tolist() == [3500, 5000, 6500, 8000, 9500]
+    assert smooth.values.tolist() == [[-60, -30, 0, 30, 60]]
+    first_run, other = read_runs(write_maze(logdir) / "metrics.csv")
+    other.columns = {name: values[1:14:2] for name, values in other.columns.items()}
+    shared_curves = cells.curves([first_run, other], "eval/return_greedy", 1, 1)  # at steps of both runs
+    assert shared_curves.steps.tolist() == [1000, 2000, 3000, 4000, 5000, 6000, 7000]
+    assert (shared_curves.values[1] - shared_curves.values[0]).tolist() == [1] * 7
+    with pytest.raises(SettingError, match="window is 21, but .* have 20 evaluations in common"):
+        cells.curves(runs, "eval/return_greedy", 21, 1)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def write_twice(logdir: Path) -> None:
+    folder = write_maze(logdir, "ER").parents[2]
+    shutil.copytree(folder, folder.with_name("again"))
+
+
+def write_without_config(logdir: Path) -> None:
+    (write_gradients(logdir, "CPG") / "config.yaml").unlink()
+
+
+@pytest.mark.parametrize(("script", "write", "message"), [
+    (gradients, lambda logdir: write_gradients(logdir, "UDRL"), "holds no run of VPG, EPG, BPG, CPG, AAC"),
+    (gradients, write_without_config, "config.yaml, which says what was trained, cannot be read: No such file"),
+    (gradients, lambda logdir: (write_gradients(logdir, "CPG"), write_gradients(logdir, "VPG", game="cartpole")),
+     "gamename of these runs is beresheet and cartpole; allowed: one"),
+    (cells, write_twice, "logdir holds seed 0 of ER twice"),
+    (cells, lambda logdir: (write_maze(logdir), write_maze(logdir, "SimpleModel", "--no_episodic_env")),
+     "episodic_env of these runs is true and false; allowed: one a panel"),
+])  # fmt: skip
+def test_unsuitable_run_is_an_error(
+    script: ModuleType, write: Callable[[Path], object], message: str, logdir: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    write(logdir)
+    refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], message, capsys)
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(("script", "flags", "message"), [
+    (cells, "-w 30", "window is 30, but "),
+    (gradients, "--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
+    (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
+    (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
+])  # fmt: skip
+def test_flag_error_message_with_runs(
+    script: ModuleType, flags: str, message: str, logdir: Path, capsys: Shown
+) -> None:
+    write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
+    refused(script.main, [*([str(write())] if write else []), *flags.split()], message, capsys)
+
+
+# -- against the original ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fixture", "agent"), [(f, a) for f in parity.FIXTURES for a in parity.FIXTURES[f]["agents"]])
+def test_parity_runs_have_the_settings_of_the_original(fixture: str, agent: str) -> None:
+    settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
+    run, config = settings.run, settings.agent
+    assert (run.seed, run.num_threads, config.faithful_to_paper) == (5, 2, True)
+    assert config.discount == 0.9 and config.training_start_time == 1000
+    if fixture == "untrained":
+        assert (run.num_seeds, config.total_steps, config.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
+        return
+    step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
+    assert (run.num_seeds, config.hidden_sizes) == (10, (64, 64))
+    assert (config.lr, config.buffer_size, config.target_update_frequency) == (step, buffer, 50)
+    assert config.batch_size == (80 if agent == "ER" else 8) and config.episodic_env == (fixture == "A")
+    assert config.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
+    assert config.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
+
+
+def made_up_curve(mean: float, error: float) -> Any:
+    return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
+
+
+def test_parity_table() -> None:
+    rows = parity.compare(
+        "B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up_curve(0.317, 0.02)
+    )
+    assert [(row["step"], row["within"]) for row in rows] == [(2000, True), (3500, False)]
+    assert rows[0]["difference"] == pytest.approx(0.037 / (0.037**2 + 0.02**2) ** 0.5), "both have errors"
+    assert rows[1]["ours_se"] is None and rows[1]["difference"] == pytest.approx((0.417 - 0.361) / 0.017)
+    rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up_curve(0.2, 0.02))
+    lines = [line.split() for line in parity.table(rows).splitlines()]
+    assert lines[0] == "B: PanFlute, 3 pipes step original ours difference / SE within 2".split()
+    assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +0.9 yes".split()
+    assert lines[2][-2:] == ["+3.3", "NO"] and lines[2][-4:-2] == ["(one", "seed)"]
+    assert lines[3][:5] == ["ER", "2,000", "0.212", "(~0.037)", "0.200"]
+    assert lines[-1] == "3 of 4 points within 2 standard errors".split()

@@ -76,8 +76,7 @@ def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[
 
 
 @pytest.fixture
-def one_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 800)
+def one_learner(short_stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn, "learners", lambda spaces: ("QLearning",) if spaces.one_hot else ("DDQN",))
 
 
@@ -309,10 +308,11 @@ def best_weight(obs: np.ndarray) -> np.ndarray:
     return (50 + 20 * (obs[:, :1] - 5000) / 1000 + 20 * (obs[:, 1:] - 0.02) / 0.01).clip(0, 100)
 
 
+@pytest.mark.usefixtures("short_stages")
 def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents see scaled observations, and the file keeps the environment's units."""
     monkeypatch.setattr(learn, "learners", lambda spaces: ("TD3", "PPO"))
-    words = ["--only", "exam", "--exam_steps", "5000"]
+    words = ["--only", "exam", "--exam_steps", "2500"]
     status, folder = learned(tmp_path, "test_learn:Weights-v0", "best_weight", *words)
     assert status == 0
     results = json.loads((folder / learn.RESULTS).read_text())

@@ -29,6 +29,12 @@ CLONE = parse.parse(["--implementation", "SE", "--gamename", "cartpole", "--prox
 searched = partial(trained, implementation="SE")
 
 
+@pytest.fixture(autouse=True)
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1200)
+    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 400)
+
+
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a run of DDQN on CartPole, to be read only."""

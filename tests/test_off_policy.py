@@ -1,14 +1,21 @@
-"""TD3 and its discrete form: gradients against autograd, delayed updates and exploration."""
+"""TD3, its discrete form and SAC: distributions and gradients against torch, delayed updates and exploration."""
 
 import dataclasses
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from helpers import torch_mlp
+from models.action_noise import OrnsteinUhlenbeck
+from models.agents.sac.agent import Agent as SacAgent
+from models.agents.sac.config import Config as SacConfig
+from models.agents.sac.gaussian import sample
 from models.agents.td3.agent import Agent
 from models.agents.td3.config import Config
 from models.agents.td3_discrete.agent import Agent as DiscreteAgent
@@ -16,17 +23,19 @@ from models.agents.td3_discrete.config import Config as DiscreteConfig
 from models.off_policy import TwinCriticAgent
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from rounding import assert_near, backpropagated, gamma
+from rounding import FUNCTION, UNIT, assert_near, backpropagated, gamma
 
 OBS, LOW, HIGH = 4, (-2.0, 0.0), (2.0, 10.0)
 SMALL: dict[str, Any] = {"hidden_sizes": (9, 9), "batch_size": 7, "init_episodes": 0, "fill": 0}
 NOW, DISCRETE = Config(**SMALL), DiscreteConfig(**SMALL)
+SAC = SacConfig(hidden_sizes=(9, 9), batch_size=7, fill=0)  # its first steps are random
 
 
 def make_agent(config: Any = NOW, seeds: Any = (0, 1, 2)) -> TwinCriticAgent:
     if isinstance(config, DiscreteConfig):
         return DiscreteAgent(config, Spaces((OBS,), Discrete(3)), list(seeds))
-    return Agent(config, Spaces((OBS,), Continuous(LOW, HIGH)), list(seeds))
+    kind: Any = SacAgent if isinstance(config, SacConfig) else Agent
+    return kind(config, Spaces((OBS,), Continuous(LOW, HIGH)), list(seeds))
 
 
 def live(agent: Any, steps: int, learns: bool = True, first: int = 0) -> None:
@@ -56,6 +65,24 @@ def learned(agent: TwinCriticAgent) -> dict[str, Tensor]:
         f"{part} {name}": value for part, optimizer in parts.items() for name, value in optimizer.state_dict().items()
     }
     return {name: value.clone() for name, value in (states | dict(agent.state_dict())).items()}
+
+
+def assert_unchanged(agent: TwinCriticAgent, old_state: dict[str, Tensor]) -> None:
+    for name, value in learned(agent).items():
+        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
+
+
+def assert_critics_descended(agent: TwinCriticAgent, m: int, parameters: Tensor) -> None:
+    """The first Adam step of member ``m`` was along the gradient of ``parameters``."""
+    gradient = parameters.grad
+    assert gradient is not None
+    assert_near(agent.critics.optimizer.mean[m], 0.1 * gradient, 0.1 * gradient_error(agent, gradient))
+
+
+def assert_actor_descended(agent: TwinCriticAgent, m: int, parameters: Tensor) -> None:
+    gradient = parameters.grad
+    assert gradient is not None and gradient.abs().max() > 1e-4
+    assert_near(agent.optimizer.mean[m], 0.1 * gradient, 0.1 * gradient_error(agent, gradient))
 
 
 def numbers_of(agent: TwinCriticAgent, m: int) -> dict[str, Tensor]:
@@ -130,14 +157,11 @@ def test_gradients_equal_autograd(case: str) -> None:
     for m in range(3):
         losses[m].backward()
         assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
-        assert_near(
-            agent.critics.optimizer.mean[m], 0.1 * critics[m].grad, 0.1 * gradient_error(agent, critics[m].grad)
-        )
+        assert_critics_descended(agent, m, critics[m])
         obs = rows_of(agent, m)[0]
         action = torch_actor(agent, actors[m], obs, numbers_of(agent, m).get("gumbel", obs))
         torch_critics(agent, agent.critics.flat_parameters[m], obs, action)[0].mean().neg().backward()
-        assert actors[m].grad is not None and actors[m].grad.abs().max() > 1e-4
-        assert_near(agent.optimizer.mean[m], 0.1 * actors[m].grad, 0.1 * gradient_error(agent, actors[m].grad))
+        assert_actor_descended(agent, m, actors[m])
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
@@ -164,8 +188,7 @@ def test_metrics_by_current_weights(config: Any) -> None:
             expected["entropy"] = torch.distributions.Categorical(logits=logits).entropy().mean()
         for name, value in expected.items():
             assert metrics[f"train/{name}"][m].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-5), name
-    for name, value in learned(agent).items():
-        assert torch.equal(value, old_state[name]) and not value.requires_grad, name
+    assert_unchanged(agent, old_state)
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
@@ -237,16 +260,202 @@ def test_annealed_gumbel_temperature() -> None:
         assert agent.temperature(agent.flat_parameters).view(-1).tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
+@pytest.mark.parametrize("config", [NOW, DISCRETE, SAC], ids=["continuous", "discrete", "SAC"])
 def test_evaluation_is_greedy_unless_noisy(config: Any) -> None:
     obs = torch.randn(3, 50, OBS)
-    calm, noisy = (make_agent(dataclasses.replace(config, test_noise=noise, action_std=0.5)) for noise in (False, True))
+    std = {} if config is SAC else {"action_std": 0.5}
+    calm, noisy = (make_agent(dataclasses.replace(config, test_noise=noise, **std)) for noise in (False, True))
     policies = [agent.begin(50, Streams([5, 6, 7]), sample=False) for agent in (calm, noisy, noisy)]
     greedy_action, action, same = (policy.act(obs) for policy in policies)
     outputs = torch.stack(
         [torch_mlp(calm.network, calm.flat_parameters[m, : calm.network.size], obs[m]) for m in range(3)]
     )
-    torch.testing.assert_close(greedy_action, outputs.argmax(2) if config is DISCRETE else calm.clip(outputs.tanh()))
+    best = outputs.argmax(2) if config is DISCRETE else calm.clip(outputs[..., :2].tanh())  # SAC's others are log_std
+    torch.testing.assert_close(greedy_action, best)
     assert torch.equal(action, same) and not torch.equal(action, greedy_action)
     assert not torch.equal(policies[1].act(obs), action)
     assert torch.equal(calm.with_weights(calm.flat_parameters[:2]).act(obs[:2]), greedy_action[:2])
+
+
+# -- SAC ---------------------------------------------------------------------------------------------------------------
+
+
+def torch_sample(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Action ``[B, A]`` and log-probability ``[B]`` of one member, by torch's distributions."""
+    mean, level = outputs.chunk(2, 1)
+    normal = Normal(mean, level.clamp(-20, 2).exp())
+    pre_tanh = mean + normal.stddev * noise
+    squashed = TransformedDistribution(normal, [TanhTransform(cache_size=1)])
+    action = squashed.transforms[0](pre_tanh)
+    return action, squashed.log_prob(action).sum(1)
+
+
+def action_error(outputs: Tensor, noise: Tensor) -> Tensor:
+    """Error bound of actions ``[B, A]``: tanh, with a slope of at most 1, of a mean and a deviation times a number."""
+    mean, level = outputs.chunk(2, 1)
+    return gamma(2 * FUNCTION + 2) * (1 + mean.abs() + level.clamp(-20, 2).exp() * noise.abs())
+
+
+def test_sample_equals_torch_distribution() -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs, noise = 1.5 * torch.randn(3, 50, 4, generator=g), torch.randn(3, 50, 2, generator=g)
+    actions, log_probs = sample(outputs, noise)
+    for m in range(3):
+        action, log_prob = torch_sample(outputs[m], noise[m])
+        assert_near(actions[m], action, action_error(outputs[m], noise[m]))
+        torch.testing.assert_close(log_probs[m], log_prob, rtol=1e-4, atol=1e-4)
+
+
+def test_log_prob_of_saturated_action() -> None:
+    """Mean 30, deviation 1, noise 0: -log(2 pi) / 2 - log(1 - tanh(30)^2), and 1 - tanh(x)^2 is 4 e^(-2 x) there; its
+    slope by the mean is 2."""
+    for mean in (30.0, -30.0):
+        outputs = torch.tensor([[[mean, 0.0]]], requires_grad=True)
+        _, log_prob = sample(outputs, torch.zeros(1, 1, 1))
+        assert log_prob.item() == pytest.approx(-0.9189385 - 1.3862944 + 60, rel=1e-6)
+        (gradient,) = torch.autograd.grad(log_prob.sum(), outputs)
+        assert gradient.view(-1).tolist() == pytest.approx([2.0 if mean > 0 else -2.0, -1.0])
+
+
+def test_clipped_deviation_has_no_gradient() -> None:
+    outputs = torch.tensor([[[0.3, -21.0], [0.3, 2.5], [0.3, 1.0]]], requires_grad=True)
+    action, log_prob = sample(outputs, torch.ones(1, 3, 1))
+    assert action[0, 1].item() == pytest.approx(math.tanh(0.3 + 7.389056))
+    (gradient,) = torch.autograd.grad(action.sum() + log_prob.sum(), outputs)
+    assert gradient[0, 0, 1] == gradient[0, 1, 1] == 0 != gradient[0, 2, 1]
+
+
+SAC_GRADIENTS = {
+    "learned": dataclasses.replace(SAC, entropy_temperature=0.4),
+    "one layer, target entropy": dataclasses.replace(SAC, hidden_sizes=(9,), activation="tanh", target_entropy=0.7),
+    "fixed": dataclasses.replace(SAC, learn_temperature=False, entropy_temperature=0.2),
+}
+
+
+@pytest.mark.parametrize("case", SAC_GRADIENTS)
+def test_gradients_of_sac_equal_autograd(case: str) -> None:
+    """Critics, then actor and temperature after the critics' step (Haarnoja et al. 2018, equations 5, 9 and 18)."""
+    agent, config = make_agent(SAC_GRADIENTS[case]), SAC_GRADIENTS[case]
+    perturb_targets(agent)
+    live(agent, 30, learns=False)
+    critics = [agent.critics.flat_parameters[m].clone().requires_grad_() for m in range(3)]
+    actors = [agent.flat_parameters[m].clone().requires_grad_() for m in range(3)]
+    losses = []
+    for m in range(3):
+        obs, action, next_obs, reward, discount = rows_of(agent, m)
+        with torch.no_grad():
+            outputs = torch_mlp(agent.network, actors[m][:-1], next_obs)
+            next_action, log_prob = torch_sample(outputs, numbers_of(agent, m)["next"].T)
+            next_q = torch_critics(agent, agent.critics.target_parameters[m], next_obs, next_action).min(0).values
+            goal = reward + 0.99 * discount * (next_q - config.entropy_temperature * log_prob)
+        losses.append((torch_critics(agent, critics[m], obs, action) - goal).square().mean(1).sum())
+    agent_losses, smaller_of_first = agent.learn(), 0
+    for m in range(3):
+        losses[m].backward()
+        assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-4)
+        assert_critics_descended(agent, m, critics[m])
+        obs = rows_of(agent, m)[0]
+        sampled_action, log_prob = torch_sample(
+            torch_mlp(agent.network, actors[m][:-1], obs), numbers_of(agent, m)["now"].T
+        )
+        q_values = torch_critics(agent, agent.critics.flat_parameters[m], obs, sampled_action)
+        smaller_of_first += int((q_values[0] < q_values[1]).sum())
+        smaller = q_values.min(0).values
+        loss = (config.entropy_temperature * log_prob - smaller).mean()
+        target = -2.0 if config.target_entropy is None else config.target_entropy
+        if config.learn_temperature:
+            loss = loss - actors[m][-1] * (log_prob.detach().mean() + target)
+        loss.backward()
+        assert_actor_descended(agent, m, actors[m])
+    assert 0 < smaller_of_first < 21, "both critics are the smaller one somewhere"
+    assert (agent.optimizer.mean[:, -1] != 0).all() == config.learn_temperature
+
+
+def test_metrics_of_sac_by_current_weights() -> None:
+    """Entropy, temperature and loss of the actor on the latest minibatch, and they change nothing."""
+    agent = make_agent(dataclasses.replace(SAC, entropy_temperature=0.4, init_episodes=0))
+    live(agent, 30)
+    old_state = learned(agent)
+    metrics = agent.metrics()
+    for m in range(3):
+        obs, weights = rows_of(agent, m)[0], agent.flat_parameters[m]
+        action, log_prob = torch_sample(torch_mlp(agent.network, weights[:-1], obs), numbers_of(agent, m)["now"].T)
+        q = torch_critics(agent, agent.critics.flat_parameters[m], obs, action).min(0).values
+        alpha = weights[-1].exp()
+        expected = {
+            "entropy": -log_prob.mean(), "entropy_temperature": alpha, "policy_loss": (alpha * log_prob - q).mean(),
+        }  # fmt: skip
+        for name, value in expected.items():
+            assert metrics[f"train/{name}"][m].item() == pytest.approx(value.item(), rel=1e-4), name
+    assert_unchanged(agent, old_state)
+
+
+# -- Ornstein-Uhlenbeck noise ------------------------------------------------------------------------------------------
+
+# A level decays by 0.9985 a step and rounds some four times, so errors add up to some 4 / 0.0015 roundings of levels
+# that, with a deviation of 1.83, stay below 8.
+LEVEL = gamma(4 / 0.0015) * 8
+
+
+def by_hand(normal: np.ndarray, done: np.ndarray, sigma: float) -> np.ndarray:
+    """The noise of ``normal [T]`` as stable-baselines3 computes it, reset after each ``done [T]``."""
+    levels, level = [], 0.0
+    for number, end in zip(normal, done, strict=True):
+        level = level + 0.15 * (0.0 - level) * 0.01 + sigma * np.sqrt(0.01) * number
+        levels.append(level)
+        level = 0.0 if end else level
+    return np.array(levels)
+
+
+def test_process_equals_plain_loop() -> None:
+    g = torch.Generator().manual_seed(0)
+    normal, done = torch.randn(300, 3, 2, 4, generator=g), torch.rand(300, 3, 2, generator=g) < 0.02
+    process, noises = OrnsteinUhlenbeck(3, 2, 4), []
+    for numbers, end in zip(normal, done, strict=True):
+        noises.append(0.6 * process.next(numbers))
+        process.reset_finished(end)
+    actual, indices = torch.stack(noises).double(), [(m, e, a) for m in range(3) for e in range(2) for a in range(4)]
+    for m, e, a in indices:
+        expected = by_hand(normal[:, m, e, a].double().numpy(), done[:, m, e].numpy(), 0.6)
+        assert_near(actual[:, m, e, a], expected, LEVEL * 0.6)
+    assert done.any(0).all()
+
+
+def test_process_deviation() -> None:
+    process, normal = OrnsteinUhlenbeck(1, 4000, 1), torch.Generator().manual_seed(1)
+    deviations = [process.next(torch.randn(1, 4000, 1, generator=normal)).std().item() for _ in range(2000)]
+    assert [deviations[0], deviations[99], deviations[-1]] == pytest.approx([0.1, 0.93, 1.83], rel=0.04)
+
+
+@pytest.mark.parametrize("name", ["TD3", "SAC"])
+def test_agents_explore_with_noise(name: str) -> None:
+    """With weights of 0 TD3's action is the noise and SAC's is tanh of it."""
+    config = SAC if name == "SAC" else dataclasses.replace(NOW, action_std=0.7)
+    drifting, white = (
+        make_agent(dataclasses.replace(config, num_envs=2, noise_type=kind))
+        for kind in ("ornstein-uhlenbeck", "normal")
+    )
+    drifting.flat_parameters.data.zero_()
+    raw_actions, normal, ends = [], [], []
+    for step in range(120):
+        for agent in (drifting, white):
+            live(agent, 1, learns=False, first=step)
+        raw_actions.append(drifting.action_vectors)
+        normal.append(white.random_numbers["explore"])
+        ends.append(episode_ends(drifting, step))
+    actions, numbers, done = (torch.stack(series).double().numpy() for series in (raw_actions, normal, ends))
+    for m, e, a in np.ndindex(actions.shape[1:]):
+        noise = by_hand(numbers[:, m, e, a], done[:, m, e] > 0, 0.7 if name == "TD3" else 1.0)
+        expected = np.clip(noise, -1, 1) if name == "TD3" else np.tanh(noise)
+        # The first step, before anything is remembered, is at random.
+        assert_near(actions[1:, m, e, a], expected[1:], LEVEL + FUNCTION * UNIT)
+    assert done.any(0).all()
+
+
+def episode_ends(agent: TwinCriticAgent, step: int) -> Tensor:
+    """Which episodes ``[M, E]`` `live` ends at a step."""
+    generators = [torch.Generator().manual_seed(1000 * seed + step) for seed in agent.seeds]
+    samples = [
+        (torch.randn(2, agent.envs, OBS, generator=g), torch.rand(2, agent.envs, generator=g)) for g in generators
+    ]
+    return torch.stack([uniform[1] < 0.1 for _, uniform in samples])
