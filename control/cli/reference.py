@@ -1,6 +1,6 @@
-"""Generate the documentation page of all settings from their declarations.
+"""Generate the documentation pages of all settings from their declarations.
 
-python -m control.cli.reference     # writes docs/settings.md
+python -m control.cli.reference     # writes docs/settings.md and docs/settings/*.md
 """
 
 import re
@@ -21,7 +21,7 @@ from models.settings import allowed, kinds
 from models.vocabulary import aliases_of
 
 WIDTH = 120
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEAD = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
@@ -31,8 +31,18 @@ keyword in Python (`lr=1e-3`), by the same name.
 
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
 `--help WORD` those with a word, `--plot --help` those of a command. *Also* are other names that are accepted.
-Letters in brackets are sources, named at the head of each family. This page is made by
+Letters in brackets are sources, named at the head of each family. These pages are made by
 `python -m control.cli.reference`.
+
+Searches and each family have a page:
+
+{links}
+"""
+TOCTREE = """```{{toctree}}
+:hidden:
+
+{names}
+```
 """
 TITLES = {
     "command_conditioned": "Agents that follow commands",
@@ -49,10 +59,21 @@ TITLES = {
 }
 
 
-def page() -> str:
-    """Return the page as Markdown."""
+def pages() -> dict[str, str]:
+    """Return path below docs/ -> page as Markdown: a page for runs and environments, one for searches and one for each
+    family."""
+    details = {"searches": _of_searches(), **_families()}
+    texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
+    links = (f"- [{text.partition(chr(10))[0].removeprefix('# ')}](settings/{name}.md)" for name, text in texts.items())
     words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
-    parts = [HEAD.format(words=words), *_of_runs(), *_of_environments(), *_of_searches(), *_of_families()]
+    head = HEAD.format(words=words, links="\n".join(links))
+    toctree = TOCTREE.format(names="\n".join(f"settings/{name}" for name in texts))
+    first_page = _text([head, *_of_runs(), *_of_environments(), toctree])
+    return {"settings.md": first_page} | {f"settings/{name}.md": text for name, text in texts.items()}
+
+
+def _text(parts: Iterable[str]) -> str:
+    """Return lines and paragraphs as a page."""
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -90,12 +111,15 @@ def _of_searches() -> Iterator[str]:
     yield from _sections(NetworkConfig(), names)
 
 
-def _of_families() -> Iterator[str]:
-    """Yield the settings of each family."""
+def _families() -> dict[str, Iterator[str]]:
+    """Return folder -> settings of each family."""
     families = implementations()
-    for package in dict.fromkeys(families[name].package for name in families):
-        names = [name for name, family in families.items() if family.package == package]
-        yield from _of_family(families[names[0]], names)
+    names_by_package: dict[str, list[str]] = {}
+    for name, family in families.items():
+        names_by_package.setdefault(family.package, []).append(name)
+    return {
+        package.rpartition(".")[2]: _of_family(families[names[0]], names) for package, names in names_by_package.items()
+    }
 
 
 def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
@@ -159,5 +183,8 @@ def _wrap(text: str, indent: str = "") -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"written: {PAGE}")
+    for name, text in pages().items():
+        path = DOCS / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"written: {path}")
