@@ -19,7 +19,7 @@ version = release = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").r
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "[CS]*.md"]
 exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
 smartquotes = False  # which would make a dash of the two hyphens of a flag
 default_role = "code"  # docstrings name what they speak of in single backticks

@@ -328,7 +328,11 @@ def anchors(page: Path) -> set[str]:
     return anchor_names
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CODE_OF_CONDUCT", "SECURITY"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_links_between_pages_exist(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
         target_path = page.parent / target if target else page
