@@ -19,9 +19,9 @@ author = "the Understudy authors"
 copyright = author
 version = release = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "[CS]*.md"]
 exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
 smartquotes = False  # which would make a dash of the two hyphens of a flag
 default_role = "code"  # docstrings name what they speak of in single backticks
@@ -34,6 +34,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
+add_module_names = False  # headings name the modules
+python_maximum_signature_line_length = 80  # longer ones have a line for each parameter
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page
 
 # `make linkcheck` tries links to outside; those between pages are tested (tests/test_docs.py).
@@ -45,6 +47,7 @@ linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)[:/]", r"https://example\
 html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = "Understudy"
+html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
@@ -107,6 +110,16 @@ def live_script() -> str:
     return f"const understudyWeights = {numbers};\n" + _COMMENT_OR_INDENT.sub("", code)
 
 
+def readable(signature: str) -> str:
+    """A signature with the names of NumPy's types in place of their definitions."""
+    signature = re.sub(r"~[\w.]+\._Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", signature)
+    return re.sub(r"~numpy\.ndarray\[tuple\[~typing\.Any, \.\.\.\], ~numpy\.dtype\[~[\w.]+\]\]", "ndarray", signature)
+
+
+def _signature(app, what, name, thing, options, signature, returns):
+    return readable(signature or "") or signature, readable(returns or "") or returns
+
+
 def _read(app, name, source):
     source[0] = as_on_the_site(source[0], (ROOT / name).parent)
 
@@ -128,3 +141,4 @@ def setup(app):
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _document)
     app.connect("build-finished", _extra_files)
+    app.connect("autodoc-process-signature", _signature)

@@ -1,4 +1,4 @@
-"""The table of docs/algorithms.md equals the properties of the agents."""
+"""The table of docs/which_agent.md equals the properties of the agents."""
 
 import importlib.util
 import re
@@ -9,7 +9,7 @@ from conftest import ROOT
 from models.registry import agent_class, default_config, family, implementations
 from models.spaces import Continuous
 
-PAGE = (ROOT / "docs/algorithms.md").read_text()
+PAGE = (ROOT / "docs/which_agent.md").read_text()
 WORDS = {True: "yes", False: ""}
 
 

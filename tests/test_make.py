@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import understudy
 from conftest import ROOT
 from test_docs import PAGES, commands
 
@@ -19,6 +20,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
+CI, RELEASE = WORKFLOWS
 RUNNERS = {"ubuntu-latest", "macos-latest", "windows-latest"}
 
 
@@ -78,29 +80,91 @@ def test_supported_python_versions() -> None:
     assert PROJECT["requires-python"] == f">=3.{low},<3.{high}"
     supported = [f"3.{minor}" for minor in range(int(low), int(high))]
     assert set(re.findall(r"\bpython(3\.\d+)\b", MAKEFILE)) == set(supported)
-    (workflow,) = WORKFLOWS
-    assert read(workflow)["jobs"]["check"]["strategy"]["matrix"]["python"] == supported
+    assert read(CI)["jobs"]["check"]["strategy"]["matrix"]["python"] == supported
+    classifiers = {text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if "Python :: 3." in text}
+    assert classifiers == set(supported)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_workflows(path: Path) -> None:
     workflow = read(path)
-    assert workflow.keys() == {"name", "on", "permissions", "concurrency", "env", "jobs"}
-    assert workflow["on"].keys() == {"push", "pull_request"} and workflow["on"]["push"] == {"branches": ["main"]}
+    assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
         matrix = job.get("strategy", {}).get("matrix", {})
-        runners = matrix["os"] + [include["os"] for include in matrix["include"]] if matrix else [job["runs-on"]]
-        assert set(runners) <= RUNNERS and "timeout-minutes" in job
+        assert set(matrix["os"] if matrix else [job["runs-on"]]) <= RUNNERS and "timeout-minutes" in job
     allowed = {"matrix.os", "matrix.python", "github.workflow", "github.ref"}
     assert set(re.findall(r"\$\{\{ (.+?) \}\}", path.read_text())) <= allowed
     for step in steps(path):
         assert ("run" in step) != ("uses" in step) and step.keys() <= {"name", "if", "run", "uses", "with"}
         if "uses" in step:
-            assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v1)", step["uses"])
         else:
             assert subprocess.run(["bash", "-n", "-c", step["run"]], capture_output=True).returncode == 0, step["run"]
-    action_inputs = [step["with"] for step in steps(path) if "with" in step]
+
+
+def test_continuous_integration() -> None:
+    workflow = read(CI)
+    assert workflow["on"].keys() == {"push", "pull_request"} and workflow["on"]["push"] == {"branches": ["main"]}
+    assert workflow["jobs"]["check"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
+    action_inputs = [step["with"] for step in steps(CI) if "with" in step]
     (cached,) = [entry["cache-dependency-glob"] for entry in action_inputs if "cache-dependency-glob" in entry]
     assert (ROOT / cached).is_file()
     (site,) = [entry["path"] for entry in action_inputs if "path" in entry]
     assert f"-c docs . {site} " in MAKEFILE
+
+
+def test_release_publishes_only_what_was_tried() -> None:
+    """A tag starts the release; the job with the right to publish has no other, and runs nothing of its own."""
+    workflow = read(RELEASE)
+    assert workflow["on"] == {"push": {"tags": ["v*"]}}
+    publish = workflow["jobs"]["publish"]
+    assert (publish["needs"], publish["permissions"]) == ("build", {"id-token": "write"})
+    assert [step["uses"].partition("@")[0] for step in publish["steps"]] == [
+        "actions/download-artifact", "pypa/gh-action-pypi-publish"
+    ]  # fmt: skip
+    built, downloaded = (
+        next(step["with"] for step in job["steps"] if "artifact" in step.get("uses", ""))
+        for job in (workflow["jobs"]["build"], publish)
+    )
+    assert built == downloaded
+
+
+def test_versions_agree() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    released = re.findall(
+        r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert understudy.__version__ == PROJECT["version"] == citation["version"] == released[0]
+
+
+def test_installed_wheel_is_tried() -> None:
+    """The script of the release, with the package of the checkout in a process without torch."""
+    command = [sys.executable, str(ROOT / ".github/try_wheel.py")]
+    paths = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, understudy.__version__], env=paths, capture_output=True, text=True)
+    assert done.returncode == 0 and f"{len(understudy.IDS)} environments" in done.stdout, done.stderr
+    other = subprocess.run([*command, "9.9.9"], env=paths, capture_output=True, text=True)
+    assert other.returncode == 1 and "the tag says 9.9.9" in other.stderr
+
+
+def test_image_has_what_the_trainer_imports(tmp_path: Path) -> None:
+    """A run with the files alone that the Dockerfile copies."""
+    copies = [line.split()[1:] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
+    for *sources, target in copies:
+        for source in sources:
+            (tmp_path / ("" if target == "./" else target) / (source if target == "./" else "")).symlink_to(
+                ROOT / source
+            )
+    flags = "--implementation PPO --gamename cartpole --total_steps 60 --eval_episodes 1 --no_compiled".split()
+    isolated = [sys.executable, "-P", "trainer.py", *flags]
+    done = subprocess.run(
+        isolated, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and (tmp_path / "exp_dir/cartpole").is_dir(), done.stderr
+
+
+def test_hooks_run_the_tools_of_make() -> None:
+    (repository,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    entries = [hook["entry"] for hook in repository["hooks"]]
+    assert entries[-1].split()[1] in TARGETS
+    assert all(f"-m {tool}" in MAKEFILE for entry in entries[:-1] for tool in re.findall(r"-m (ruff \w+)", entry))

@@ -48,9 +48,17 @@ def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
             assert (page.parent / name).is_file(), f"{page.name} shows {name}"
 
 
+def test_signatures_are_readable(conf: ModuleType) -> None:
+    array = "~numpy._typing._array_like._Buffer | ~numpy._typing._array_like._SupportsArray[~numpy.dtype[~typing.Any]]"
+    array += " | complex | bytes | str | ~numpy._typing._nested_sequence._NestedSequence[complex | bytes | str]"
+    assert conf.readable(f"(obs: {array}, seed: int = 25)") == "(obs: ArrayLike, seed: int = 25)"
+    numbers = "~numpy.ndarray[tuple[~typing.Any, ...], ~numpy.dtype[~numpy.float64]]"
+    assert conf.readable(f"dict[str, {numbers}]") == "dict[str, ndarray]"
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    for package in ("sphinx", "furo", "myst_parser"):
+    for package in ("sphinx", "furo", "myst_parser", "sphinx_copybutton"):
         pytest.importorskip(package, reason="needs the extra docs")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-n", "-W", "--keep-going", "-q"]
     command += ["-d", str(tmp_path / "read"), "-c", "docs", ".", str(tmp_path / "site")]
@@ -61,7 +69,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     start = (tmp_path / "site/docs/index.html").read_text()
     assert "docs/index.html" in (tmp_path / "site/index.html").read_text()
     assert all(f"how_to/{page.stem}.html" in start for page in ROOT.glob("docs/how_to/*.md"))
+    assert "logo.svg" in start and "copybutton" in start
     api = (tmp_path / "site/docs/api.html").read_text()
+    assert "_SupportsArray" not in api
     assert all(
         f'id="{name}"' in api for name in ("trainer.train", "understudy.load", "control.commands.run.Run.predict")
     )

@@ -46,6 +46,12 @@ def test_names_derive_different_seeds() -> None:
     assert derive_seed(25, "rollout") == 3696968438
 
 
+def test_neighbouring_seeds_share_no_episode_seed() -> None:
+    """Ten neighbouring runs, each with a hundred episodes in four environments."""
+    seeds = Streams.from_name(list(range(10)), "rollout").episode_seeds(4, 100)
+    assert seeds.unique().numel() == 10 * 4 * 100
+
+
 def test_forks_are_independent() -> None:
     streams = Streams([1])
     first, second = streams.fork(), streams.fork()

@@ -139,6 +139,18 @@ def test_paused_trial_equals_uninterrupted(tmp_path: Path) -> None:
     assert content["optimizer_states"][0]["param_groups"][0]["lr"] == 0.1
 
 
+def test_score_of_a_trial_is_the_mean_of_its_seeds(tmp_path: Path) -> None:
+    def score(*argv: str) -> float:
+        reports: list[dict[str, float]] = []
+        trial = trial_settings(settings(*TINY, "--epochs", "1", *argv), {})
+        run_trial(trial, tmp_path / "_".join(argv), None, reports.append)
+        return reports[-1]["score"]
+
+    first, second = score("--seed", "1"), score("--seed", "2")
+    assert first != second
+    assert score("--seed", "1", "--num_seeds", "2") == pytest.approx((first + second) / 2)
+
+
 # -- errors before anything starts -------------------------------------------------------------------------------------
 
 

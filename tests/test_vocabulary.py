@@ -1,6 +1,7 @@
 """Names of settings: the same for all algorithms, with aliases from other libraries and earlier versions."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 import trainer
+from conftest import ROOT
 from control.cli.parse import as_dict, from_dict, parse, settings_from
 from control.cli.settings import acting
 from control.commands.search_space import search_space, trial_settings
@@ -106,6 +108,16 @@ def test_no_setting_has_the_name_of_an_alias(name: str) -> None:
     setting_names = as_dict(parse(["--implementation", name])).keys()
     foreign = {other for setting in setting_names for other in aliases_of(setting)} | {*WIDTHS, *DEPTHS}
     assert not setting_names & foreign
+
+
+def test_names_of_other_libraries_on_the_page() -> None:
+    """The table of docs/coming_from.md: names of stable-baselines3 and CleanRL are the setting or its aliases."""
+    page = (ROOT / "docs/coming_from.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`(?: \((\w+)[\w, ]*\))? \| `(\w+)` \| `?(\w+)`? \|$", page, re.MULTILINE)
+    assert len(rows) > 15
+    for setting, family, *names in rows:
+        families = [{"PPO": "ppo", "DDQN": "ddqn", "TD3": "td3", "SAC": "sac"}[family]] if family else []
+        assert {*names} <= {setting, *aliases_of(setting, families), "fixed"}, setting
 
 
 def test_aliases_in_search_spaces(tmp_path: Path) -> None:

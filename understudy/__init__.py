@@ -22,6 +22,7 @@ from understudy.policy import Policy, PolicyError
 from understudy.proxy import Proxy, ProxyError
 from understudy.rewards import RewardVectorWrapper, RewardWrapper
 
+__version__ = "0.1.0"
 __all__ = [
     "Policy",
     "PolicyError",

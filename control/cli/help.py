@@ -28,8 +28,8 @@ draw and tabulate all runs below a folder:
 learn an environment for CartPole, on which new agents train:
   python trainer.py --implementation SE --gamename cartpole --proxy bandit
 
-More: README.md, docs/algorithms.md (which agent?), docs/index.md (all
-pages); below, the settings of {implementation} that act by default.
+More: README.md, docs/which_agent.md, docs/index.md (all pages); below,
+the settings of {implementation} that act by default.
 
 implementations (--help --algo PPO shows the settings of PPO):
 {implementations}

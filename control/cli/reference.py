@@ -1,6 +1,6 @@
-"""Generate the documentation page of all settings from their declarations.
+"""Generate the documentation pages of all settings from their declarations.
 
-python -m control.cli.reference     # writes docs/settings.md
+python -m control.cli.reference     # writes docs/settings.md and docs/settings/*.md
 """
 
 import re
@@ -20,7 +20,7 @@ from models.settings import allowed, kinds
 from models.vocabulary import aliases_of
 
 WIDTH = 120
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEAD = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
@@ -30,41 +30,78 @@ keyword in Python (`lr=1e-3`), by the same name.
 
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
 `--help WORD` those with a word, `--plot --help` those of a command. *Also* are other names that are accepted.
-Letters in brackets are sources, named at the head of each family. This page is made by
+Letters in brackets are sources, named at the head of each family. These pages are made by
 `python -m control.cli.reference`.
+
+Searches and each family have a page:
+
+{links}
+"""
+TOCTREE = """```{{toctree}}
+:hidden:
+
+{names}
+```
 """
 
 
-def page() -> str:
-    """Return the page as Markdown."""
-    return "\n".join(_parts()).rstrip() + "\n"
+def pages() -> dict[str, str]:
+    """Return path below docs/ -> page as Markdown: a page for runs and environments, one for searches and one for each
+    family."""
+    details = {"searches": _of_searches(), **_families()}
+    texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
+    links = (f"- [{text.partition(chr(10))[0].removeprefix('# ')}](settings/{name}.md)" for name, text in texts.items())
+    words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
+    head = HEAD.format(words=words, links="\n".join(links))
+    toctree = TOCTREE.format(names="\n".join(f"settings/{name}" for name in texts))
+    first_page = _text([head, *_of_runs(), *_of_environments(), toctree])
+    return {"settings.md": first_page} | {f"settings/{name}.md": text for name, text in texts.items()}
 
 
-def _parts() -> Iterator[str]:
-    """Yield the parts of the page: settings of every run and command, of environments, of searches, and of families."""
-    from envs.names import GAMES, declared_games
+def _text(parts: Iterable[str]) -> str:
+    """Return lines and paragraphs as a page."""
+    return "\n".join(parts).rstrip() + "\n"
 
-    yield HEAD.format(words=_wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS)))
+
+def _of_runs() -> Iterator[str]:
+    """Yield the settings of every run and of each command."""
     yield "## Every run\n"
     for config in (RunConfig, *COMMANDS.values()):
         yield from _sections(config())
     yield "### commands\n"
     yield from _lines(command_flags().values())
+
+
+def _of_environments() -> Iterator[str]:
+    """Yield the parameters of each environment that has some."""
+    from envs.names import GAMES, declared_games
+
     yield "## Environments with parameters\n"
     yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
     for game in (*GAMES, *declared_games()):
         if flags := parameters(game):
             yield f"### {game}\n"
             yield from _lines(flags.values())
-    families = implementations()
-    names = [name for name, family in families.items() if family.learns_from == "evolution"]
+
+
+def _of_searches() -> Iterator[str]:
+    """Yield the settings that all searches for proxies have."""
+    names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"## Searches ({', '.join(names)})\n"
     yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
     yield from _sections(SearchConfig(), names)
     yield from _sections(NetworkConfig(), names)
-    for package in dict.fromkeys(family.package for family in families.values()):
-        names = [name for name, family in families.items() if family.package == package]
-        yield from _of_family(families[names[0]], names)
+
+
+def _families() -> dict[str, Iterator[str]]:
+    """Return folder -> settings of each family."""
+    families = implementations()
+    names_by_package: dict[str, list[str]] = {}
+    for name, family in families.items():
+        names_by_package.setdefault(family.package, []).append(name)
+    return {
+        package.rpartition(".")[2]: _of_family(families[names[0]], names) for package, names in names_by_package.items()
+    }
 
 
 def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
@@ -127,5 +164,8 @@ def _wrap(text: str, indent: str = "") -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"written: {PAGE}")
+    for name, text in pages().items():
+        path = DOCS / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"written: {path}")

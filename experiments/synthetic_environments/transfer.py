@@ -39,6 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "A2C": {},
     "PPO": {"n_steps": 256},
+    "PPO by default": {},
     "PPO as in CleanRL": {
         "n_steps": 128,
         "batch_size": 128,
