@@ -222,14 +222,14 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     check_effects(_unused_by_proxies(settings))
     agents = agents_on(settings, proxy)
     names = ",".join(agents)
-    wrong: list[SettingError] = []
+    errors: list[SettingError] = []
     if options.num_eval_episodes > _MAX_EPISODES:
         line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
-        wrong.append(SettingError(line, "num_eval_episodes"))
+        errors.append(SettingError(line, "num_eval_episodes"))
     if options.num_agents < len(agents):
         line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
-        wrong.append(SettingError(line, "num_agents"))
-    raise_all(wrong)
+        errors.append(SettingError(line, "num_agents"))
+    raise_all(errors)
     tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
@@ -240,10 +240,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print(f"{proxy.game} by a {kind.noun}: {proxy.path}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    print(
-        f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}; "
-        f"{tests_per_agent} real test episodes per agent\n"
-    )
+    agents_text = f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}"
+    print(f"{agents_text}; {tests_per_agent} real test episodes per agent\n")
 
     def print_results(row_name: str, configs: dict[str, Any], on_proxy: bool, steps: int, rule: str) -> Tensor:
         """Train agents with these ``configs`` for at most ``steps`` on the proxy or on the real environment, test them,
@@ -262,11 +260,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
                 count = len(range(number, options.num_agents, len(configs)))  # as equal as possible
                 seeds = fresh_seeds(run.seed, "evaluation", count)
                 proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
-                job = (config, name, agent_config, proxy.game)
+                job = (config, name, agent_config, proxy.game, run.num_workers, run.ray_address, run.num_threads)
                 share = part(watch, number / len(configs), 1 / len(configs))
-                with contextlib.closing(
-                    make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
-                ) as workers:
+                with contextlib.closing(make_workers(*job)) as workers:
                     outcomes[name] = workers.run(proxies, seeds, watch=share, **limits)
         outcome = Outcome.joined([*outcomes.values()])
         # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
@@ -367,7 +363,8 @@ def agents_on(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         raise_all([unknown_error(name, *arguments) for name in unknown_names])
     run_config = dataclasses.replace(settings.run, **run_values)
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
-    implementations = named_agents(names)
+    with _settings_of_file(proxy):
+        implementations = named_agents(names)
     names_of_class = names_in(config_classes(implementations))  # {class: {field: flag}}
     agents: dict[str, Any] = {}
     reasons: dict[str, str] = {}  # flags without effect for at least one implementation
@@ -406,16 +403,23 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Return the settings of fresh agents of implementation ``name``: the defaults of its family, overridden by the
     values of the search's agents (`_searched_settings`) and by ``changed``. If ``changed`` switches ``vary_hp`` on
     without ``vary``, all hyperparameters in its default vary. Raises ProxyError for damaged settings in the file."""
-    try:
+    with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         default_vary = type(from_dict(values).agent)().vary
+    if changed.get("vary_hp"):
+        changed = {"vary": default_vary} | changed
+    return from_dict(values | changed).agent
+
+
+@contextlib.contextmanager
+def _settings_of_file(proxy: Proxy) -> Iterator[None]:
+    """Context manager that turns errors of damaged settings in a proxy's file into ProxyError."""
+    try:
+        yield
     except Exception as error:  # a damaged file can raise anything
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
-    if changed.get("vary_hp"):
-        changed = {"vary": default_vary} | changed
-    return from_dict(values | changed).agent
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:

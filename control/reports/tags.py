@@ -13,7 +13,6 @@ Kind = Literal["return", "loss", "command", ""]
 against commanded return."""
 
 RUNNING_MEAN = "rollout/return_running_mean"
-RUNNING_BEST = "rollout/return_running_best"
 TRAINING = "rollout/return_mean"
 LENGTH = "rollout/length_mean"
 SAMPLED = "eval/return_sampled"
@@ -22,7 +21,6 @@ REWARD_RATE = "eval/reward_rate"
 SCORES = (GREEDY, SAMPLED, REWARD_RATE, RUNNING_MEAN)  # of evaluations
 FITNESS = "search/fitness_mean"
 BEST_FITNESS = "search/fitness_best"
-WORST_FITNESS = "search/fitness_worst"
 MEAN_RETURN = "search/center_return"
 SYNTHETIC_STEPS = "search/synthetic_steps"
 COMMAND = "command/return"
@@ -60,7 +58,7 @@ TAGS = {
         Tag(RUNNING_MEAN, "Mean return of the latest training episodes",
             "Mean return of the last `running_mean_len` training episodes, or of all if there are fewer.",
             "return", "running mean", (TRAINING, SAMPLED)),
-        Tag(RUNNING_BEST, "Best running mean", "The largest running mean so far."),
+        Tag("rollout/return_running_best", "Best running mean", "The largest running mean so far."),
         Tag(TRAINING, "Training return",
             "Mean return of the training episodes that ended in the epoch.", "return", "training"),
         Tag("rollout/return_std", "Training return, standard deviation", "Standard deviation of these returns."),
@@ -79,7 +77,7 @@ TAGS = {
             "Mean return, in the test environment, of fresh agents that trained on the search's mean.",
             "return", "search mean"),
         Tag(BEST_FITNESS, "Largest fitness of the generation", "The largest fitness of the generation."),
-        Tag(WORST_FITNESS, "Smallest fitness of the generation", "The smallest fitness of the generation."),
+        Tag("search/fitness_worst", "Smallest fitness of the generation", "The smallest fitness of the generation."),
         Tag("search/fitness_std", "Fitness, standard deviation", "Standard deviation of fitness."),
         Tag("search/center_solved", "Solved by agents of the mean",
             "Share of the mean's fresh agents that reach `solved_reward`, once `test_limit` has its final value."),
