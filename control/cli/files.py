@@ -80,7 +80,7 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
             if path.lower().endswith(".json"):
-                as_text = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
+                as_text: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
                 content = json.loads(text, object_pairs_hook=_unique, **as_text)
             else:
                 content = yaml.load(text, _TextLoader)

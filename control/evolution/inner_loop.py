@@ -173,7 +173,7 @@ def train(
             if not of_running.any():
                 continue
             ended_steps = torch.as_tensor(ended.step).expand(len(of_running))[of_running]  # one number or [N]
-            ended = Ended(*(part[of_running] for part in (ended.members, ended.returns, ended.lengths)), ended_steps)
+            ended = Ended(ended.members[of_running], ended.returns[of_running], ended.lengths[of_running], ended_steps)
             of_episodes = original[ended.members]  # the member of each episode
             episode_counts.index_add_(0, of_episodes, torch.ones_like(of_episodes))
             done = torch.zeros_like(of_episodes, dtype=torch.bool) if rule is None else rule(loop, ended)
