@@ -33,9 +33,6 @@ from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 
-Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
-"""A function ``(loop, count, running, pause)`` like `StepLoop.advance`."""
-
 # Maximum number of agents in one program, to limit memory; the others are trained afterwards. An agent has thousands of
 # observations: of its replay buffer, and first ones of its next episodes.
 MOST_MEMBERS, _MOST_NUMBERS = 512, 2048  # agents, and agents times numbers of an observation
@@ -129,7 +126,7 @@ def train(
     episodes: int | None = None,
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
-    advance: Advance | None = None,
+    advance: Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]] | None = None,
     compact_every: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
