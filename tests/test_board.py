@@ -96,7 +96,7 @@ def test_histograms(tmp_path: Path) -> None:
     board.add_histogram("weights", torch.tensor([1.0, torch.nan, 3.0]), 8)
     board.add_histogram("lost", torch.tensor([torch.nan]), 8)
     board.add_histogram("many", torch.arange(1e6), 8)
-    board.close()
+    board.writer.close()
     events = load_events(tmp_path)
     assert sorted(events.Tags()["histograms"]) == ["actions", "many", "weights"]
     actions, weights, many_values = (events.Histograms(tag)[0] for tag in ("actions", "weights", "many"))

@@ -18,7 +18,6 @@ from control.cli.words import NULL, Pair, readable, word
 from models.settings import SettingError, SettingErrors, format_value, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
-DEEPEST = 5  # levels of nesting; name: {choice: [[64, 64], ...]} of a search space has four
 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
@@ -59,6 +58,8 @@ def errors_in(path: str) -> Iterator[None]:
     except SettingError as error:
         errors = error.errors if isinstance(error, SettingErrors) else (error,)
         raise_all([SettingError(f"{path}: {part}") for part in errors])
+    except RecursionError as error:
+        raise SettingError(f"{path}: nested too deep") from error
 
 
 def read_config(path: str) -> list[Pair]:
@@ -75,18 +76,14 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
     """Read a mapping from a YAML file or a ``.json`` file. Numbers are not parsed but returned as text. If ``empty``,
     the file may be empty. Raises SettingError for any other content. Its message names ``setting``, the flag with the
     path, and shows ``example``, a correct line."""
-    nested = f"nested more than {DEEPEST} deep"
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
             if path.lower().endswith(".json"):
-                as_text = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
+                as_text: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
                 content = json.loads(text, object_pairs_hook=_unique, **as_text)
             else:
                 content = yaml.load(text, _TextLoader)
-        depth = _depth(content)
-    except RecursionError:
-        problem = nested
     except FileNotFoundError:
         problem = absent(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -98,10 +95,9 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
     else:
-        is_mapping = isinstance(content, dict) or (empty and content is None)
-        if is_mapping and depth <= DEEPEST:
+        if isinstance(content, dict) or (empty and content is None):
             return content or {}
-        problem = nested if depth > DEEPEST else f"allowed: a mapping, one '{example}' a line"
+        problem = f"allowed: a mapping, one '{example}' a line"
     raise SettingError(f"{setting} is {path!r}: {problem}")
 
 
@@ -130,14 +126,6 @@ class _TextLoader(yaml.BaseLoader):
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
             _unique([(key.value, None) for key, _ in node.value])  # raises for this name
         return node_values
-
-
-def _depth(content: Any) -> int:
-    """Return how deep mappings and lists are nested; 0 for a plain value."""
-    if not isinstance(content, dict | list):
-        return 0
-    items = content.values() if isinstance(content, dict) else content
-    return 1 + max(map(_depth, items), default=0)
 
 
 def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:

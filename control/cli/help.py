@@ -2,9 +2,8 @@
 the chosen run, settings of one command (``--plot --help``), settings that contain a word (``--help discount``), or all
 (``--help all``)."""
 
-import contextlib
-import os
 import re
+import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,7 +87,7 @@ def help_text(
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
     than training, such as ``plot``. Raises SettingError if no setting contains the words."""
     implementation = choices["implementation"]
-    width = max(40, min(WIDEST, _columns()))
+    width = max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
     families = families_of(implementation, valid_flags["agent"].default)
     shows_all = words == ["all"]
     searches_text = bool(words) and not shows_all
@@ -203,13 +202,6 @@ def _entries(flags: Sequence[Flag], notes: Mapping[str, str], families: Sequence
         note = f" [{notes[flag.name]}]" if flag.name in notes else ""
         entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explain(flag, families)}{note}", width))
     return entries
-
-
-def _columns() -> int:
-    """Return the width of the terminal in characters: COLUMNS if it is set, or `WIDEST` if stdout is no terminal."""
-    with contextlib.suppress(ValueError, OSError):
-        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns  # 1 is stdout
-    return WIDEST
 
 
 def _entry(term: str, text: str, width: int) -> str:

@@ -5,7 +5,7 @@ python -m control.cli.reference     # writes docs/settings.md and docs/settings/
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +120,10 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
     changes |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
     if changes := {title: values for title, values in changes.items() if values}:
         yield "### other defaults\n"
-        yield from (_wrap(f"- {title}: {_pairs(values)}", "  ") for title, values in changes.items())
+        for title, values in changes.items():
+            pairs = ", ".join(f"`{name}` {word(value, ',')}" for name, value in values.items())
+            yield _wrap(f"- {title}: {pairs}", "  ")
         yield ""
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    """Return names and values as Markdown."""
-    return ", ".join(f"`{name}` {word(value, ',')}" for name, value in values.items())
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:

@@ -22,10 +22,10 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
     raise_all([*_wrong_values(settings)])
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     if command is not None:
-        for_training = sorted(names_with(run, "commands", ()))
+        for_training = names_with(run, "commands", ())
         if command.flag != "learn":  # which may resume, too
-            for_training = sorted({*for_training, *names_with(run, "commands", ("learn",))})
-        check_exclusive([command.flag, *(name for name in for_training if getattr(run, name))])
+            for_training |= names_with(run, "commands", ("learn",))
+        check_exclusive([command.flag, *(name for name in sorted(for_training) if getattr(run, name))])
     check_effects(_flags_without_effect(settings, typed, valid_flags))
     raise_all([*_missing_files(run), *_missing_files(command)])
 

@@ -93,11 +93,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
             except Exception as error:
                 line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                if address is not None:
-                    raise _unreachable(address, line) from error
-                raise ProcessDied(
-                    f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
-                ) from error
+                busy = f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
+                raise ProcessDied(busy) if address is None else _unreachable(address, line) from error
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
             yield

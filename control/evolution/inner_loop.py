@@ -33,9 +33,6 @@ from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 
-Advance = Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]]
-"""A function ``(loop, count, running, pause)`` like `StepLoop.advance`."""
-
 # Maximum number of agents in one program, to limit memory; the others are trained afterwards. An agent has thousands of
 # observations: of its replay buffer, and first ones of its next episodes.
 MOST_MEMBERS, _MOST_NUMBERS = 512, 2048  # agents, and agents times numbers of an observation
@@ -129,7 +126,7 @@ def train(
     episodes: int | None = None,
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
-    advance: Advance | None = None,
+    advance: Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]] | None = None,
     compact_every: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
@@ -173,7 +170,7 @@ def train(
             if not of_running.any():
                 continue
             ended_steps = torch.as_tensor(ended.step).expand(len(of_running))[of_running]  # one number or [N]
-            ended = Ended(*(part[of_running] for part in (ended.members, ended.returns, ended.lengths)), ended_steps)
+            ended = Ended(ended.members[of_running], ended.returns[of_running], ended.lengths[of_running], ended_steps)
             of_episodes = original[ended.members]  # the member of each episode
             episode_counts.index_add_(0, of_episodes, torch.ones_like(of_episodes))
             done = torch.zeros_like(of_episodes, dtype=torch.bool) if rule is None else rule(loop, ended)

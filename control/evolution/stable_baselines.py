@@ -66,11 +66,13 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
         fits = getattr(action_space, "n", None) == spaces.actions.n
     else:
         fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
+    problem, allowed = "", f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
     if obs_shape != spaces.obs_shape or not fits:
-        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
-        raise policy_error(source, f"{kind} for {obs_space} and {action_space}", allowed)
-    if wants_values and name != "DQN":
-        raise policy_error(source, f"{kind}, but {name} has no value of each action", "clone_of actions")
+        problem = f" for {obs_space} and {action_space}"
+    elif wants_values and name != "DQN":
+        problem, allowed = f", but {name} has no value of each action", "clone_of actions"
+    if problem:
+        raise policy_error(source, f"{kind}{problem}", allowed)
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:

@@ -62,33 +62,31 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         policy = stable_baselines.load_policy(source, spaces, wants_values)
     else:
         policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
-    actions = spaces.actions
+    actions: Any = spaces.actions
     if isinstance(actions, Discrete):
         shape = (actions.n,) if wants_values else ()  # of the output for one observation
     else:
         shape = (actions.size,)
+    picks_index = isinstance(actions, Discrete) and not wants_values
 
     def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
+        output_text = ""  # of an invalid output
         if output.shape != (len(obs), *shape):
-            expected = "the worth of every action" if wants_values else f"one of {actions} for each of them"
-            raise policy_error(
-                source, f", which gives {list(output.shape)} numbers for {len(obs)} observations", expected
-            )
-        not_finite = output[~output.float().isfinite()]
-        if len(not_finite):
-            raise policy_error(source, f", which gives {not_finite[0].item()}", "finite numbers")
+            output_text = f"{list(output.shape)} numbers for {len(obs)} observations"
+            allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
+        elif len(not_finite := output[~output.float().isfinite()]):
+            output_text, allowed = f"{not_finite[0].item()}", "finite numbers"
+        elif picks_index and len(invalid := output[(output != output.long()) | (output < 0) | (output >= actions.n)]):
+            output_text, allowed = f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
+        if output_text:
+            raise policy_error(source, f", which gives {output_text}", allowed)
+        if picks_index:
+            return output.long()
         if wants_values:
             return output.float()
-        if isinstance(actions, Discrete):
-            indices = output.long()
-            invalid = output[(indices != output) | (indices < 0) | (indices >= actions.n)]
-            if len(invalid):
-                problem = f", which gives the action {invalid[0].item()}"
-                raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
-            return indices
         return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)

@@ -50,8 +50,6 @@ class AgentModule(RunModule):
         agent_optimizers = [optimizer for agent in self.loop.agents for optimizer in agent.optimizers]
         return [*super().configure_optimizers(), *agent_optimizers]
 
-    val_dataloader = test_dataloader = RunModule.train_dataloader
-
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.loop.compile_ahead()  # before any clock of the training starts
@@ -62,7 +60,7 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.run_epoch(self.train_epoch)
+        super().training_step(batch, batch_idx)
         if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
             # The run is too short for a regular evaluation. If resumed and longer, it equals an uninterrupted one.
             with self.loop.restored_streams():

@@ -69,9 +69,6 @@ class Board:
         for summary in (start_summary, end_summary):
             self.writer._get_file_writer().add_summary(summary)
 
-    def close(self) -> None:
-        self.writer.close()
-
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a run: agent, environment, seed, and settings that affect learning, if the

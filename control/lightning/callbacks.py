@@ -176,13 +176,13 @@ class RunLog(Callback):
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         """Close the event files, so that no thread writes into a folder that is being removed."""
         for board in self.boards:
-            board.close()
+            board.writer.close()
 
     def finish(self, module: RunModule) -> None:
         """Write the hyperparameters for TensorBoard's HPARAMS page, and close the event files."""
         for seed, board in zip(self.seeds, self.boards, strict=False):
             board.add_hyperparameters(module.settings, seed)
-            board.close()
+            board.writer.close()
 
 
 class Checkpoints(CheckpointCallback):

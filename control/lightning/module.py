@@ -39,7 +39,7 @@ class RunModule(pl.LightningModule):
     """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints use only this class.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
-    `training_step`, and sets ``epoch`` and a new ``row`` of measurements there, ``{tag: [M]}``, NaN for missing ones.
+    `train_epoch`, and sets ``epoch`` and a new ``row`` of measurements there, ``{tag: [M]}``, NaN for missing ones.
     ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score` so far. Works
     with any Lightning trainer. Loggers get the means of rows over members, at the mean number of environment steps.
     """
@@ -126,15 +126,21 @@ class RunModule(pl.LightningModule):
         """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""
         return [self.epoch_optimizer]
 
-    def run_epoch(self, train: Callable[[], None]) -> None:
-        """Train an epoch by one call of ``train``, in a step of the `EpochOptimizer`, so that Lightning counts it."""
+    def train_epoch(self) -> None:
+        """Train an epoch. Set ``epoch`` and ``row``."""
+        raise NotImplementedError
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Train an epoch in a step of the `EpochOptimizer`, so that Lightning counts it."""
         optimizers = self.optimizers()
         epoch_optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
-        epoch_optimizer.step(closure=train)  # type: ignore[union-attr]
+        epoch_optimizer.step(closure=self.train_epoch)  # type: ignore[union-attr]
 
     def train_dataloader(self) -> DataLoader:
         """Return data of one batch, which nothing uses."""
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
+
+    val_dataloader = test_dataloader = train_dataloader
 
     def on_fit_start(self) -> None:
         """Warn about a callback that monitors an unknown name, which Lightning detects only after the first evaluation.

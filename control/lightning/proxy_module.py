@@ -39,7 +39,7 @@ from understudy.kinds import KINDS
 
 
 class ProxyModule(RunModule):
-    """Trains fresh agents on each proxy of a population and tests them on the real environment (`training_step`). The
+    """Trains fresh agents on each proxy of a population and tests them on the real environment (`train_epoch`). The
     test returns become the population's fitness (`validation_step`).
 
     The only parameter is the search distribution's mean, ``[1, D]``. The callback `EvolutionStrategy` sets
@@ -128,7 +128,7 @@ class ProxyModule(RunModule):
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
         return solved is not None and self.has_final_test_limit() and not lowest < solved  # true for NaN
 
-    def train_generation(self) -> None:
+    def train_epoch(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its times."""
         self.epoch = self.current_epoch + 1
         config = self.config.at(self.epoch)
@@ -150,9 +150,6 @@ class ProxyModule(RunModule):
             "time/train": torch.tensor([self.outcome.train_seconds]),
             "time/test": torch.tensor([self.outcome.test_seconds]),
         }
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.run_epoch(self.train_generation)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Compute the fitness of the population and, if agents trained on it, of the mean. Add metrics to ``row``."""
@@ -190,8 +187,6 @@ class ProxyModule(RunModule):
                 if config.solved_reward is not None:
                     metrics["search/center_solved"] = (returns_of_mean >= config.solved_reward).float().mean()
         self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
-
-    val_dataloader = test_dataloader = RunModule.train_dataloader
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()

@@ -71,10 +71,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.learned, self.held_out = transitions.split(share, Streams.from_name([run.seed], "held-out transitions"))
         self.fit = Fit(self.networks, self.learned)
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.run_epoch(self.fit_epoch)
-
-    def fit_epoch(self) -> None:
+    def train_epoch(self) -> None:
         """Make the updates of an epoch, and set ``row`` to their mean losses."""
         start = time.perf_counter()
         self.epoch = self.current_epoch + 1

@@ -30,19 +30,20 @@ class Recording:
         self.source, self.spaces = source, spaces
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
+        actions = _actions(action_space)
         if spaces.is_image:
-            raise self._error(f"but {game} shows images", "an environment that shows vectors")
-        if not self.dataset.total_episodes:
-            raise self._error("which has no episodes", "one or more episodes")
-        if not obs_space.is_np_flattenable or "Text(" in str(obs_space):
-            raise self._error(
-                f"which has observations {obs_space}", "vectors, cells, or dictionaries or tuples of them"
-            )
-        obs_size, actions = gym.spaces.flatdim(obs_space), _actions(action_space)
-        if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
-            content = f"observations of {obs_size} numbers and {actions or action_space}"
+            problem, allowed = f"but {game} shows images", "an environment that shows vectors"
+        elif not self.dataset.total_episodes:
+            problem, allowed = "which has no episodes", "one or more episodes"
+        elif not obs_space.is_np_flattenable or "Text(" in str(obs_space):
+            problem = f"which has observations {obs_space}"
+            allowed = "vectors, cells, or dictionaries or tuples of them"
+        elif ((obs_size := gym.spaces.flatdim(obs_space)),) != spaces.obs_shape or actions != spaces.actions:
+            problem = f"which has observations of {obs_size} numbers and {actions or action_space}"
             allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
-            raise self._error(f"which has {content}", allowed)
+        else:
+            return
+        raise self._error(problem, allowed)
 
     def _error(self, problem: str, allowed: str) -> SettingError:
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
