@@ -28,7 +28,7 @@ from models.tiles import (
     slope_gradient,
     tanh_fraction,
 )
-from models.vectors import LANES, line, number, spread, store
+from models.vectors import LANES, entry, load, spread, store
 
 Array = np.ndarray[Any, Any]
 
@@ -70,12 +70,22 @@ def make_net(mlp: MLP, begin: int = 0) -> Net:
 NO_NET = make_net(MLP([1, 1], "identity"))  # placeholder for a network that an agent does not have
 
 
-def make_layers(net: Net, batch_size: int) -> Array:
-    """Return zeroed memory ``[L + 1, widest, columns]`` for activations or gradients. Each column is one example.
+class Layers(NamedTuple):
+    """Memory of `forward` and `backward` for one network: ``[L + 1, widest, columns]``. A column is one example."""
 
-    ``columns`` is ``batch_size`` rounded up to whole vectors, and the memory begins at a line of the processor's cache.
-    Inputs and gradients must be 0 in the additional columns.
-    """
+    acts: Array  # activations; layer 0 are the inputs
+    preacts: Array  # before the activation, only with prelu
+    grads: Array  # d loss / d activations
+
+
+def make_layers(net: Net, batch_size: int) -> Layers:
+    """Return zeroed memory. ``columns`` is ``batch_size``, rounded up to whole vectors. Inputs and gradients must be 0
+    in the additional columns."""
+    return Layers(*(_make_layers(net, batch_size) for _ in range(3)))
+
+
+def _make_layers(net: Net, batch_size: int) -> Array:
+    """Return one array of `Layers`, which begins at a line of the processor's cache."""
     columns = -(-batch_size // LANES) * LANES  # rounded up
     count = len(net.sizes) * net.widest * columns
     padded = np.zeros(count + LANES, np.float32)
@@ -90,10 +100,11 @@ def better(x, y):
 
 
 @compiled
-def forward(net, params, acts, preacts):
-    """Run `MLP.forward` for one member with parameters ``params [D]``, on the inputs in ``acts[0]``. Write the
-    activations of layer l to ``acts[l]`` (outputs: ``acts[L]``). With prelu, also write the values before the
-    activation to ``preacts[l]``. Both arrays are ``[L + 1, widest, columns]`` from `make_layers`."""
+def forward(net, params, layers):
+    """Run `MLP.forward` for one member with parameters ``params [D]``, on the inputs in ``layers.acts[0]`` (`Layers`).
+    Write the activations of layer l to ``acts[l]`` (outputs: ``acts[L]``). With prelu, also write the values before the
+    activation to ``preacts[l]``."""
+    acts, preacts = layers.acts, layers.preacts
     depth, num_columns = len(net.sizes) - 1, acts.shape[2]
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for left in range(0, num_columns, 2 * LANES):  # through all layers, while the columns are in the cache
@@ -110,11 +121,12 @@ def forward(net, params, acts, preacts):
 
 
 @compiled
-def backward(net, params, acts, preacts, act_grads, grad, need_grad, need_input_grad):
-    """Run `MLP.backward` for one member with parameters ``params [D]``, from d loss / d outputs in ``act_grads[L]``.
-    ``acts`` and ``preacts`` are from `forward`. Overwrite ``act_grads``, of the same shape, with d loss / d activations
-    of the layers; ``act_grads[0]``, d loss / d inputs, only if ``need_input_grad``. If ``need_grad``, write d loss / d
-    parameters to this network's positions of ``grad [D]``."""
+def backward(net, params, layers, grad, need_grad, need_input_grad):
+    """Run `MLP.backward` for one member with parameters ``params [D]``, after `forward`, from d loss / d outputs in
+    ``layers.grads[L]`` (`Layers`). Write d loss / d activations of the layers to ``grads``; ``grads[0]``, d loss / d
+    inputs, only if ``need_input_grad``. If ``need_grad``, write d loss / d parameters to this network's positions of
+    ``grad [D]``."""
+    acts, preacts, act_grads = layers.acts, layers.preacts, layers.grads
     depth, slope_grad = len(net.sizes) - 1, ZERO
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     end_layer = -1 if need_input_grad else 0
@@ -156,21 +168,21 @@ def single(net, params, scratch, row):
         if net.transposed[layer]:
             num_in_vectors = num_out - num_out % LANES
             for o in range(0, num_in_vectors, LANES):  # 16 outputs together
-                sums = line(params, bias + o)
+                sums = load(params, bias + o)
                 for i in range(num_in):
-                    sums += spread(x, i) * line(params, weight + i * num_out + o)
+                    sums += spread(x, i) * load(params, weight + i * num_out + o)
                 store(scratch, output_row, o, sums)
             for o in range(num_in_vectors, num_out):
-                total = number(params, bias + o)
+                total = entry(params, bias + o)
                 for i in range(num_in):
-                    total += x[i] * number(params, weight + i * num_out + o)
+                    total += x[i] * entry(params, weight + i * num_out + o)
                 scratch[output_row, o] = total
         else:
             for o in range(num_out):
                 total = ZERO
                 for i in range(num_in):
-                    total += number(params, weight + o * num_in + i) * x[i]
-                scratch[output_row, o] = total + number(params, bias + o)
+                    total += entry(params, weight + o * num_in + i) * x[i]
+                scratch[output_row, o] = total + entry(params, bias + o)
         if layer < depth - 1:
             if net.activation == RELU:
                 for o in range(num_out):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from models.compiled import (
+    Layers,
     Learner,
     Net,
     adam,
@@ -69,20 +70,13 @@ class ActorCritic(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`make_layers`)."""
+    """Scratch memory for one member."""
 
     scratch: Array  # [2, widest], for `single`
     continuous_action: Array  # [A], the action in the environment's units; empty if actions are discrete
-    # Memory of `forward` and `backward` for each network, [L + 1, widest, columns].
-    actor_acts: Array
-    actor_preacts: Array
-    actor_act_grads: Array
-    acts1: Array  # of the first critic
-    preacts1: Array
-    act_grads1: Array
-    acts2: Array  # of the second critic
-    preacts2: Array
-    act_grads2: Array
+    actor: Layers
+    critic1: Layers
+    critic2: Layers
     actor_grad: Array  # [D]
     grad: Array  # [2 D], of both critics
     td_target: Array  # [B]
@@ -136,8 +130,7 @@ def make_work(agent: Any) -> Work:
     """Allocate scratch memory for one thread. ``agent`` is `Members`."""
     ac: ActorCritic = agent.ac
     batch_size, action_size = ac.replay_uniform.shape[3], ac.action_size
-    # Three for each network: acts, preacts, act_grads.
-    layers = [make_layers(net, batch_size) for net in (ac.actor, ac.critic1, ac.critic2) for _ in range(3)]
+    layers = [make_layers(net, batch_size) for net in (ac.actor, ac.critic1, ac.critic2)]
     scratch, action = np.empty((2, ac.actor.widest), np.float32), np.empty(len(ac.bounds.low), np.float32)
     grads = [np.zeros(learner.flat_parameters.shape[1], np.float32) for learner in (ac.actor_learner, ac.learner)]
     minibatch = np.empty(batch_size, np.int64)
@@ -239,25 +232,25 @@ def sample_next_obs(ac, work, m, t, update, num_rows):
     for column in range(len(work.minibatch)):
         row = work.minibatch[column]
         for i in range(ac.obs_size):
-            work.actor_acts[0, i, column] = ac.table[row, m, next_obs_at + i]
+            work.actor.acts[0, i, column] = ac.table[row, m, next_obs_at + i]
 
 
 @compiled
 def write_next_values(ac, work, m):
     """Write the smaller of both target critics' values to ``work.td_target [B]``, without twins the first one's
-    (`TwinCritics.target_values`), for the observations in ``actor_acts[0]`` and the actions in both ``acts1[0]`` and
-    ``acts2[0]``, after the place of the observations."""
+    (`TwinCritics.target_values`), for the observations in the actor's inputs and the actions in both critics' inputs,
+    after the place of the observations."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
     for i in range(ac.obs_size):
         for column in range(batch_size):
-            work.acts1[0, i, column] = work.actor_acts[0, i, column]
-            work.acts2[0, i, column] = work.actor_acts[0, i, column]
+            work.critic1.acts[0, i, column] = work.actor.acts[0, i, column]
+            work.critic2.acts[0, i, column] = work.actor.acts[0, i, column]
     target_params = ac.learner.target_parameters[m]
-    forward(ac.critic1, target_params, work.acts1, work.preacts1)
+    forward(ac.critic1, target_params, work.critic1)
     if ac.twin:
-        forward(ac.critic2, target_params, work.acts2, work.preacts2)
+        forward(ac.critic2, target_params, work.critic2)
     for column in range(batch_size):
-        value1, value2 = work.acts1[depth, 0, column], work.acts2[depth, 0, column]
+        value1, value2 = work.critic1.acts[depth, 0, column], work.critic2.acts[depth, 0, column]
         is_second = ac.twin and (value2 < value1 or value2 != value2)  # NaN counts as smallest
         work.td_target[column] = value2 if is_second else value1
 
@@ -266,8 +259,7 @@ def write_next_values(ac, work, m):
 def update_critics(ac, work, m):
     """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`), for values of the next states
     in ``work.td_target [B]``, which are replaced by the targets ``reward + discount * value``. Leave the observations
-    of the minibatch in both ``acts1[0]`` and ``acts2[0]``. Return the sum of the critics' mean squared errors before
-    the step."""
+    of the minibatch in both critics' inputs. Return the sum of the critics' mean squared errors before the step."""
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target = next_obs_at + ac.obs_size, work.td_target
     for column in range(len(td_target)):
@@ -275,81 +267,72 @@ def update_critics(ac, work, m):
         reward, discount = ac.table[row, m, reward_at], ac.table[row, m, reward_at + 1]
         td_target[column] = reward + ac.discount * discount * next_value
         for i in range(next_obs_at):  # obs and action
-            work.acts1[0, i, column] = ac.table[row, m, i]
-            work.acts2[0, i, column] = ac.table[row, m, i]
+            work.critic1.acts[0, i, column] = ac.table[row, m, i]
+            work.critic2.acts[0, i, column] = ac.table[row, m, i]
     params, grad = ac.learner.flat_parameters[m], work.grad
-    acts, preacts, act_grads = work.acts1, work.preacts1, work.act_grads1
-    loss = _critic_gradient(ac.critic1, params, acts, preacts, act_grads, grad, td_target)
+    loss = _critic_gradient(ac.critic1, params, work.critic1, grad, td_target)
     if ac.twin:
-        acts, preacts, act_grads = work.acts2, work.preacts2, work.act_grads2
-        loss += _critic_gradient(ac.critic2, params, acts, preacts, act_grads, grad, td_target)
+        loss += _critic_gradient(ac.critic2, params, work.critic2, grad, td_target)
     adam(ac.learner, m, grad)
     return loss
 
 
 @compiled
-def _critic_gradient(net, params, acts, preacts, act_grads, grad, td_target):
+def _critic_gradient(net, params, layers, grad, td_target):
     """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to the critic's positions of
-    ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). ``acts[0]`` are pairs of observation and action; all else is
-    overwritten."""
-    forward(net, params, acts, preacts)
+    ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). The inputs in ``layers`` are pairs of observation and action."""
+    forward(net, params, layers)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
-        error = acts[depth, 0, column] - td_target[column]
+        error = layers.acts[depth, 0, column] - td_target[column]
         total += error * error
-        act_grads[depth, 0, column] = error * np.float32(2 / batch_size)
-    backward(net, params, acts, preacts, act_grads, grad, need_grad=True, need_input_grad=False)
+        layers.grads[depth, 0, column] = error * np.float32(2 / batch_size)
+    backward(net, params, layers, grad, need_grad=True, need_input_grad=False)
     return total / np.float32(batch_size)
 
 
 @compiled
 def run_actor(ac, work, m):
     """Run the actor on the observations of the minibatch, which `update_critics` left. Its outputs are the last layer
-    of ``work.actor_acts``."""
+    of ``work.actor.acts``."""
     for i in range(ac.obs_size):
         for column in range(len(work.td_target)):
-            work.actor_acts[0, i, column] = work.acts1[0, i, column]
-    forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor_acts, work.actor_preacts)
+            work.actor.acts[0, i, column] = work.critic1.acts[0, i, column]
+    forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
 
 
 @compiled
 def actor_backward(ac, work, m):
-    """Backpropagate d loss / d outputs in the last layer of ``work.actor_act_grads`` through the actor, and write the
+    """Backpropagate d loss / d outputs in the last layer of ``work.actor.grads`` through the actor, and write the
     gradient of its weights to ``work.actor_grad [D]``."""
-    params, acts, preacts = ac.actor_learner.flat_parameters[m], work.actor_acts, work.actor_preacts
-    # True, False: compute the gradient of the parameters, but not of the inputs.
-    backward(ac.actor, params, acts, preacts, work.actor_act_grads, work.actor_grad, True, False)
+    params = ac.actor_learner.flat_parameters[m]
+    backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
 def q1_gradient(ac, work, m):
-    """Write the gradient of the first critic's mean value of the pairs in ``work.acts1[0]`` with respect to these to
-    ``work.act_grads1[0]`` (`TwinCritics.first`)."""
+    """Write the gradient of the first critic's mean value of the pairs in its inputs with respect to these to
+    ``work.critic1.grads[0]`` (`TwinCritics.first`)."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
-    acts, preacts, act_grads = work.acts1, work.preacts1, work.act_grads1
     batch_size = len(work.td_target)
-    forward(ac.critic1, params, acts, preacts)
+    forward(ac.critic1, params, work.critic1)
     for column in range(batch_size):
-        act_grads[depth, 0, column] = np.float32(1 / batch_size)
-    # False, True: compute the gradient of the inputs, but not of the parameters, so ``grad`` is not written.
-    backward(ac.critic1, params, acts, preacts, act_grads, work.grad, False, True)
+        work.critic1.grads[depth, 0, column] = np.float32(1 / batch_size)
+    backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
 
 
 @compiled
 def min_q_gradient(ac, work, m):
-    """Write the gradient of the mean of the smaller of both critics' values with respect to the pairs in ``acts1[0]``
-    and, equally, ``acts2[0]``: the sum of ``act_grads1[0]`` and ``act_grads2[0]`` (`Agent.actor_loss`)."""
+    """Write the gradient of the mean of the smaller of both critics' values with respect to the pairs in their equal
+    inputs: the sum of ``work.critic1.grads[0]`` and ``work.critic2.grads[0]`` (`Agent.actor_loss`)."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
-    acts1, preacts1, act_grads1 = work.acts1, work.preacts1, work.act_grads1
-    acts2, preacts2, act_grads2 = work.acts2, work.preacts2, work.act_grads2
-    forward(ac.critic1, params, acts1, preacts1)
-    forward(ac.critic2, params, acts2, preacts2)
+    forward(ac.critic1, params, work.critic1)
+    forward(ac.critic2, params, work.critic2)
     share = np.float32(1 / batch_size)
     for column in range(batch_size):
-        is_first = acts1[depth, 0, column] <= acts2[depth, 0, column]
-        act_grads1[depth, 0, column] = share if is_first else np.float32(0)
-        act_grads2[depth, 0, column] = np.float32(0) if is_first else share
-    # False, True: compute the gradient of the inputs, but not of the parameters, so ``grad`` is not written.
-    backward(ac.critic1, params, acts1, preacts1, act_grads1, work.grad, False, True)
-    backward(ac.critic2, params, acts2, preacts2, act_grads2, work.grad, False, True)
+        is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
+        work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
+        work.critic2.grads[depth, 0, column] = np.float32(0) if is_first else share
+    backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+    backward(ac.critic2, params, work.critic2, work.grad, need_grad=False, need_input_grad=True)

@@ -13,7 +13,6 @@ from models.machine import compiled, inlined
 from models.vectors import (
     LANES,
     address,
-    address_in_row,
     load,
     load_from,
     put,
@@ -86,7 +85,7 @@ def _four_rows(x, left, right, params, weight, row_offsets, num_terms, term_stri
     left1, left2, left3, left4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     right1, right2, right3, right4 = left1, left2, left3, left4
     # Addresses and distances in bytes: a float32 has four.
-    weight_address, input_address = address_in_row(params, weight), address(x, 0, left)
+    weight_address, input_address = address(params, weight), address(x, 0, left)
     right_offset, weight_step, input_step = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
     offset2, offset3, offset4 = 4 * row_offsets[0], 4 * row_offsets[1], 4 * row_offsets[2]
     for _ in range(num_terms):
@@ -109,7 +108,7 @@ def _two_rows(x, left, right, params, weight, row_offset, num_terms, term_stride
     # Separate sums of odd terms, so that fewer additions wait for each other.
     odd_left1, odd_left2, odd_right1, odd_right2 = left1, left2, right1, right2
     # Addresses and distances in bytes: a float32 has four.
-    weight_address, input_address = address_in_row(params, weight), address(x, 0, left)
+    weight_address, input_address = address(params, weight), address(x, 0, left)
     right_offset, weight_step, input_step = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
     offset2 = 4 * row_offset
     for _ in range(num_terms // 2):

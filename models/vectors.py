@@ -41,26 +41,30 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _entry_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to ``array[row, column]``. ``arguments`` begin with these three; none may be negative."""
-    array, row, column = arguments[:3]
+    """Return a pointer to ``array[index]`` or ``array[row, column]``. ``arguments`` begin with array and indices. None
+    may be negative, because a test for negative indices would turn loads into gathers."""
     array_type = signature.args[0]
-    array_struct = context.make_array(array_type)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, array_type, array_struct, [row, column], wraparound=False)
+    if isinstance(signature.args[1], types.BaseTuple):  # of an intrinsic with any number of indices
+        indices = cgutils.unpack_tuple(builder, arguments[1])
+    else:
+        indices = list(arguments[1 : 1 + array_type.ndim])
+    array_struct = context.make_array(array_type)(context, builder, arguments[0])
+    return cgutils.get_item_pointer(context, builder, array_type, array_struct, indices, wraparound=False)
 
 
 def _vector_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to the vector that begins at ``array[row, column]``."""
+    """Return a pointer to the vector that begins at an entry (`_entry_pointer`)."""
     return builder.bitcast(_entry_pointer(context, builder, signature, arguments), _VECTOR.as_pointer())
 
 
 @intrinsic
-def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return the vector ``array[row, column : column + 16]``."""
+def load(typing: Any, array: Any, *indices: Any) -> Any:
+    """Return the vector ``array[row, column : column + 16]``, or ``array[index : index + 16]``."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_vector_pointer(context, builder, signature, arguments), align=4)
 
-    return VECTOR(array, types.intp, types.intp), emit_llvm
+    return VECTOR(array, types.UniTuple(types.intp, len(indices))), emit_llvm
 
 
 @intrinsic
@@ -93,33 +97,14 @@ def _emit_splat(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(vector, ir.Constant(_VECTOR, ir.Undefined), source_lanes)
 
 
-def _pointer_in_row(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to ``array[index]`` in a one-dimensional array; ``arguments`` begin with these two. ``index``
-    must not be negative, because a test for negative indices would turn loads into gathers."""
-    array, index = arguments[:2]
-    array_type = signature.args[0]
-    array_struct = context.make_array(array_type)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, array_type, array_struct, [index], wraparound=False)
-
-
 @intrinsic
-def entry(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return ``array[row, column]``. Indices must not be negative."""
+def entry(typing: Any, array: Any, *indices: Any) -> Any:
+    """Return ``array[row, column]`` or ``array[index]``. Indices must not be negative."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_entry_pointer(context, builder, signature, arguments))
 
-    return types.float32(array, types.intp, types.intp), emit_llvm
-
-
-@intrinsic
-def number(typing: Any, array: Any, index: Any) -> Any:
-    """Return ``array[index]``. ``index`` must not be negative."""
-
-    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer_in_row(context, builder, signature, arguments))
-
-    return types.float32(array, types.intp), emit_llvm
+    return types.float32(array, types.UniTuple(types.intp, len(indices))), emit_llvm
 
 
 @intrinsic
@@ -128,21 +113,10 @@ def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         scalar = arguments[2]
-        builder.store(scalar, _pointer_in_row(context, builder, signature, arguments))
+        builder.store(scalar, _entry_pointer(context, builder, signature, arguments))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.float32), emit_llvm
-
-
-@intrinsic
-def line(typing: Any, array: Any, index: Any) -> Any:
-    """Return the vector ``array[index : index + 16]``. ``index`` must not be negative."""
-
-    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.bitcast(_pointer_in_row(context, builder, signature, arguments), _VECTOR.as_pointer())
-        return builder.load(pointer, align=4)
-
-    return VECTOR(array, types.intp), emit_llvm
 
 
 @intrinsic
@@ -150,29 +124,20 @@ def spread(typing: Any, array: Any, index: Any) -> Any:
     """Return a vector with ``array[index]`` in each of its 16 lanes. ``index`` must not be negative."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _emit_splat(builder, builder.load(_pointer_in_row(context, builder, signature, arguments)))
+        return _emit_splat(builder, builder.load(_entry_pointer(context, builder, signature, arguments)))
 
     return VECTOR(array, types.intp), emit_llvm
 
 
 @intrinsic
-def address(typing: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return the byte address of ``array[row, column]``. Loops that increment addresses keep them in registers."""
+def address(typing: Any, array: Any, *indices: Any) -> Any:
+    """Return the byte address of ``array[row, column]`` or ``array[index]``. Loops that increment addresses keep them
+    in registers."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ptrtoint(_entry_pointer(context, builder, signature, arguments), ir.IntType(64))
 
-    return types.intp(array, types.intp, types.intp), emit_llvm
-
-
-@intrinsic
-def address_in_row(typing: Any, array: Any, index: Any) -> Any:
-    """Return the byte address of ``array[index]``."""
-
-    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ptrtoint(_pointer_in_row(context, builder, signature, arguments), ir.IntType(64))
-
-    return types.intp(array, types.intp), emit_llvm
+    return types.intp(array, types.UniTuple(types.intp, len(indices))), emit_llvm
 
 
 @intrinsic

@@ -13,7 +13,7 @@ import torch
 from models import compiled as nets
 from models.agents.ddqn.agent import Agent, Greedy
 from models.agents.ddqn.networks import DuelingQNetwork
-from models.compiled import Learner, Net
+from models.compiled import Layers, Learner, Net
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy
@@ -53,20 +53,13 @@ class Members(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory for one member. ``columns`` is B rounded up to whole vectors (`make_layers`)."""
+    """Scratch memory for one member. ``columns`` is B, rounded up to whole vectors."""
 
     scratch: Array  # [4, widest], for `single`
     continuous_action: Array  # empty: actions are discrete
-    # Memory of `forward` and `backward` for each network, [L + 1, widest, columns].
-    trunk_acts: Array
-    trunk_preacts: Array
-    trunk_act_grads: Array
-    value_acts: Array
-    value_preacts: Array
-    value_act_grads: Array
-    advantage_acts: Array
-    advantage_preacts: Array
-    advantage_act_grads: Array
+    trunk: Layers
+    value: Layers
+    advantage: Layers
     q: Array  # [A, columns], action values, later d loss / d q
     online_q: Array  # [A, columns], of next_obs
     td_target: Array  # [1, columns]
@@ -130,11 +123,8 @@ def make_work(agent: Members) -> Work:
     batch_size = agent.replay_uniform.shape[3]
     widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
     scratch, no_action = np.empty((4, widest), np.float32), np.empty(0, np.float32)
-    # Three for each network: acts, preacts, act_grads.
-    layers = [
-        nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage) for _ in range(3)
-    ]
-    num_columns = layers[0].shape[2]
+    layers = [nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage)]
+    num_columns = layers[0].acts.shape[2]
     num_rows = agent.num_actions, agent.num_actions, 1, 2 * agent.obs_size + 4
     q, online_q, td_target, sample = (np.zeros((count, num_columns), np.float32) for count in num_rows)
     sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
@@ -187,30 +177,30 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 @compiled
 def _q_values(agent, work, params):
     """Run `DuelingQNetwork`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
-    observations in ``work.trunk_acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
+    observations in ``work.trunk.acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
     activations to ``work``."""
-    nets.forward(agent.trunk, params, work.trunk_acts, work.trunk_preacts)
+    nets.forward(agent.trunk, params, work.trunk)
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
-    trunk_outputs = work.trunk_acts[depth]  # action values or, if dueling, features
+    trunk_outputs = work.trunk.acts[depth]  # action values or, if dueling, features
     if not agent.dueling:
         copy(trunk_outputs, 0, work.q, 0, agent.num_actions)
         return
     for i in range(agent.value.sizes[0]):
         for column in range(batch_size):
-            work.value_acts[0, i, column] = trunk_outputs[i, column]
-            work.advantage_acts[0, i, column] = trunk_outputs[i, column]
-    nets.forward(agent.value, params, work.value_acts, work.value_preacts)
-    nets.forward(agent.advantage, params, work.advantage_acts, work.advantage_preacts)
-    # Value and advantage have two layers: their outputs are ``value_acts[2]``.
+            work.value.acts[0, i, column] = trunk_outputs[i, column]
+            work.advantage.acts[0, i, column] = trunk_outputs[i, column]
+    nets.forward(agent.value, params, work.value)
+    nets.forward(agent.advantage, params, work.advantage)
+    # Value and advantage have two layers: their outputs are ``value.acts[2]``.
     num_actions, mean_sum = np.float32(agent.num_actions), np.float32(0)
     for column in range(batch_size):
         mean = np.float32(0)
         for action in range(agent.num_actions):
-            mean += work.advantage_acts[2, action, column]
+            mean += work.advantage.acts[2, action, column]
         mean = mean / num_actions
         mean_sum += mean
         for action in range(agent.num_actions):
-            value, advantage = work.value_acts[2, 0, column], work.advantage_acts[2, action, column]
+            value, advantage = work.value.acts[2, 0, column], work.advantage.acts[2, action, column]
             # The mean over the batch is not known yet; the next loop subtracts it.
             work.q[action, column] = value + advantage - (np.float32(0) if agent.mean_over_batch else mean)
     if agent.mean_over_batch:
@@ -225,12 +215,11 @@ def _q_backward(agent, work, params):
     d loss / d q in ``work.q [A, columns]`` and the activations of `_q_values` in ``work``. Write the gradient of the
     parameters to ``work.grad [D]``."""
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
-    acts, preacts, act_grads = work.trunk_acts, work.trunk_preacts, work.trunk_act_grads
     if not agent.dueling:
-        copy(work.q, 0, act_grads[depth], 0, agent.num_actions)
-        nets.backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
+        copy(work.q, 0, work.trunk.grads[depth], 0, agent.num_actions)
+        nets.backward(agent.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
         return
-    value_grads, advantage_grads = work.value_act_grads, work.advantage_act_grads
+    value_grads, advantage_grads = work.value.grads, work.advantage.grads
     # Value and advantage have two layers: the gradient of their outputs is ``value_grads[2]``.
     mean_gradient_sum, num_actions = np.float32(0), np.float32(agent.num_actions)
     for column in range(batch_size):
@@ -246,14 +235,12 @@ def _q_backward(agent, work, params):
             mean_gradient = value_grads[2, 0, column] / num_actions
         for action in range(agent.num_actions):
             advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
-    # True, True: compute the gradients of the parameters and of the inputs, which are the features.
-    nets.backward(agent.value, params, work.value_acts, work.value_preacts, value_grads, work.grad, True, True)
-    advantage_acts, advantage_preacts = work.advantage_acts, work.advantage_preacts
-    nets.backward(agent.advantage, params, advantage_acts, advantage_preacts, advantage_grads, work.grad, True, True)
+    nets.backward(agent.value, params, work.value, work.grad, need_grad=True, need_input_grad=True)
+    nets.backward(agent.advantage, params, work.advantage, work.grad, need_grad=True, need_input_grad=True)
     for i in range(agent.value.sizes[0]):
         for column in range(batch_size):
-            act_grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
-    nets.backward(agent.trunk, params, acts, preacts, act_grads, work.grad, need_grad=True, need_input_grad=False)
+            work.trunk.grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
+    nets.backward(agent.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
@@ -263,7 +250,7 @@ def _write_td_targets(agent, work, m):
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
-    copy(work.sample, obs_size, work.trunk_acts[0], 0, obs_size)  # next_obs
+    copy(work.sample, obs_size, work.trunk.acts[0], 0, obs_size)  # next_obs
     _q_values(agent, work, params)
     copy(work.q, 0, work.online_q, 0, agent.num_actions)
     _q_values(agent, work, target_params)
@@ -312,7 +299,7 @@ def improve(agent, work, m, t):
             for i in range(agent.table.shape[2]):
                 work.sample[i, column] = agent.table[row, m, i]
         _write_td_targets(agent, work, m)
-        copy(work.sample, 0, work.trunk_acts[0], 0, agent.obs_size)
+        copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
         _q_values(agent, work, params)
         agent.loss[m] = _replace_q_by_gradient(agent, work)
         _q_backward(agent, work, params)

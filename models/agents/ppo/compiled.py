@@ -13,7 +13,7 @@ import torch
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import Net, argmax, backward, forward, make_layers, make_net, outputs_row
+from models.compiled import Layers, Net, argmax, backward, forward, make_layers, make_net, outputs_row
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
@@ -71,13 +71,8 @@ class Work(NamedTuple):
 
     scratch: Array  # [2, widest], for `single`
     continuous_action: Array  # [A], after clipping
-    # Memory of `forward` and `backward` for each network, [L + 1, widest, columns]; columns are B, rounded up.
-    actor_acts: Array
-    actor_preacts: Array
-    actor_act_grads: Array
-    critic_acts: Array
-    critic_preacts: Array
-    critic_act_grads: Array
+    actor: Layers
+    critic: Layers
     value: Array  # [N], like the next four
     next_value: Array
     log_prob: Array
@@ -148,8 +143,7 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 def make_work(agent: Members) -> Work:
     """Allocate scratch memory for one thread."""
     scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
-    # Three for each network: acts, preacts, act_grads.
-    layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic) for _ in range(3)]
+    layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic)]
     rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # value to returns
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
@@ -240,8 +234,8 @@ def _gather_obs(agent, acts, m, minibatch, count, obs_at):
 def _log_prob(agent, work, params, row, m, column):
     """Return the log-probability of the action in ``row`` of the rollout, for member ``m`` with parameters ``params
     [D]`` (`Categorical.evaluate`, `Gaussian.evaluate`). The actor's outputs for this row are in ``column`` of the last
-    layer of ``work.actor_acts``: means of continuous actions, or logits. Replace logits by log-probabilities."""
-    outputs, action_at = work.actor_acts[len(agent.actor.sizes) - 1], 2 * agent.obs_size
+    layer of ``work.actor.acts``: means of continuous actions, or logits. Replace logits by log-probabilities."""
+    outputs, action_at = work.actor.acts[len(agent.actor.sizes) - 1], 2 * agent.obs_size
     if agent.action_size:
         log_prob = np.float32(0)
         for i in range(agent.action_size):
@@ -271,18 +265,18 @@ def _evaluate_rollout(agent, work, m):
         count = min(agent.batch_size, num_rows - first)
         for column in range(count):
             work.minibatch[column] = first + column
-        _gather_obs(agent, work.actor_acts, m, work.minibatch, count, 0)
-        forward(agent.actor, params, work.actor_acts, work.actor_preacts)
+        _gather_obs(agent, work.actor.acts, m, work.minibatch, count, 0)
+        forward(agent.actor, params, work.actor)
         for column in range(count):
             work.log_prob[first + column] = _log_prob(agent, work, params, first + column, m, column)
-        _gather_obs(agent, work.critic_acts, m, work.minibatch, count, 0)
-        forward(agent.critic, params, work.critic_acts, work.critic_preacts)
+        _gather_obs(agent, work.critic.acts, m, work.minibatch, count, 0)
+        forward(agent.critic, params, work.critic)
         for column in range(count):
-            work.value[first + column] = work.critic_acts[value_layer, 0, column]
-        _gather_obs(agent, work.critic_acts, m, work.minibatch, count, agent.obs_size)
-        forward(agent.critic, params, work.critic_acts, work.critic_preacts)
+            work.value[first + column] = work.critic.acts[value_layer, 0, column]
+        _gather_obs(agent, work.critic.acts, m, work.minibatch, count, agent.obs_size)
+        forward(agent.critic, params, work.critic)
         for column in range(count):
-            work.next_value[first + column] = work.critic_acts[value_layer, 0, column]
+            work.next_value[first + column] = work.critic.acts[value_layer, 0, column]
 
 
 @compiled
@@ -355,11 +349,11 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 def _policy_loss(agent, work, m, count, share):
     """Return the policy's clipped loss of member ``m`` minus weighted entropies, the mean over the first ``count``
     columns of the minibatch; ``share`` is 1 / ``count`` (`clipped_surrogate`). Write its gradient with respect to the
-    actor's outputs to the last layer of ``work.actor_act_grads`` (0 in the other columns), and with respect to the
-    logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor_acts`` by log-probabilities.
+    actor's outputs to the last layer of ``work.actor.grads`` (0 in the other columns), and with respect to the
+    logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor.acts`` by log-probabilities.
     Adds the minibatch's means to ``work.statistics``."""
     params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
-    outputs, gradient, loss, entropy = work.actor_acts[last], work.actor_act_grads[last], np.float32(0), np.float32(0)
+    outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
     low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
     entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
     entropy_grad = -agent.ent_coef * share  # d loss / d entropy
@@ -401,11 +395,11 @@ def _policy_loss(agent, work, m, count, share):
 def _value_loss(agent, work, count, share):
     """Return the squared error of values times ``vf_coef``, the mean over the first ``count`` columns of the minibatch;
     ``share`` is 1 / ``count`` (`clipped_value_loss`). Write its gradient with respect to the values to the last layer
-    of ``work.critic_act_grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
+    of ``work.critic.grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
-    gradient = work.critic_act_grads[last]
+    gradient = work.critic.grads[last]
     for column in range(count):
-        row, value = work.minibatch[column], work.critic_acts[last, 0, column]
+        row, value = work.minibatch[column], work.critic.acts[last, 0, column]
         error, is_unclipped = value - work.returns[row], True
         squared_error = error * error
         if agent.clip_value >= 0:
@@ -461,8 +455,6 @@ def improve(agent, work, m, t):
     _evaluate_rollout(agent, work, m)
     _write_advantages(agent, work, m)
     params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.passes * num_minibatches
-    actor_acts, actor_preacts = work.actor_acts, work.actor_preacts
-    critic_acts, critic_preacts = work.critic_acts, work.critic_preacts
     explained_variance = _explained_variance(work)
     for epoch in range(agent.passes):
         loss = np.float32(0)
@@ -474,15 +466,14 @@ def improve(agent, work, m, t):
                 row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
                 work.minibatch[column] = row
             share = _ONE / np.float32(count)
-            _gather_obs(agent, actor_acts, m, work.minibatch, count, 0)
-            _gather_obs(agent, critic_acts, m, work.minibatch, count, 0)
-            forward(agent.actor, params, actor_acts, actor_preacts)
-            forward(agent.critic, params, critic_acts, critic_preacts)
+            _gather_obs(agent, work.actor.acts, m, work.minibatch, count, 0)
+            _gather_obs(agent, work.critic.acts, m, work.minibatch, count, 0)
+            forward(agent.actor, params, work.actor)
+            forward(agent.critic, params, work.critic)
             _write_minibatch_advantages(agent, work, count)
             loss += _policy_loss(agent, work, m, count, share) + _value_loss(agent, work, count, share)
-            # True, False: compute the gradients of the parameters, but not of the inputs.
-            backward(agent.actor, params, actor_acts, actor_preacts, work.actor_act_grads, work.grad, True, False)
-            backward(agent.critic, params, critic_acts, critic_preacts, work.critic_act_grads, work.grad, True, False)
+            backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
+            backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
             for i in range(agent.scales_at + agent.action_size, len(work.grad)):  # parameters that are not trained
                 work.grad[i] = np.float32(0)  # again, because a diverged member scaled it by NaN
             updates += 1

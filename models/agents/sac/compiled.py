@@ -79,9 +79,9 @@ def choose(agent, work, m, t, e, obs, state):
 @compiled
 def _sample_actions(ac, work, noise):
     """Sample actions by standard normal ``noise [A, B]`` (`gaussian.sample`), from the actor's outputs for the
-    observations in ``work.actor_acts[0]``. Write the actions to the inputs of both critics, and ``work.std`` and
+    observations in ``work.actor.acts[0]``. Write the actions to the inputs of both critics, and ``work.std`` and
     ``work.log_prob``."""
-    outputs = work.actor_acts[len(ac.actor.sizes) - 1]
+    outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
     for i in range(ac.action_size):
@@ -96,8 +96,8 @@ def _sample_actions(ac, work, noise):
             action = np.tanh(pre_tanh)
             work.log_prob[column] += normal_log_prob - log_tanh_derivative
             work.std[i, column] = std
-            work.acts1[0, ac.obs_size + i, column] = action
-            work.acts2[0, ac.obs_size + i, column] = action
+            work.critic1.acts[0, ac.obs_size + i, column] = action
+            work.critic2.acts[0, ac.obs_size + i, column] = action
 
 
 @compiled
@@ -114,16 +114,16 @@ def _write_actor_gradient(agent, work, m, noise):
     log_prob_grad = np.exp(params[log_alpha_at]) / np.float32(batch_size)
     for i in range(action_size):
         for column in range(batch_size):
-            action = work.acts1[0, obs_size + i, column]
-            q_grad = work.act_grads1[0, obs_size + i, column] + work.act_grads2[0, obs_size + i, column]
+            action = work.critic1.acts[0, obs_size + i, column]
+            q_grad = work.critic1.grads[0, obs_size + i, column] + work.critic2.grads[0, obs_size + i, column]
             # d log-probability / d mean = 2 action, because d log(1 - tanh(x)^2) / dx = -2 tanh(x).
             mean_grad = -q_grad * (ONE - action * action) + _TWO * log_prob_grad * action
             # d pre_tanh / d log_std = std * noise, and the log-probability contains -log_std.
             log_std_grad = mean_grad * work.std[i, column] * noise[i, column] - log_prob_grad
-            log_std = work.actor_acts[depth, action_size + i, column]
+            log_std = work.actor.acts[depth, action_size + i, column]
             is_within_bounds = _MIN_LOG_STD <= log_std and log_std <= _MAX_LOG_STD
-            work.actor_act_grads[depth, i, column] = mean_grad
-            work.actor_act_grads[depth, action_size + i, column] = log_std_grad if is_within_bounds else np.float32(0)
+            work.actor.grads[depth, i, column] = mean_grad
+            work.actor.grads[depth, action_size + i, column] = log_std_grad if is_within_bounds else np.float32(0)
     critics.actor_backward(ac, work, m)
     log_prob_sum = np.float32(0)
     for column in range(batch_size):
@@ -142,7 +142,7 @@ def improve(agent, work, m, t):
     params = ac.actor_learner.flat_parameters[m]
     for update in range(ac.replay_uniform.shape[2]):
         critics.sample_next_obs(ac, work, m, t, update, num_rows)
-        forward(ac.actor, params, work.actor_acts, work.actor_preacts)
+        forward(ac.actor, params, work.actor)
         _sample_actions(ac, work, ac.next_noise[m, t, update])
         critics.write_next_values(ac, work, m)
         alpha = np.exp(params[len(params) - 1])

@@ -69,34 +69,35 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_target_actions(agent, work, m, t, update):
-    """Write the target actor's actions with clipped noise for the observations in ``work.actor_acts[0]`` to the inputs
+    """Write the target actor's actions with clipped noise for the observations in ``work.actor.acts[0]`` to the inputs
     of both critics (`Agent._target_action`). ``update`` is the index of the update after step ``t``."""
     ac = agent.ac
-    forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor_acts, work.actor_preacts)
-    outputs = work.actor_acts[len(ac.actor.sizes) - 1]
+    forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)
+    outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for i in range(ac.action_size):
         for column in range(len(work.td_target)):
             noise = clamp(ac.next_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
             target_action = clamp(np.tanh(outputs[i, column]) + noise, ONE)
-            work.acts1[0, ac.obs_size + i, column] = target_action
-            work.acts2[0, ac.obs_size + i, column] = target_action
+            work.critic1.acts[0, ac.obs_size + i, column] = target_action
+            work.critic2.acts[0, ac.obs_size + i, column] = target_action
 
 
 @compiled
 def _write_actor_gradient(agent, work, m):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss
     is the negative mean of the first critic's values of the actor's actions, which overwrite the actions in
-    ``work.acts1[0]``."""
+    ``work.critic1.acts[0]``."""
     ac, batch_size, depth = agent.ac, len(work.td_target), len(agent.ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):
         for column in range(batch_size):
-            work.acts1[0, ac.obs_size + i, column] = np.tanh(work.actor_acts[depth, i, column])
+            work.critic1.acts[0, ac.obs_size + i, column] = np.tanh(work.actor.acts[depth, i, column])
     critics.q1_gradient(ac, work, m)
     for i in range(ac.action_size):
+        row = ac.obs_size + i  # of the action in the critic's inputs
         for column in range(batch_size):
-            action, q_grad = work.acts1[0, ac.obs_size + i, column], work.act_grads1[0, ac.obs_size + i, column]
-            work.actor_act_grads[depth, i, column] = -q_grad * (ONE - action * action)
+            action, q_grad = work.critic1.acts[0, row, column], work.critic1.grads[0, row, column]
+            work.actor.grads[depth, i, column] = -q_grad * (ONE - action * action)
     critics.actor_backward(ac, work, m)
 
 

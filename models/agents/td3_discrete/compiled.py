@@ -143,47 +143,47 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_target_actions(agent, work, m, t, update):
-    """Write the target actor's action vectors with clipped noise for the observations in ``work.actor_acts[0]`` to the
+    """Write the target actor's action vectors with clipped noise for the observations in ``work.actor.acts[0]`` to the
     inputs of both critics (`Agent._target_action`). ``update`` is the index of the update after step ``t``."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
-    forward(ac.actor, params, work.actor_acts, work.actor_preacts)
-    logits, gumbel = work.actor_acts[len(ac.actor.sizes) - 1], agent.target_gumbel[m, t, update]
+    forward(ac.actor, params, work.actor)
+    logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.target_gumbel[m, t, update]
     temperature = _temperature(agent, m, params)
     for column in range(len(work.td_target)):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(ac.action_size):
             sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
             noise = clamp(ac.next_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
-            work.acts1[0, ac.obs_size + i, column] = sampled + noise
-            work.acts2[0, ac.obs_size + i, column] = sampled + noise
+            work.critic1.acts[0, ac.obs_size + i, column] = sampled + noise
+            work.critic2.acts[0, ac.obs_size + i, column] = sampled + noise
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, gumbel):
     """Write the gradient of the actor's loss of member ``m`` with respect to its weights and the logarithm of the
     temperature to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss is the negative mean of the first critic's
-    values of vectors sampled by ``gumbel [A, B]``, which overwrite the actions in ``work.acts1[0]``."""
+    values of vectors sampled by ``gumbel [A, B]``, which overwrite the actions in ``work.critic1.acts[0]``."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
-    temperature, logits = _temperature(agent, m, params), work.actor_acts[depth]
+    temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
     critics.run_actor(ac, work, m)
     for column in range(batch_size):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(num_actions):
             sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
-            work.acts1[0, obs_size + i, column] = sampled
+            work.critic1.acts[0, obs_size + i, column] = sampled
     critics.q1_gradient(ac, work, m)
     log_temperature_grad = np.float32(0)
     for column in range(batch_size):
         mean_q_grad = np.float32(0)  # weighted by the probabilities
         for i in range(num_actions):
-            mean_q_grad += work.probs[i, column] * work.act_grads1[0, obs_size + i, column]
+            mean_q_grad += work.probs[i, column] * work.critic1.grads[0, obs_size + i, column]
         for i in range(num_actions):
-            q_grad = work.act_grads1[0, obs_size + i, column]
+            q_grad = work.critic1.grads[0, obs_size + i, column]
             logit_grad = work.probs[i, column] * (mean_q_grad - q_grad) / temperature
             # z = (logits + gumbel) / T, so dz / d log T = -z, and d loss / dz = T d loss / d logits.
             log_temperature_grad -= logit_grad * (logits[i, column] + gumbel[i, column])
-            work.actor_act_grads[depth, i, column] = logit_grad
+            work.actor.grads[depth, i, column] = logit_grad
     critics.actor_backward(ac, work, m)
     is_learned = agent.temperature_kind == _LEARNED
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
