@@ -100,7 +100,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def short_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_stages(short_fits: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--learn` with few updates, states, episodes and agents on the task itself."""
     from control.commands import learn
 
@@ -110,7 +110,13 @@ def short_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     small = lambda values: {} if cells(values) else sizes[values["implementation"]]  # noqa: E731
     monkeypatch.setattr(learn, "settings_from", lambda **values: parse(**values, **small(values)))
     monkeypatch.setattr(learn, "_REAL_AGENTS", 1)
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 800)
+
+
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clones and potentials are fitted briefly."""
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1200)
+    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 400)
 
 
 @pytest.fixture

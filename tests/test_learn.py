@@ -241,6 +241,7 @@ def test_a_potential_has_the_returns_of_a_policy() -> None:
     assert phi(falling).item() < 0.8 * phi(upright).item()
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_a_potential_of_cells_is_exact() -> None:
     phi, stages = potential_of("test_learn:Corridor-v0", "right")
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
@@ -272,8 +273,8 @@ def shuffled(obs: np.ndarray) -> np.ndarray:
     return obs.argmax(1) * 7 % 5 % 4
 
 
-def test_policy_learners_on_a_clone_are_right_in_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 800)
+@pytest.mark.usefixtures("short_fits")
+def test_policy_learners_on_a_clone_are_right_in_every_cell() -> None:
     words = "--implementation SE --gamename FrozenLake8x8-v1 --proxy bandit --preset clone --first_states cells"
     settings = trainer.config.parse([*words.split(), *"--start_from test_learn:shuffled --agent PPO".split()])
     game = settings.run.gamename
@@ -312,7 +313,7 @@ def best_weight(obs: np.ndarray) -> np.ndarray:
 def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents see scaled observations, and the file keeps the environment's units."""
     monkeypatch.setattr(learn, "learners", lambda spaces: ("TD3", "PPO"))
-    words = ["--only", "exam", "--exam_steps", "2500"]
+    words = ["--only", "exam", "--exam_steps", "1500"]
     status, folder = learned(tmp_path, "test_learn:Weights-v0", "best_weight", *words)
     assert status == 0
     results = json.loads((folder / learn.RESULTS).read_text())

@@ -25,6 +25,7 @@ from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 
+pytestmark = pytest.mark.xdist_group("supervised")  # one process fits the proxy
 SMALL = {
     "implementation": "SE", "gamename": "cartpole", "preset": "supervised", "transitions": 300, "fit_updates": 60,
     "transitions_from": "random", "report_agents": 2, "inner_steps": 60, "compiled": False,

@@ -29,10 +29,7 @@ CLONE = parse.parse(["--implementation", "SE", "--gamename", "cartpole", "--prox
 searched = partial(trained, implementation="SE")
 
 
-@pytest.fixture(autouse=True)
-def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1200)
-    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 400)
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 
 @pytest.fixture(scope="module")

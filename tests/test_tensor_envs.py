@@ -223,7 +223,7 @@ def test_last_step_may_terminate_and_truncate() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_inactive_rows_do_not_change(name: str) -> None:
-    environment = make_tensor_env(name, 2, 3)
+    environment = make_tensor_env(name, 2, 3, time_limit=30)
     first_obs = environment.reset(seeds_of(2, 3))
     active = torch.tensor([[True, False, True], [False, True, False]])
     state, age = environment.state, environment.age
@@ -236,6 +236,7 @@ def test_inactive_rows_do_not_change(name: str) -> None:
     new_obs = environment.reset(seeds_of(2, 3, 50), where=~active)
     assert torch.equal((new_obs != step.obs).any(-1), ~active)
     assert torch.equal(environment.age, 30 * active)
+    assert not environment.step(action, ~active).done[active].any()  # though they are at the time limit
 
 
 def test_returned_tensors_are_not_overwritten() -> None:

@@ -205,6 +205,7 @@ def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert first["mean"] < winner["mean"] and first["count"] == 32  # center_agents
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_a_teacher(tmp_path: Path) -> None:
     """A clone is compared with its policy."""
     changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_verdict:balance", "table_size": 50}
