@@ -35,8 +35,8 @@ function createUnderstudy(weights) {
   };
   const average = (values) => values.reduce((total, value) => total + value, 0) / values.length;
 
-  /* The real tasks, with Gymnasium's equations: `step` changes a state and returns the reward. Agents choose an index of
-  `actions`, and see observations times `scale`. `sample` draws from all states, for bandits of such states. */
+  /* The real tasks, with Gymnasium's equations: `step` changes a state and returns the reward. Agents choose an index
+  of `actions`, and see observations times `scale`. `sample` draws from all states, for bandits of such states. */
   const TASKS = {
     cartpole: {
       title: "CartPole",
@@ -370,8 +370,8 @@ function createUnderstudy(weights) {
     return total / episodes;
   }
 
-  /* Settings of a search by an evolution strategy (SNES) with mirrored pairs: half of the project's, with twice its noise,
-  which costs half as much and is as good (docs/synthetic_environments.md). */
+  /* Settings of a search by an evolution strategy (SNES) with mirrored pairs, and noise that is not adapted. Half
+  of the project's pairs and twice its noise are each as good and cheaper (docs/synthetic_environments.md). */
   const SEARCH = {
     draws: 32, drawMembers: 16, pairs: 16, noiseStd: 0.1, updates: 270, learningRate: 1e-3, testEpisodes: 8,
     examEvery: 5, examAgents: 16, examUpdates: 1000, solved: 475,
@@ -388,8 +388,9 @@ function createUnderstudy(weights) {
   function drawVector(random) {
     const { tensors } = files[TASKS.cartpole.bandit];
     const draws = Object.entries(tensors).flatMap(([name, tensor]) => {
-      const outputs = tensors[name.replace("weight", "bias")].length;
-      return Array.from(tensor, () => (name.endsWith("bias") ? 0 : Math.sqrt(outputs / tensor.length) * random.normal()));
+      const biasName = name.replace("weight", "bias");
+      const deviation = name === biasName ? 0 : Math.sqrt(tensors[biasName].length / tensor.length);
+      return Array.from(tensor, () => deviation * random.normal());
     });
     return Float64Array.from(draws);
   }
@@ -410,8 +411,8 @@ function createUnderstudy(weights) {
     });
   }
 
-  /* Evolve a CartPole bandit from nothing, until new agents solve the real task. Yields `jobs`, each with the arguments
-  of `trainedReturn`, whose results the caller sends back. After an exam it yields the score, and the bandit's vector. */
+  /* Evolve a CartPole bandit from nothing, until new agents solve the real task. Yields `jobs`, each with arguments of
+  `trainedReturn`, whose results the caller sends back. After an exam it yields the score, and the bandit's vector. */
   function* evolve(seed) {
     const random = new RandomStream(seed);
     const noiseLike = (vector) => vector.map(() => random.normal());

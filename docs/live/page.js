@@ -123,7 +123,10 @@ function drawChart(name, curves, last, unit, [worst, best]) {
     context.strokeStyle = i ? colors.real : colors.learned;
     context.setLineDash(i ? [6, 5] : []);
     context.beginPath();
-    for (const point of points) context.lineTo(x(point[0]), y(point[1]));
+    for (const [step, score] of points) {
+      context.lineTo(x(step) - 2, y(score)); // so that a single point is visible, too
+      context.lineTo(x(step) + 2, y(score));
+    }
     context.stroke();
   });
 }
@@ -254,7 +257,7 @@ async function runSearch() {
   const timer = setTimeout(endSearch, SEARCH_SECONDS * 1000, "Time is up");
   const current = (search = { workers, timer, start: performance.now(), best: -Infinity, vector: null });
   searchCurve = [];
-  say("search-status", `Choosing the best of 32 random networks. (Seed ${seed})`);
+  say("search-status", `Choosing the best of 32 random networks, then evolving it. (Seed ${seed})`);
   describe(element("search"), "No score yet");
   drawCharts();
   const steps = understudy.evolve(seed);
