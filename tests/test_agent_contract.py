@@ -188,8 +188,8 @@ def test_select_does_not_change_remaining_members(case: str) -> None:
 
 
 def test_incomplete_agent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(agent_class("DDQN"), "learn")
-    with pytest.raises(TypeError, match="ddqn.agent.Agent has no learn; every InnerAgent must have .*, per_member"):
+    monkeypatch.delattr(agent_class("DDQN"), "act")
+    with pytest.raises(TypeError, match="ddqn.agent.Agent has no act; every InnerAgent must have .*, per_member"):
         agent_class("DDQN")
 
 
