@@ -68,8 +68,8 @@ def test_an_episode_that_was_cut_off_counts_as_truncated(monkeypatch: pytest.Mon
     recording = Recording("minari:cut/random-v0", "cartpole", spaces_of("cartpole"))
     (episode,) = recording.dataset.iterate_episodes([0])
     no_end = np.zeros_like(episode.terminations)
-    cut = dataclasses.replace(episode, terminations=no_end, truncations=no_end)
-    monkeypatch.setattr(recording.dataset, "iterate_episodes", lambda indices: [cut])
+    endless_episode = dataclasses.replace(episode, terminations=no_end, truncations=no_end)
+    monkeypatch.setattr(recording.dataset, "iterate_episodes", lambda indices: [endless_episode])
     part = next(recording.trajectories(members=1))
     assert part.truncated[:, 0, 0].tolist() == [False] * (len(no_end) - 1) + [True] and not part.terminated.any()
 
