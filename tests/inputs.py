@@ -154,8 +154,9 @@ def words_of(values: Mapping[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
-def shortened(argv: list[str]) -> list[str]:
-    """``argv`` with flags that make the run short, except flags it has already."""
+def shortened(argv: list[str], implementation: str = "UDRL") -> list[str]:
+    """``argv`` with flags that make the run short, except flags it has already. ``implementation`` is the run's unless
+    a flag names another."""
     pairs = [word[2:].partition("=") for word in argv if word.startswith("--")]
     names = {name.removeprefix("no_") for name, _, _ in pairs}
     if names & {"eval_agent", "plot", "film", "report", "help", "version", "preset", "use_tune"}:
@@ -163,7 +164,7 @@ def shortened(argv: list[str]) -> list[str]:
     next_words = zip(argv, [*argv[1:], ""], strict=True)
     choices = [value for name, _, value in pairs if name == "implementation" and value]
     choices += [value for word, value in next_words if word == "--implementation"]
-    extra = small([*choices, "UDRL"][0])
+    extra = small([*choices, implementation][0])
     return argv + words_of({name: value for name, value in extra.items() if name not in names | {"implementation"}})
 
 

@@ -183,7 +183,7 @@ def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: floa
 
 BUDGET: dict[str, Any] = {"train_episodes": None, "inner_rule": "budget"}
 # Cases of each kind, steps of training, settings of the search, and tolerance.
-COMPARED: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
+COMPARISONS: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
     "DDQN": (DDQNS, 150, BUDGET, 2e-4),
     "TD3": (TD3S, 90, {}, 2e-4),
     "SAC": (SACS, 90, {}, 2e-4),
@@ -193,9 +193,11 @@ COMPARED: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (cases, *_) in COMPARED.items() for case in cases])
+@pytest.mark.parametrize(
+    ("kind", "case"), [(kind, case) for kind, (cases, *_) in COMPARISONS.items() for case in cases]
+)
 def test_machine_code_equals_torch(kind: str, case: str) -> None:
-    cases, steps, changes, tolerance = COMPARED[kind]
+    cases, steps, changes, tolerance = COMPARISONS[kind]
     old, new, first, second = train_both(cases[case], steps, **changes)
     agree(old, new, first, second, 2e-5 if kind == "tables" and "learned" in case else tolerance)
     if kind == "PPO":

@@ -2,6 +2,7 @@
 and no silently changed number. The quick suite tries a few inputs of each kind, `make fuzz` thousands: FUZZ_CASES is
 their number, FUZZ_SEED the seed. Hypothesis shrinks failures."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 import inputs
 import trainer
+from control.cli.parse import parse
 from helpers import different, learned, run_folder
 from inputs import PAYLOAD, Content, small, words_of
 from sandbox import Ended, call, complaints, shell_command
@@ -148,7 +150,9 @@ def test_settings_files(quick: bool, tmp_path: Path) -> None:
         read = call(argv, folder, parse_only=True, cpu=4, setup_hooks=(with_modules,))
         check_answer(read, names)
         if not quick and read.accepted and read.out.endswith("READY\n") and data.draw(st.integers(0, 4)) == 0:
-            check_answer(call(inputs.shortened(argv), folder, setup_hooks=(with_modules, without_ray)), names)
+            with contextlib.chdir(folder):
+                words = inputs.shortened(argv, parse(argv).run.implementation)
+            check_answer(call(words, folder, setup_hooks=(with_modules, without_ray)), names)
         assert not (folder / "EXECUTED").exists()
 
     try_inputs("files", quick, check, tmp_path)

@@ -1,5 +1,6 @@
 """Recorded episodes: datasets of Minari are written and read without a difference, and agents learn from them alone."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,17 @@ def test_what_is_read_is_what_was_written(game: str) -> None:
             for name in COLUMNS:
                 assert getattr(part, name)[:length, member, row].equal(getattr(written, name)[:length, 0, e]), name
             assert part.final_obs[member, row].equal(written.final_obs[0, e])
+
+
+def test_an_episode_that_was_cut_off_counts_as_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    record("cut/random-v0", "cartpole")
+    recording = Recording("minari:cut/random-v0", "cartpole", spaces_of("cartpole"))
+    (episode,) = recording.dataset.iterate_episodes([0])
+    no_end = np.zeros_like(episode.terminations)
+    endless_episode = dataclasses.replace(episode, terminations=no_end, truncations=no_end)
+    monkeypatch.setattr(recording.dataset, "iterate_episodes", lambda indices: [endless_episode])
+    part = next(recording.trajectories(members=1))
+    assert part.truncated[:, 0, 0].tolist() == [False] * (len(no_end) - 1) + [True] and not part.terminated.any()
 
 
 def test_the_dataset_names_its_environment() -> None:

@@ -364,7 +364,7 @@ def test_seed_hash_is_splitmix64() -> None:
 # -- repeated actions --------------------------------------------------------------------------------------------------
 
 
-REPEATED = ["mountaincar", "mountaincar-continuous", "pendulum"]
+REPEAT_NAMES = ["mountaincar", "mountaincar-continuous", "pendulum"]
 
 
 @pytest.mark.parametrize("force", [-7.0, 1.5])
@@ -377,7 +377,7 @@ def test_forces_are_clipped(force: float) -> None:
     assert np.allclose(step.obs[0, 0].numpy(), obs, 1e-6, 1e-9) and step.reward.item() == np.float32(reward)
 
 
-@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("name", REPEAT_NAMES)
 def test_spaces_equal_gymnasium_adapter(name: str) -> None:
     for repeated in (name, f"{name},action_repeat=2", f"{name},action_repeat=7"):
         assert make_tensor_env(repeated).spaces == GymnasiumEnvironment(resolve(repeated), 1, 1).spaces
@@ -386,7 +386,7 @@ def test_spaces_equal_gymnasium_adapter(name: str) -> None:
 
 @pytest.mark.parametrize("times", [2, 7])
 @pytest.mark.parametrize("policy", ["random", "good"])
-@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("name", REPEAT_NAMES)
 def test_repeated_actions_equal_gymnasium_with_wrapper(name: str, policy: str, times: int) -> None:
     """The last decision may have fewer repetitions."""
     step_limit = 71 if policy == "random" or name == "pendulum" else 999
