@@ -269,9 +269,13 @@ class Stages(BaseStages):
         low, high = torch.tensor(actions.low), torch.tensor(actions.high)
         return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
+    def starts(self, seeds: Tensor) -> Tensor:
+        """Return initial observations of the real environment, which the first call collects (`starts_of`)."""
+        return self._real_starts(seeds)
+
     @functools.cached_property
-    def starts(self) -> Starts:
-        """Initial observations of the real environment (`starts_of`)."""
+    def _real_starts(self) -> Starts:
+        """Initial observations of the real environment by seed."""
         real = make_environment(self.game, 1, 8)
         starts = starts_of(real)
         real.close()

@@ -76,7 +76,7 @@ def test_short_run_is_evaluated_at_its_end(name: str, logdir: Path, finished: Fi
     folder = trained(logdir, **lasting({"implementation": name}, 1))
     table, output = read_metrics(folder / "metrics.csv"), capsys.readouterr().out
     assert table["epoch"] == [1] and table["time/eval"][0] > 0
-    assert f"greedy {table['eval/return_greedy'][0]:7.1f}" in output and "nothing was evaluated" not in output
+    assert f"  {table['eval/return_greedy'][0]:.1f}  " in output and "nothing was evaluated" not in output
     assert (folder / "checkpoints" / "best.ckpt").exists()
     resumed, full_folder = trained(logdir, "--resume", implementation=name), finished(implementation=name)[0]
     resumed_metrics, full_metrics = (learned(run) for run in (resumed, full_folder))

@@ -134,7 +134,7 @@ def test_paused_trial_equals_uninterrupted(tmp_path: Path) -> None:
     assert trial("paused", 2, None) + trial("paused", 4, last) == full_reports
     assert [report["epoch"] for report in full_reports] == [1, 2, 3, 4]
     assert trial("other", 6, last, "--lr", "0.1") != trial("same", 6, last)
-    assert "epoch 6/6" in (tmp_path / "same" / "log.txt").read_text()
+    assert " 6/6 " in (tmp_path / "same" / "log.txt").read_text()
     content = checkpoints.load(tmp_path / "other" / "checkpoints" / "last.ckpt").content
     assert content["optimizer_states"][0]["param_groups"][0]["lr"] == 0.1
 
