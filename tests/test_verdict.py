@@ -1,7 +1,6 @@
 """The verdict about fresh agents: its sentences by hand, its baselines, and the exit codes of commands. Also the
 presets that are the default because they succeed."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -234,8 +233,8 @@ def test_each_implementation_is_evaluated_as_if_alone(capsys: pytest.CaptureFixt
 
     def spy(self: InnerLoop, proxies: Any, seeds: list[int], **options: Any) -> Outcome:
         (name,) = self.kinds
-        self.config = dataclasses.replace(self.config, inner_steps=1024, deploy_steps=None)  # briefly
-        trained.append((name, self.agent_config, seeds, run(self, proxies, seeds, **options)))
+        outcome = run(self, proxies, seeds, **options | {"inner_steps": 2048})  # briefly
+        trained.append((name, self.agent_config, seeds, outcome))
         return trained[-1][-1]
 
     monkeypatch.setattr(InnerLoop, "run", spy)
