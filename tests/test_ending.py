@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ from fake_runs import Shown
 from helpers import SEARCHED, STEPPED_CAR, flags, run_folder, same_runs, trained, wait_until
 
 COMMAND = [sys.executable, str(ROOT / "trainer.py")]
+
+
+@pytest.fixture(autouse=True)
+def fresh_ending() -> Iterator[None]:
+    """Later tests of this process have had no signal."""
+    yield
+    ending.reset()
 
 
 def started(argv: list[str], **kwargs: Any) -> "subprocess.Popen[str]":
@@ -148,7 +156,6 @@ def test_ignored_interruption_is_raised_again() -> None:
         ending(signal.SIGINT, None)
     with pytest.raises(KeyboardInterrupt), progress("more work", enabled=False):
         pytest.fail("the work began")
-    ending.reset()
 
 
 @pytest.mark.parametrize(("exit_status", "message"), [(130, "interrupted\n"), (0, "")])
