@@ -29,7 +29,7 @@ from control.lightning.proxy_module import ProxyModule
 from control.lightning.proxy_module import build as build_search
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import check_accelerator
-from control.reports.curves import learning_curve
+from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_version
 from control.reports.sheets import look_of
@@ -235,7 +235,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     print(paint(f"\n{_spent(module, time.monotonic() - started)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            lines.append(("best", f"{module.loop.score_name} {module.best:.1f}"))
+            lines.append(("best", f"{module.loop.score_name} {module.best:.1f}{_judged(module)}"))
         if not module.gradient_steps:
             note("no gradient step was made: an agent that learns by them is as it was drawn")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -249,6 +249,15 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     elif not finished:
         print("  the same command with --resume does what is left after training")
     return finished
+
+
+def _judged(module: AgentModule) -> str:
+    """Return whether the best score solves the environment, such as ``, solved (475 or more)``. Empty if the score is
+    no return, or if no return is known to solve the environment."""
+    solved = solved_return(module.settings.run.gamename)
+    if solved is None or "return" not in module.loop.score_name:
+        return ""
+    return f", {'solved' if module.best >= solved else 'not solved'} ({solved:g} or more)"
 
 
 def _spent(module: RunModule, seconds: float) -> str:
