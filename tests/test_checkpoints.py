@@ -55,7 +55,8 @@ def test_contents_of_last_and_best_checkpoint(finished: Path) -> None:
 def test_note_names_the_chosen_version(finished: Path, tmp_path: Path, capsys: Shown) -> None:
     for number in range(3):
         shutil.copytree(finished / "checkpoints", tmp_path / "seed_25" / f"version_{number}" / "checkpoints")
-    note = "note: the newest version of a run counts: version_2 of seed_25 (not version_1, version_0); to take another"
+    newest, *others = (tmp_path / "seed_25" / f"version_{number}" for number in (2, 1, 0))
+    note = f"note: the newest version of a run counts: {newest} (not {others[0]}, {others[1]}); to take another"
     flag = ["--num_eval_episodes", "1", "--eval_agent"]
     for folder, is_printed in (tmp_path / "seed_25", True), (tmp_path / "seed_25" / "version_0", False):
         assert trainer.main([*flag, str(folder)]) == 0

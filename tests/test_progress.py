@@ -137,7 +137,9 @@ def test_header_is_repeated_only_for_a_new_column(monkeypatch: pytest.MonkeyPatc
     table = RowTable()
     rows = [{"epoch": "1/9", "return": "5.0"}, {"epoch": "2/9", "return": "6.0", "greedy": "7.0"}, {"epoch": "3/9"}]
     assert [table.text(row).split("\n") for row in rows] == [
-        ["   epoch    return", "     1/9       5.0"],
-        ["   epoch    return    greedy", "     2/9       6.0       7.0"],
-        ["     3/9                    "],
+        ["   epoch   return", "     1/9      5.0"],
+        ["   epoch   return   greedy", "     2/9      6.0      7.0"],
+        ["     3/9                  "],
     ]
+    wide = {"epoch": "4/9", "return": "123456789.0", "greedy": "8.0"}
+    assert table.text(wide).split("\n") == ["   epoch      return   greedy", "     4/9 123456789.0      8.0"]

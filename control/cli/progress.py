@@ -45,7 +45,8 @@ class Lines:
 
 
 class RowTable:
-    """Aligns rows that are printed one by one. The header is repeated only before a row with a new column."""
+    """Aligns rows that are printed one by one. The header is repeated only before a row with a new column, or with a
+    text that is wider than its column."""
 
     def __init__(self) -> None:
         self.widths: dict[str, int] = {}
@@ -54,11 +55,11 @@ class RowTable:
         """Return ``row`` (column -> text) as a line, after the header if a column is new. Columns that the row lacks
         are empty."""
         lines = []
-        if not row.keys() <= self.widths.keys():
+        if not row.keys() <= self.widths.keys() or any(len(text) > self.widths[name] for name, text in row.items()):
             self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}
-            header = "  ".join(f"{name:>{width}}" for name, width in self.widths.items())
+            header = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
             lines.append(paint(header, "dim", sys.stdout))
-        return "\n".join([*lines, "  ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())])
+        return "\n".join([*lines, " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())])
 
 
 @contextlib.contextmanager

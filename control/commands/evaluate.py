@@ -278,8 +278,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         footer = ""
     elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
         print_results(real_name, agents, False, config.steps_in_use, rule)
-        hint = "with --real_steps N that on the real environment is one that suits it"
-        footer = "" if is_reward_network else f"both trainings are the same; {hint}"
+        hint = "--real_steps N trains agents on the real environment for longer, as suits it"
+        footer = "" if is_reward_network else f"both trainings are alike; {hint}"
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"

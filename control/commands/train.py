@@ -237,7 +237,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         if math.isfinite(module.best):
             lines.append(("best", f"{module.loop.score_name} {module.best:.1f}{_judged(module)}"))
         if not module.gradient_steps:
-            note("no gradient step was made: an agent that learns by them is as it was drawn")
+            note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
             note(f"nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
     checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")

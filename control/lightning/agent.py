@@ -179,8 +179,12 @@ class AgentModule(RunModule):
         if tags.REWARD_RATE in self.row:
             del formats[tags.GREEDY]
         means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
-        columns = {"steps": f"{self.steps_a_seed():9,}"}
-        columns |= {name: f"{means[tag]:{spec}}" for tag, (name, spec) in formats.items() if tag in means}
+        columns = {"steps": f"{self.steps_a_seed():10,}"}
+        # Evaluations and updates may begin later.
+        coming = {"return", "loss"} | ({*self.loop.evaluation_modes} if tags.REWARD_RATE not in self.row else set())
+        for tag, (name, spec) in formats.items():
+            if tag in means or name in coming:
+                columns[name] = f"{means[tag]:{spec}}" if tag in means else ""
         return columns | ({"diverged": f"{num_diverged} of {len(self.seeds)}"} if num_diverged else {})
 
     def is_reported(self) -> bool:

@@ -106,7 +106,9 @@ class Progress(Callback):
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._line_steps) / (now - self._line_time)
         self._line_steps, self._line_time = steps, now
-        epoch = f"{module.epoch}/{module.epochs}" if module.epochs is not None else str(module.epoch)
+        epoch = str(module.epoch)
+        if module.epochs is not None:
+            epoch = f"{epoch}/{module.epochs}".rjust(2 * len(str(module.epochs)) + 1)  # as wide as the last one
         times = {
             "all steps/s" if len(module.seeds) > 1 else "steps/s": f"{rate:,.0f}",
             "left": self._time_left(module),

@@ -117,8 +117,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def columns(self) -> dict[str, str]:
         """Return the mean's `errors` on held-out transitions (`Fit.errors`)."""
         state, reward, end, missed, false, rollout_error, _ = self.errors.values()
-        losses = {"state loss": f"{state:.2g}", "reward loss": f"{reward:.2g}", "end loss": f"{end:.2g}"}
-        ends = {"ends missed": f"{100 * missed:.1f} %", "false ends": f"{100 * false:.2f} %"}
+        losses = {"state": f"{state:.2g}", "reward": f"{reward:.2g}", "end": f"{end:.2g}"}
+        ends = {"missed": f"{100 * missed:.1f} %", "false": f"{100 * false:.2f} %"}
         return losses | ends | {"rollout": f"{rollout_error:.2g}"}
 
     def fitted_to(self) -> dict[str, Any]:

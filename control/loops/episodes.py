@@ -123,17 +123,23 @@ class EpisodeLoop(Loop):
         return trajectory
 
     def _update_running_mean(self, returns: Tensor) -> dict[str, Tensor]:
-        """Update the running mean with ``returns [M, E]``, and ``score_name``. Return the mean and its best value so
-        far, ``{tag: [M]}``; empty if the schedule has no running mean."""
+        """Update the running mean with ``returns [M, E]``. Return the mean and its best value so far, ``{tag: [M]}``;
+        empty if the schedule has no running mean."""
         if not self.schedule.running_mean:
             return {}
         members = torch.arange(len(self.seeds))
         self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
         mean = self.recent.mean(members, first=0, last=self.schedule.running_mean)
-        episode_count = min(self.schedule.running_mean, int(self.recent.counts.min()))
-        self.score_name = f"mean return of the last {episode_count} episodes"
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
+
+    @property
+    def score_name(self) -> str:  # type: ignore[override]
+        """Name of the score, with the number of episodes if it is a running mean."""
+        if not self.schedule.running_mean:
+            return Loop.score_name
+        episode_count = min(self.schedule.running_mean, int(self.recent.counts.min()))
+        return f"mean return of the last {episode_count} episodes"
 
     def has_reached_target(self) -> bool:
         """Return whether the running mean, averaged over members, has reached ``target``."""

@@ -180,10 +180,10 @@ def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) 
         return
     used, unused = next(iter(older_versions.items()))
     num_others = len(older_versions) - 1
-    also = f", and the newest of {num_others} runs more" if num_others else ""
-    unused_names = ", ".join(folder.name for folder in unused)
+    also = f", and of {num_others} other run{'s' * (num_others > 1)}" if num_others else ""
+    unused_names = ", ".join(short_path(folder) for folder in unused)
     note(
-        f"the newest version of a run counts: {used.name} of {used.parent.name} (not {unused_names}){also}; to take "
+        f"the newest version of a run counts: {short_path(used)} (not {unused_names}){also}; to take "
         f"another, name it: {command} {shlex.quote(short_path(unused[0]))}"
     )
 
