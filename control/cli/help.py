@@ -104,8 +104,8 @@ def help_text(
         return "\n".join([heading, *_entries(matches, notes, families, width)])
     # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
     of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
-    usual = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
-    listed = [*valid_flags.values()] if shows_all else usual
+    short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
+    listed = [*valid_flags.values()] if shows_all else short_list
     parts = [*_head(implementation, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]

@@ -80,7 +80,7 @@ class Progress(Callback):
 
     def _show(self, module: RunModule, share: float, number: int) -> None:
         """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0."""
-        label = _epoch_text(module, number) if number else f"before the first {module.unit}"
+        label = f"{module.unit} {_number_text(module, number)}" if number else f"before the first {module.unit}"
         if self.bar is None:
             self._epoch_lines.show(label, share)
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
@@ -106,9 +106,8 @@ class Progress(Callback):
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._line_steps) / (now - self._line_time)
         self._line_steps, self._line_time = steps, now
-        epoch = str(module.epoch)
-        if module.epochs is not None:
-            epoch = f"{epoch}/{module.epochs}".rjust(2 * len(str(module.epochs)) + 1)  # as wide as the last one
+        width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
+        epoch = _number_text(module, module.epoch).rjust(width)
         times = {
             "all steps/s" if len(module.seeds) > 1 else "steps/s": f"{rate:,.0f}",
             "left": self._time_left(module),
@@ -136,9 +135,9 @@ class Progress(Callback):
         self.on_train_end(trainer, module)
 
 
-def _epoch_text(module: RunModule, number: int) -> str:
-    """Return a text such as ``epoch 3/10``, without the total number if it is not limited."""
-    return f"{module.unit} {number}" + (f"/{module.epochs}" if module.epochs is not None else "")
+def _number_text(module: RunModule, number: int) -> str:
+    """Return the ``number`` of an epoch as text, such as ``3/10``, or ``3`` if their number is not limited."""
+    return f"{number}/{module.epochs}" if module.epochs is not None else str(number)
 
 
 class RunLog(Callback):

@@ -74,15 +74,15 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     line = f"gamename is {run.gamename!r}, {has}; {inner_agent or run.implementation} takes {takes}"
     if inner_agent and not isinstance(spaces.actions, agent_type.action_kinds):
         actions = type(spaces.actions).__name__.lower()
-        others = ", ".join(name for name in inner_agents() if _mismatch(agent_class(name), spaces) is None)
+        capable_agents = ", ".join(name for name in inner_agents() if _mismatch(agent_class(name), spaces) is None)
         line = f"agent is {run.agent!r}, but {inner_agent} takes {takes}, and those of {run.gamename} are {actions}"
-        raise SettingError(f"{line}; allowed: {others}", "agent")
+        raise SettingError(f"{line}; allowed: {capable_agents}", "agent")
     raise SettingError(line)
 
 
 def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
-    """Return a property of ``spaces`` that agents of this class cannot use, and what they take instead; None if they
-    can play."""
+    """Compare ``spaces`` with the needs of agents of this class. Return None if they can play. Otherwise return two
+    clauses for an error: the unsuitable property of the spaces, and the kind that the agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
         return f"whose actions are {type(spaces.actions).__name__.lower()}", f"{supported} actions"

@@ -35,7 +35,7 @@ class Recording:
             problem, allowed = f"but {game} shows images", "an environment that shows vectors"
         elif not self.dataset.total_episodes:
             problem, allowed = "which has no episodes", "one or more episodes"
-        elif not obs_space.is_np_flattenable or "Text(" in str(obs_space):
+        elif not _is_flat(obs_space):
             problem = f"which has observations {obs_space}"
             allowed = "vectors, cells, or dictionaries or tuples of them"
         elif ((obs_size := gym.spaces.flatdim(obs_space)),) != spaces.obs_shape or actions != spaces.actions:
@@ -207,6 +207,15 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
     if isinstance(space, gym.spaces.Box):
         return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
     return None
+
+
+def _is_flat(space: gym.Space) -> bool:
+    """Return whether `_flat` knows this kind of space."""
+    if isinstance(space, gym.spaces.Dict):
+        return all(map(_is_flat, space.spaces.values()))
+    if isinstance(space, gym.spaces.Tuple):
+        return all(map(_is_flat, space.spaces))
+    return isinstance(space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
 
 
 def _flat(space: gym.Space, values: Any) -> np.ndarray:
