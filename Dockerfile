@@ -6,6 +6,6 @@ COPY understudy understudy
 COPY models models
 COPY envs envs
 COPY control control
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt -e '.[train]'
+RUN pip install --no-cache-dir -c constraints.txt -e '.[train]'
 ENV OMP_NUM_THREADS=1
 ENTRYPOINT ["python", "trainer.py"]
