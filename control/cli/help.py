@@ -63,7 +63,7 @@ FIRST_COMMANDS = (
         "2 minutes",
     ),
     ("--learn CartPole-v1", "teacher, learned environment, learned reward, and a page of results", "2 minutes"),
-    ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "10 minutes"),
+    ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "6 minutes"),
 )
 WIDEST = 110
 COLUMN = 32  # at which explanations begin
