@@ -283,7 +283,11 @@ class PlotConfig(Command):
     """Draw learning curves."""
 
     plot: tuple[str, ...] | None = _figure(
-        None, "draw and tabulate these run folders, and end", longest=10_000, exists=True
+        None,
+        "draw and tabulate these run folders, and end; also folders with monitor.csv and evaluations.npz of "
+        "stable-baselines3",
+        longest=10_000,
+        exists=True,
     )
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
 
