@@ -121,7 +121,7 @@ class RunConfig:
         replaced={"evolution": ""},
     )
     logger: str = _output(
-        "tensorboard", "logger beside metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
+        "tensorboard", "logger beside metrics.csv", choices=("tensorboard", "wandb", "mlflow", "trackio", "none")
     )
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0, outcome=False, usual=False)
     record: bool = _run(
