@@ -24,6 +24,8 @@ EXTRAS = {
     "wandb": "loggers",
     "mlflow": "loggers",
     "trackio": "loggers",
+    "onnx": "onnx",
+    "huggingface_hub": "hub",
 }
 MAX_LINES = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.

@@ -241,7 +241,14 @@ class EvaluateConfig(Command):
     )
     evaluation: str = _evaluation("both", "actions of --eval_agent", choices=("greedy", "sampled", "both"))
     export: str | None = _evaluation(
-        None, "write the greedy policy of the checkpoint's first seed to this new file, for `understudy.Policy`"
+        None,
+        "write the greedy policy of the checkpoint's first seed to this new file: .safetensors for "
+        "`understudy.Policy`, .js or .mjs for a browser or Node, or .onnx",
+    )
+    push_to_hub: str | None = _evaluation(
+        None,
+        "upload the agent or the proxy of --eval_agent to the Hugging Face Hub, as user/name, with its settings and a "
+        "model card",
     )
     save_dataset: str | None = _evaluation(
         None, "write the episodes of --eval_agent as a new dataset of Minari with this id, such as lander/udrl-v0"
