@@ -4,7 +4,7 @@ model of ONNX, which needs the package onnx."""
 import base64
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     def node(kind: str, *inputs: Any, **attributes: Any) -> str:
         """Add an operation on outputs of nodes and on constants. Return the name of its output."""
         names = [value if isinstance(value, str) else f"{len(nodes)}_{i}" for i, value in enumerate(inputs)]
-        for name, value in zip(names, inputs, strict=True):
-            constants.extend([] if value is name else [numpy_helper.from_array(np.asarray(value), name)])
+        values = {name: value for name, value in zip(names, inputs, strict=True) if not isinstance(value, str)}
+        constants.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in values.items())
         nodes.append(helper.make_node(kind, names, [f"{kind}_{len(nodes)}"], **attributes))
         return nodes[-1].output[0]
 
@@ -105,10 +105,8 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     return model.SerializeToString()  # type: ignore[no-any-return]
 
 
-FORMATS: dict[str, Callable[[Header, Tensors], bytes]] = {
-    ".safetensors": lambda header, tensors: safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)}),
-    ".js": _javascript,
-    ".mjs": _javascript,
-    ".onnx": _onnx,
-}
-"""Formats by the ending of a file."""
+def _safetensors(header: Header, tensors: Tensors) -> bytes:
+    return safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)})
+
+
+FORMATS = {".safetensors": _safetensors, ".js": _javascript, ".mjs": _javascript, ".onnx": _onnx}  # by a file's ending
