@@ -112,6 +112,7 @@ def test_damaged_files_of_stable_baselines3(tmp_path: Path) -> None:
     monitors = {
         "": "not enough values", "r,l,t\n1,2,3\n": "Expecting value", "#[1]\nr,l,t\n1,2,3\n": "must be integers",
         "#{}\nr,l,t\n1,2,3\n": "t_start", text.replace("r,l,t", "r,l"): "'t'", text.replace(",10,", ",ten,"): "ten",
+        text.replace(",10,", f",1{'0' * 400},"): "too large", "#" + "[" * 9**5 + "\nr,l,t\n": "recursion",
     }  # fmt: skip
     for wrong, problem in monitors.items():
         monitor.write_text(wrong)

@@ -26,6 +26,7 @@ from models.settings import SettingError, UserError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
 FOREIGN = ("monitor.csv", "evaluations.npz")  # ends of names of files that stable-baselines3 writes
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)  # raised by damaged files
 _NUMBER = re.compile(r"[_-](\d+)$")
 _MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
 
@@ -90,33 +91,35 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
     """Read the run of stable-baselines3 in the folder of ``path``: monitor files, one for each environment, with a row
     for each episode, and evaluations. Steps are of all environments together. A number at the end of the folder's name
     is the seed."""
-    folder, steps = path.parent.resolve(), 0
-    episodes: list[tuple[float, int, float]] = []
-    rows: list[tuple[int, float, float]] = []  # steps, training return, mean of an evaluation
+    folder, steps = path.parent.resolve(), 0.0
+    episodes: list[tuple[float, ...]] = []  # time of the end, length, return
+    rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
     try:
         for path in sorted(folder.glob(f"*{FOREIGN[0]}")):
             header, *lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
             start = json.loads(header.removeprefix("#"))["t_start"]
-            episodes += [(start + float(row["t"]), int(row["l"]), float(row["r"])) for row in csv.DictReader(lines)]
+            for row in csv.DictReader(lines):
+                episodes.append((start + float(row["t"]), float(int(row["l"])), float(row["r"])))
         for _, length, episode_return in sorted(episodes):
             rows.append((steps := steps + length, episode_return, math.nan))
         if (path := folder / FOREIGN[1]).exists():
             with np.load(path) as arrays:
                 pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
-            rows += [(int(step), math.nan, float(mean)) for step, mean in pairs]
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            rows += [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]
+    except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
         problem = f"is no file of stable-baselines3's Monitor or EvalCallback ({error or type(error).__name__})"
         raise SettingError(f"'{path}' {problem}") from error
-    names, table = ("env_steps", TRAINING, GREEDY), np.array(sorted(rows, key=lambda row: row[0]), float).reshape(-1, 3)
+    table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
     seed = int(number[1]) if (number := _NUMBER.search(folder.name)) else 0
     # `Run.last` is about the last tenth of the epochs, here of the steps.
-    return dict(zip(names, table.T, strict=True)) | {"epoch": table[:, 0], "seed": np.full(len(table), seed)}
+    columns = dict(zip(("env_steps", TRAINING, GREEDY), table.T, strict=True))
+    return columns | {"epoch": table[:, 0], "seed": np.full(len(table), seed)}
 
 
 def _foreign_names(path: Path) -> tuple[str, ...]:
     """Return environment (only a monitor file knows it), folder above and folder of a file of stable-baselines3."""
     folder, game = path.parent.resolve(), ""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, UserError, ImportError):
+    with contextlib.suppress(*_DAMAGED, UserError, ImportError):
         with path.open(encoding="utf-8") as opened:
             game = str(json.loads(opened.readline().removeprefix("#"))["env_id"])
         game = resolve(game).name  # an unknown one keeps Gymnasium's id

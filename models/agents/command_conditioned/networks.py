@@ -42,8 +42,8 @@ class BehaviorNetwork(Network):
         return dense(x, output_weight, output_bias)
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
-        embedding, gate, *others = self.pairs(member)
-        return [(*embedding, *gate), *others], ["tanh", *[self.slope] * (len(others) - 1)]
+        embedding, gate, *layers = self.pairs(member)
+        return [(*embedding, *gate), *layers], ["tanh", *[self.slope] * (len(layers) - 1)]
 
 
 class HyperNetwork(Network):
