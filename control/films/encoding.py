@@ -67,6 +67,28 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
         raise UserError(f"{file_kind} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
+def poster(video: Path) -> bytes:
+    """Return a JPEG of a typical frame of the first hundred, empty if the video cannot be read."""
+    options = [
+        "-v",
+        "error",
+        "-i",
+        str(video),
+        "-vf",
+        "thumbnail",
+        "-frames:v",
+        "1",
+        "-c:v",
+        "mjpeg",
+        "-f",
+        "image2pipe",
+    ]
+    with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
+        command = [encoder().get_ffmpeg_exe(), *options, "-"]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
+    return b""
+
+
 def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if it cannot be
     written."""
