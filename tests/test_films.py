@@ -252,9 +252,10 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         monkeypatch.setattr("control.loops.compiled.can_compile", lambda loop: False)  # saves time
     (logdir / "films").mkdir(parents=True)
     (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
-    words = "--film cartpole-bandit real untrained --agent PPO --record_episodes 1 --time_limit 5"
+    words = "--film cartpole-bandit real untrained --agent PPO,DDQN --record_episodes 1 --time_limit 5"
     assert trainer.main([*words.split(), "--logdir", str(logdir)]) == 0
     output = capsys.readouterr().out
+    assert output.count("note: the film has PPO only, the first of PPO, DDQN; --agent selects another\n") == 1
     for title in ("300 steps on cartpole-bandit", "300 steps on the real cartpole", "untrained"):
         assert f"\nPPO, {title}: one episode, return 5\n" in output
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
