@@ -69,22 +69,10 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 def poster(video: Path) -> bytes:
     """Return a JPEG of a typical frame of the first hundred, empty if the video cannot be read."""
-    options = [
-        "-v",
-        "error",
-        "-i",
-        str(video),
-        "-vf",
-        "thumbnail",
-        "-frames:v",
-        "1",
-        "-c:v",
-        "mjpeg",
-        "-f",
-        "image2pipe",
-    ]
+    options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
-        command = [encoder().get_ffmpeg_exe(), *options, "-"]
+        # Other formats than mp4 may name further files, which ffmpeg would read.
+        command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-i", str(video), *options]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
     return b""
 

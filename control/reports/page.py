@@ -30,29 +30,12 @@ from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import command_line, word
 from control.films.encoding import poster
+from control.reports import tags
 from control.reports.curves import solved_return
 from control.reports.plot import distinct_labels, plot
 from control.reports.runs import Group, find_groups, note_group_versions, short_path
 from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, check_writable
-from control.reports.tables import (
-    Table,
-    aggregates,
-    number_text,
-    over_seeds,
-    seed_table,
-    seeds_text,
-    summarise,
-)
-from control.reports.tags import (
-    FITNESS,
-    GREEDY,
-    HELD_OUT_RETURN,
-    MEAN_RETURN,
-    REWARD_RATE,
-    RUNNING_MEAN,
-    TAGS,
-    of_search,
-)
+from control.reports.tables import Table, aggregates, number_text, over_seeds, seed_table, seeds_text, summarise
 from control.storage.run_dir import atomic_write_text, safe_name
 from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
@@ -75,13 +58,8 @@ _HELD_OUT = {
     "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
     "worst": "worst", "solved": "share solved", "steps": "training steps",
 }  # fmt: skip
-_RESULTS = (
-    HELD_OUT_RETURN,
-    GREEDY,
-    REWARD_RATE,
-    MEAN_RETURN,
-    RUNNING_MEAN,
-)  # which judge runs, the first that they have
+# Results that judge runs, the first that they have.
+_RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
 _MEDIA = {".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
@@ -177,18 +155,18 @@ class Subject:
     @property
     def is_search(self) -> bool:
         """Whether the runs are searches."""
-        return of_search(self.summary["over_seeds"])
+        return tags.of_search(self.summary["over_seeds"])
 
     @cached_property
     def tag(self) -> str:
         """Tag of the result by which the runs are judged, the first of `_RESULTS` that all of them have. Empty if no
         return was logged."""
         names = self.summary["over_seeds"]
-        counts = {tag: numbers["n"] for tag, numbers in names.items()} | {HELD_OUT_RETURN: len(self._held_out)}
+        counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
         of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
         return next(of_all_runs, next(iter(names), ""))
 
-    @cached_property
+    @property
     def _held_out(self) -> list[float]:
         """Held-out returns of the winners of searches."""
         means = (folder.scores.get("mean") for folder in self.folders)
@@ -197,21 +175,18 @@ class Subject:
     @property
     def result(self) -> dict[str, Any]:
         """Numbers of the tag over seeds, as `over_seeds` returns them."""
-        numbers: dict[str, Any] = self.summary["over_seeds"].get(self.tag) or over_seeds(self._held_out)
-        return numbers
+        return dict(self.summary["over_seeds"].get(self.tag) or over_seeds(self._held_out))
 
     @cached_property
     def solved(self) -> float | None:
         """Return that solves the environment, None if it is unknown or the result is no return."""
-        is_return = self.tag not in ("", REWARD_RATE, FITNESS)
+        is_return = self.tag not in ("", tags.REWARD_RATE, tags.FITNESS)
         return solved_return(self.group.names[0]) if is_return and len(self.group.names) >= 3 else None
 
     @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
-        if self.solved is None:
-            return ""
-        return "solved" if self.result["mean"] >= self.solved else "not solved"
+        return "" if self.solved is None else "solved" if self.result["mean"] >= self.solved else "not solved"
 
     def setting(self, name: str) -> str:
         """Return the text of a setting, with all values if they differ between runs."""
@@ -271,7 +246,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         title=_title(subjects),
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         steps=_steps(subjects),
-        tags=[TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
+        tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
         figures=_figures(subjects, run_dirs),
         films=films[:MAX_FILMS],
@@ -312,25 +287,23 @@ def _steps(subjects: Sequence[Subject]) -> str:
 
 
 def _results(subjects: Sequence[Subject]) -> Table:
-    """Return the table of runs and results, a row for each group."""
-    has_statistics = any(len(subject.group.runs) > 1 for subject in subjects)
-    statistics = ["IQM", "its 95 % interval"] if has_statistics else []
-    first = ["runs", "mean" if has_statistics else "return", "verdict", "solved from", "return of"]
-    rows = [[*first, *statistics, "best epoch", "seeds", "steps of a seed"]]
+    """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
+    has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
+    columns = ["runs", "return" if has_one_seed else "mean", "verdict", "solved from", "return of", "IQM"]
+    rows = [[*columns, "its 95 % interval", "best epoch", "seeds", "steps of a seed"]]
     for subject in subjects:
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
         steps_text += " of all agents" if subject.is_search else ""
         mean, *spread = aggregates(subject.result).values() if subject.tag else ["-"] * 3
-        spread = ["-", "-"] if len(seeds) == 1 else spread
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
-        result = [mean, subject.verdict or "-", "-" if subject.solved is None else f"{subject.solved:g}"]
-        result += [TAGS[subject.tag].short if subject.tag else "-", *spread[: len(statistics)]]
-        best_text = number_text(sum(best) / len(best)) if best else "-"
-        seeds_of_runs = f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})"
-        rows.append([subject.label, *result, best_text, seeds_of_runs, steps_text])
-    return Table(rows, "Results over seeds" if has_statistics else "Results")
+        row = [subject.label, mean, subject.verdict or "-", "-" if subject.solved is None else f"{subject.solved:g}"]
+        row += [tags.TAGS[subject.tag].short if subject.tag else "-", *(spread if len(seeds) > 1 else ["-", "-"])]
+        row += [number_text(sum(best) / len(best)) if best else "-"]
+        rows.append([*row, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", steps_text])
+    used_columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
+    return Table(list(zip(*used_columns, strict=True)), "Results" if has_one_seed else "Results over seeds")
 
 
 def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[Markup, str]]:
@@ -387,9 +360,9 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Tab
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml.
-    Changes are settings of all groups that differ between them, or from the defaults for a single group; the table is
-    None if there are none. ``known`` is False if the defaults are unknown."""
+    """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings of
+    all groups that differ between them, or from the defaults for a single group; the table is None if there are none.
+    ``known`` is False if the defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:

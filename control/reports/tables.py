@@ -49,6 +49,9 @@ class Table:
             for first, *rest in rows
         )
         body = re.sub(r"`([^`<]+)`", r"<code>\1</code>", body)  # names in help texts
+        body = re.sub(
+            r"<td>((not )?solved)</td>", lambda cell: f'<td class="{cell[1].replace(" ", "-")}">{cell[1]}</td>', body
+        )
         caption = escape(self.caption)
         table = '<table class="numbers">' if self.numeric else "<table>"
         return (
