@@ -67,14 +67,11 @@ class Board:
         and the best return, and the steps. The return of a search follows in `show_held_out`."""
         from torch.utils.tensorboard.summary import hparams
 
-        chosen_settings = hyperparameters(settings) | {"seed": run.seed}
-        plain = {
-            name: value if isinstance(value, int | float | str) else str(value)
-            for name, value in chosen_settings.items()
-        }
+        values = hyperparameters(settings) | {"seed": run.seed}
+        plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
         # The first summary declares the names of hyperparameters; with it, the page would not list those of other runs.
         _, start_summary, end_summary = hparams(plain, {})
-        returns = next((values for tag in _RETURNS if len(values := run.points(tag)[1])), np.empty(0))
+        returns = next((curve for tag in _RETURNS if len(curve := run.points(tag)[1])), np.empty(0))
         steps = int(run.columns["env_steps"][-1])
         # The page has a column for every scalar of a folder with hyperparameters, so they have a separate folder.
         with SummaryWriter(str(self.folder / _HPARAMS)) as writer:

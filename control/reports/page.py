@@ -349,12 +349,15 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Tab
             label = f"{subject.label}, {folder.name}"
             pictures = [(path, f"{text}: {label}") for file, text in _PICTURES.items() if (path := folder.file(file))]
             held_out = folder.scores
-            rows = [["", "value"]]
-            for name, text in _HELD_OUT.items():
-                value = held_out.get(name)
-                if isinstance(value, int | float):
-                    rows.append([text, f"{value:,.0f}" if name in ("agents", "steps") else number_text(value)])
-            table = Table(rows, f"Held-out evaluation: {label}") if held_out else None
+            values = {name: held_out[name] for name in _HELD_OUT if isinstance(held_out.get(name), int | float)}
+            texts = [
+                f"{value:,.0f}" if name in ("agents", "steps") else number_text(value) for name, value in values.items()
+            ]
+            table = (
+                Table([[_HELD_OUT[name] for name in values], texts], f"Held-out evaluation: {label}")
+                if values
+                else None
+            )
             if held_out or any(path.name != "curve.png" for path, _ in pictures):  # other runs have no other picture
                 yield label, str(held_out.get("verdict", "")), table, pictures
 
