@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium.envs.classic_control  # noqa: F401  # names below begin with it
 import numpy as np
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 import trainer
@@ -283,6 +284,13 @@ def learned(folder: Path) -> dict[str, list[float]]:
     return {
         name: column for name, column in read_metrics(folder / "metrics.csv").items() if not name.startswith("time/")
     }
+
+
+def load_events(folder: Path) -> EventAccumulator:
+    """TensorBoard's content of a folder."""
+    events = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "histograms": 0, "tensors": 0})
+    events.Reload()
+    return events
 
 
 def same_runs(first_run: Path, other: Path) -> None:

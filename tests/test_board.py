@@ -9,22 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from control.cli.settings import from_dict
 from control.lightning.board import Board, hyperparameters
 from control.reports.tags import TAGS
 from control.storage.run_dir import read_metrics
+from helpers import load_events
 
 ROOT = Path(__file__).parents[1]
 Finished = Callable[..., tuple[Path, str]]
-
-
-def load_events(folder: Path) -> EventAccumulator:
-    events = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "histograms": 0, "tensors": 0})
-    events.Reload()
-    return events
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -50,7 +44,7 @@ def test_page_lists_all_tags() -> None:
 
 def logged_hyperparameters(folder: Path) -> dict[str, Any]:
     """Hyperparameters of a run in TensorBoard."""
-    content = load_events(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    content = load_events(folder / "hparams").SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     hparams = HParamsPluginData.FromString(content).session_start_info.hparams
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
 
@@ -72,9 +66,15 @@ def test_events_equal_metrics(finished: Finished) -> None:
     hparams = logged_hyperparameters(folder)
     assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
     assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(hparams)
+    assert not {tag for tag in events.Tags()["scalars"] if tag.startswith("hparam/")}
+    results = load_events(folder / "hparams")
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
-        events.SummaryMetadata("_hparams_/experiment")
-    assert not any(tag.startswith("hparam/") for tag in events.Tags()["scalars"])
+        results.SummaryMetadata("_hparams_/experiment")
+    greedy = metrics["eval/return_greedy"]
+    expected = {"return": greedy[3], "return_best": max(greedy[1], greedy[3]), "steps": metrics["env_steps"][-1]}
+    for tag, value in expected.items():
+        (scalar,) = results.Scalars(f"hparam/{tag}")
+        assert (scalar.step, scalar.value) == (metrics["env_steps"][-1], pytest.approx(value)), tag
 
 
 def test_hyperparameters_are_non_default_settings() -> None:

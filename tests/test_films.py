@@ -1,6 +1,7 @@
 """Films: speed, size, captions, several agents side by side."""
 
 import base64
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.films import encoding, pictures
+from control.films.encoding import mp4, poster
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused
@@ -167,6 +169,18 @@ def test_shorter_episode_waits_for_the_longer_one(
     assert len(images) == 1 + 8 + round(1.8 * 7)
 
 
+def test_poster_is_of_an_mp4_alone(tmp_path: Path) -> None:
+    """A playlist with the suffix of a film could name any file."""
+    film, playlist = tmp_path / "film.mp4", tmp_path / "playlist.mp4"
+    with mp4(film, 10) as add:
+        for level in (0, 200, 200):
+            add(np.full((64, 96, 3), level, np.uint8))
+    picture = np.asarray(Image.open(io.BytesIO(poster(film))))
+    assert picture.shape == (64, 96, 3) and abs(int(picture.mean()) - 200) < 5
+    playlist.write_text(f"ffconcat version 1.0\nfile {film.name}\n")
+    assert poster(playlist) == poster(tmp_path / "missing.mp4") == b""
+
+
 def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
     with encoding.mp4(path, 20) as add:
@@ -252,9 +266,10 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         monkeypatch.setattr("control.loops.compiled.can_compile", lambda loop: False)  # saves time
     (logdir / "films").mkdir(parents=True)
     (logdir / "films" / "cartpole_0.mp4").touch()  # of an earlier film
-    words = "--film cartpole-bandit real untrained --agent PPO --record_episodes 1 --time_limit 5"
+    words = "--film cartpole-bandit real untrained --agent PPO,DDQN --record_episodes 1 --time_limit 5"
     assert trainer.main([*words.split(), "--logdir", str(logdir)]) == 0
     output = capsys.readouterr().out
+    assert output.count("note: the film has PPO only, the first of PPO, DDQN; --agent selects another\n") == 1
     for title in ("300 steps on cartpole-bandit", "300 steps on the real cartpole", "untrained"):
         assert f"\nPPO, {title}: one episode, return 5\n" in output
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]

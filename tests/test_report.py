@@ -1,6 +1,8 @@
 """`--report`: a page of one file with curves, tables, films and settings of runs."""
 
 import base64
+import io
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import trainer
 from control.films.encoding import mp4
@@ -122,13 +125,18 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     check_page(page)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert re.search(r"RCP-R 3 \(25-27\) 40,000 greedy 75\.5 75\.5 74\.5 to 76\.5", page.text)
+    assert "RCP-R 75.5 not solved 200 greedy 75.5 74.5 to 76.5 77.0 3 (25-27) 40,000" in page.text
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
+    assert page.source.count("<code>") > 3 and "`" not in page.text
     assert page.all("svg") and page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
     video = page.all("video")[0]["src"]
     film = next(compared.glob("**/final.mp4"))
+    picture = base64.b64decode(page.all("video")[0]["poster"].partition(",")[2])
+    assert Image.open(io.BytesIO(picture)).size == (64, 64)
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
-    differing = page.text.partition("Settings that differ between the runs")[2].partition("All ")[0]
+    differing, _, folded = page.text.partition("Settings that differ between the runs")[2].partition("All ")
+    row = r" max_weight [\d.]+ largest exponential weight "  # of one of the agents
+    assert not re.search(row, differing) and re.search(row, folded)
     assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
@@ -143,7 +151,9 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     assert trainer.main(["--report", str(folder)]) == 0
     page = Page(folder / "report.html")
     check_page(page)
-    assert "UDRL on cartpole" in page.text and page.all("video")
+    assert "UDRL on cartpole" in page.text and page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,")
+    (result,) = re.findall(r"(\d+\.\d) evaluation return, greedy actions Not solved : 475 or more is solved", page.text)
+    assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings
@@ -163,6 +173,9 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     check_page(page)
     assert {"data:image/png;base64"} == {attrs["src"].partition(",")[0] for attrs in page.all("img")}
     assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
+    scores = json.loads((folder / "scores.json").read_text())
+    assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
+    assert f"Verdict of the search: {scores['verdict']['sentence']}." in page.text
 
 
 def test_page_of_incomplete_runs(logdir: Path, tmp_path: Path) -> None:

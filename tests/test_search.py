@@ -22,7 +22,7 @@ from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from fake_runs import refused
-from helpers import SEARCHED, flags, run_folder, trained
+from helpers import SEARCHED, flags, load_events, run_folder, trained
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
@@ -51,7 +51,12 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     for tag in ("search/fitness_mean", "search/fitness_best", "search/real_steps", "time/train", "time/test"):
         assert np.isfinite(metrics[tag]).all()
     assert sorted(metrics["search/synthetic_steps"]) == metrics["search/synthetic_steps"]
+    for place, tag in ((folder, "search/heldout_return"), (folder / "hparams", "hparam/return")):
+        (scalar,) = load_events(place).Scalars(tag)
+        assert (scalar.step, scalar.value) == (metrics["env_steps"][-1], pytest.approx(scores["report"]["mean"]))
     output = capsys.readouterr().out
+    generation = scores["generation"]  # the first one that would train on the winner
+    assert f"({f'mean after generation {generation - 1}' if generation > 1 else 'first mean'})" in output
     assert "proxy.safetensors" in output and "--eval_agent" in output and "tensorboard" in output
     for line in ("re-evaluating 3 means with 2 fresh agents each", "winner with 3 fresh agents"):
         assert re.search(rf"{line}( \(about \d+ minutes\))?\n", output)
@@ -223,7 +228,9 @@ def test_evaluation_compares_with_the_real_environment(tmp_path: Path, capsys) -
     ):  # fmt: skip
         capsys.readouterr()
         assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", agent]) in SEARCHED
-        rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+        lines = capsys.readouterr().out.splitlines()
+        assert {len(line) for line in lines if line.startswith(("trained on", "synthetic ", "real "))} == {80}
+        rows = {line.split()[0]: line.split() for line in lines if line.strip()}
         assert float(rows["synthetic"][1]) > 0 and float(rows["real"][1]) > 0
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--real_steps", "33"]) in SEARCHED
     output = capsys.readouterr().out
@@ -254,5 +261,5 @@ def test_inner_rule_does_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
     assert trainer.main(argv) in SEARCHED
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]
-    assert row[-3] == "77"
+    assert row[-2] == "77"
     assert "%" not in row  # these tests are no whole episodes

@@ -47,13 +47,14 @@ GRADIENTS = EPISODES | {
     "rollout/return_running_mean", "rollout/return_running_best", "train/policy_loss", "train/total_loss",
     "train/entropy", "train/entropy_share", "train/grad_norm",
 }  # fmt: skip
-COMPARED = GRADIENTS | {"train/entropy_loss", "train/baseline", "train/advantage_mean"}
+COMPARED = GRADIENTS | {"train/entropy_loss", "train/baseline"}
 METRICS = {
     "UDRL": COMMANDED | COMMAND_RANGE | {"command/return", "command/horizon", "train/validation_loss"},
     "UDRL ranks": COMMANDED | COMMAND_RANGE | {"command/rank", "train/quantile_loss", "train/validation_loss"},
     "RCP-R": COMMANDED | COMMAND_RANGE | {"command/return", "train/validation_loss"},
     "RCP-A": COMMANDED | {"command/advantage", "train/value_loss", "train/explained_variance"},
-    "VPG": GRADIENTS, "CPG": COMPARED, "AAC": COMPARED | {"train/value_loss", "train/explained_variance"},
+    "VPG": GRADIENTS, "CPG": COMPARED,
+    "AAC": COMPARED | {"train/value_loss", "train/advantage_mean", "train/explained_variance"},
     "DDQN": STEPS, "DuelingDDQN": STEPS,
     "TD3Discrete": STEPS - {"train/epsilon"} | {"train/policy_loss", "train/entropy"},
 }  # fmt: skip
@@ -134,6 +135,26 @@ def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkey
     np.testing.assert_equal(learned(without), metrics)
     best_of_one = checkpoints.load(without / "checkpoints" / "best.ckpt").run_state["best"]
     assert best_of_one == pytest.approx(np.reshape(metrics["eval/return_greedy"], (5, 2)).mean(1).max())
+
+
+@pytest.mark.parametrize(
+    ("changes", "evaluated"),
+    [
+        ({"epochs": 12, "eval_every": 10}, [3, 5, 8, 10, 12]),  # the default
+        ({"epochs": 3, "eval_every": 10}, [1, 2, 3]),
+        ({"total_steps": 12 * 37, "eval_every": 11}, [11]),
+        ({"total_steps": 12 * 37, "eval_every": 13}, [12]),
+    ],
+)
+def test_short_runs_are_evaluated_five_times(changes: dict[str, int], evaluated: list[int], logdir: Path) -> None:
+    """Training does not depend on these evaluations."""
+    changes = {"epochs": 12} | changes
+    metrics = learned(trained(logdir, implementation="DDQN", **changes))
+    finite = np.isfinite(metrics["eval/return_greedy"])
+    assert np.array(metrics["epoch"])[finite].tolist() == evaluated
+    seldom = learned(trained(logdir, implementation="DDQN", **changes | {"eval_every": 100}))
+    names = {name for name in metrics if not name.startswith("eval/")}
+    np.testing.assert_equal({name: seldom[name] for name in names}, {name: metrics[name] for name in names})
 
 
 def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

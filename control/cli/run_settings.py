@@ -171,7 +171,11 @@ class RunConfig:
         hparam=True,
     )
     eval_every: int = _training(
-        10, "epochs between evaluations; a shorter run has one at its end", minimum=1, family_default=True
+        10,
+        "epochs between evaluations; with the default, a run of fewer than 50 epochs has five in equal intervals, and "
+        "with another value, a run that is shorter has one at its end",
+        minimum=1,
+        family_default=True,
     )
     eval_episodes: int = _training(
         10,

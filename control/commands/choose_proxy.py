@@ -23,7 +23,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
-from control.lightning.board import show_film
+from control.lightning.board import show_film, show_held_out
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
@@ -75,7 +75,8 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         origin = f"fitted to {fit['transitions']:,} transitions"
         scores: dict[str, Any] = {"fit": fit, "report": summary}
     else:
-        origin = f"made from {module.config.start_from}" if is_clone else f"mean before generation {generation}"
+        mean_text = f"mean after generation {generation - 1}" if generation > 1 else "first mean"
+        origin = f"made from {module.config.start_from}" if is_clone else mean_text
         scores = {
             "generation": generation,
             "generations": module.epoch,
@@ -93,6 +94,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     yield "proxy", f"{path} ({origin})"
     yield from _score_lines(module, summary)
     yield "verdict", verdict.sentence
+    show_held_out(module, folder, summary["mean"])
     if run.record:
         say_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from control.cli.colour import note
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.cli.together import check_effects
@@ -109,7 +110,10 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     """Return the actor for a source and its role (`_sources`). ``stack`` closes the loops that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
-        name, agent = next(iter(agents_on(settings, source).items()))  # the first of several implementations
+        agents = agents_on(settings, source)
+        name, agent = next(iter(agents.items()))
+        if len(agents) > 1 and not role:
+            note(f"the film has {name} only, the first of {', '.join(agents)}; --agent selects another")
         return _on_proxy(run, name, agent, role, source)
     trained_settings = source.settings.replace(num_workers=1, eval_episodes=1)
     trained, loop = trained_settings.run, with_weights(source, trained_settings, run.seed)

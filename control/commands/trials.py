@@ -316,7 +316,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
             _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
-        module.log_all = False
+        module.log_all, module.evaluations = False, 1  # schedulers expect regular evaluations
         fit(module, folder, [Progress()], [Report(report)])
 
 

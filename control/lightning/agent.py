@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from control.cli.settings import Settings
+from control.cli.settings import RunConfig, Settings
 from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_lacks
@@ -34,6 +34,7 @@ class AgentModule(RunModule):
         super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
         self.loop, self.steps_on = loop, loop.steps_on
         self.validate_every = settings.schedule.eval_every
+        self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
 
     @classmethod
@@ -60,11 +61,24 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
+        share_before = self.share()
         super().training_step(batch, batch_idx)
-        if self.is_over() and self.epoch < (self.trainer.check_val_every_n_epoch or 0):
-            # The run is too short for a regular evaluation. If resumed and longer, it equals an uninterrupted one.
+        if self._lacks_evaluations(share_before):
+            # If resumed and longer, the run equals an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
+
+    def _lacks_evaluations(self, share_before: float) -> bool:
+        """Return whether this epoch needs an evaluation besides the regular ones, because the run is short. A run is
+        divided into ``evaluations`` equal parts, and each part ends with an evaluation unless there were as many
+        regular ones as parts. ``share_before`` is the finished share of the training before the epoch."""
+        interval = self.trainer.check_val_every_n_epoch
+        if not interval or self.epoch % interval == 0:
+            return False
+        parts_before, parts = (int(self.evaluations * share + 1e-9) for share in (share_before, self.share()))
+        if self.is_over():  # its score may have reached the target early
+            parts = self.evaluations
+        return parts > max(parts_before, self.epoch // interval)
 
     def train_epoch(self) -> None:
         """Train an epoch of the loop. Set ``row`` to its measurements, and the counters to the loop's."""

@@ -15,8 +15,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, acting, default_settings
 from control.lightning.module import RunModule
+from control.reports.runs import Run
+from control.reports.tags import GREEDY, HELD_OUT_RETURN, MEAN_RETURN, RUNNING_MEAN, TRAINING, of_search
 from models.settings import names_with
 
+_HPARAMS, _RETURN = "hparams", "hparam/return"  # folder and first column of the page HPARAMS
+_RETURNS = (GREEDY, RUNNING_MEAN, TRAINING, MEAN_RETURN)  # that it shows, the first that a run has
 _MOST_NUMBERS = 10_000  # about the largest number of numbers in a histogram; of more, every k-th is used
 
 
@@ -58,16 +62,26 @@ class Board:
             edges = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)  # up to the maximum + 0.5
             self.writer.add_histogram(tag, values, steps, bins=edges)  # type: ignore[arg-type]  # torch accepts edges
 
-    def add_hyperparameters(self, settings: Settings, seed: int) -> None:
-        """Add the hyperparameters of the member with this ``seed`` to TensorBoard's page HPARAMS."""
+    def add_hyperparameters(self, settings: Settings, run: Run) -> None:
+        """Add a row for ``run``, the member's metrics, to TensorBoard's page HPARAMS: its hyperparameters, the latest
+        and the best return, and the steps. The return of a search follows in `show_held_out`."""
         from torch.utils.tensorboard.summary import hparams
 
-        values = hyperparameters(settings) | {"seed": seed}
+        values = hyperparameters(settings) | {"seed": run.seed}
         plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
         # The first summary declares the names of hyperparameters; with it, the page would not list those of other runs.
         _, start_summary, end_summary = hparams(plain, {})
-        for summary in (start_summary, end_summary):
-            self.writer._get_file_writer().add_summary(summary)
+        returns = next((curve for tag in _RETURNS if len(curve := run.points(tag)[1])), np.empty(0))
+        steps = int(run.columns["env_steps"][-1])
+        # The page has a column for every scalar of a folder with hyperparameters, so they have a separate folder.
+        with SummaryWriter(str(self.folder / _HPARAMS)) as writer:
+            for summary in (start_summary, end_summary):
+                writer._get_file_writer().add_summary(summary)
+            if len(returns):
+                writer.add_scalar("hparam/return_best", returns.max(), steps)
+            if len(returns) and not of_search(run.columns):
+                writer.add_scalar(_RETURN, returns[-1], steps)
+            writer.add_scalar("hparam/steps", steps, steps)
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
@@ -87,6 +101,14 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
         if name in affect_learning and (name in settings.explicit_names or value != defaults.get(name))
     }
     return identity | {"seed": run.seed} | changed_settings | command
+
+
+def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
+    """Add the ``mean_return`` of a search's held-out agents to TensorBoard, also to its page HPARAMS."""
+    for tag, place in ((HELD_OUT_RETURN, folder), (_RETURN, folder / _HPARAMS)):
+        if module.settings.run.logger == "tensorboard":
+            with SummaryWriter(str(place)) as writer:
+                writer.add_scalar(tag, mean_return, int(module.env_steps[0]))
 
 
 def show_film(module: RunModule, folder: Path, video: Path) -> None:

@@ -24,6 +24,7 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_film, member_folders
 from control.lightning.module import RunModule
+from control.reports.runs import read_runs
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
@@ -180,9 +181,11 @@ class RunLog(Callback):
             board.writer.close()
 
     def finish(self, module: RunModule) -> None:
-        """Write the hyperparameters for TensorBoard's HPARAMS page, and close the event files."""
+        """Write the rows of TensorBoard's HPARAMS page, and close the event files."""
+        runs = {run.seed: run for run in read_runs(self.metrics.path)} if self.boards else {}
         for seed, board in zip(self.seeds, self.boards, strict=False):
-            board.add_hyperparameters(module.settings, seed)
+            if seed in runs:  # not interrupted in its first epoch
+                board.add_hyperparameters(module.settings, runs[seed])
             board.writer.close()
 
 

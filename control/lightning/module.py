@@ -46,6 +46,7 @@ class RunModule(pl.LightningModule):
 
     unit = "epoch"  # unit of the progress bar
     validate_every = 1  # epochs between validations
+    evaluations = 1  # the smallest number in a whole run
     steps_on = "environment"  # kind of `env_steps`
     counters: tuple[str, ...] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 

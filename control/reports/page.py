@@ -7,6 +7,7 @@ import base64
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -28,11 +29,13 @@ from control.cli.options import Flag, chosen_flags
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import command_line, word
+from control.films.encoding import poster
+from control.reports import tags
+from control.reports.curves import solved_return
 from control.reports.plot import distinct_labels, plot
 from control.reports.runs import Group, find_groups, note_group_versions, short_path
 from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, check_writable
-from control.reports.tables import AGGREGATES, Table, aggregates, number_text, seed_table, seeds_text, summarise
-from control.reports.tags import GREEDY, MEAN_RETURN, RUNNING_MEAN, TAGS, of_search
+from control.reports.tables import Table, aggregates, number_text, over_seeds, seed_table, seeds_text, summarise
 from control.storage.run_dir import atomic_write_text, safe_name
 from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
@@ -55,7 +58,9 @@ _HELD_OUT = {
     "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
     "worst": "worst", "solved": "share solved", "steps": "training steps",
 }  # fmt: skip
-_MEDIA = {".mp4": "video/mp4", ".png": "image/png"}
+# Results that judge runs, the first that they have.
+_RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
+_MEDIA = {".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
 _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
@@ -121,11 +126,11 @@ class Folder:
 
     @property
     def scores(self) -> dict[str, Any]:
-        """Held-out evaluation of a search, empty if there is none."""
+        """Held-out evaluation of a search, with the ``verdict`` as a sentence; empty if there is none."""
         path = self.file("scores.json")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            results = read_json(path)["report"] if path else {}
-            return results if isinstance(results, dict) else {}
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            results = read_json(path) if path else {}
+            return {**results["report"], "verdict": results.get("verdict", {}).get("sentence", "")}
         return {}  # the file is malformed
 
     @property
@@ -150,13 +155,38 @@ class Subject:
     @property
     def is_search(self) -> bool:
         """Whether the runs are searches."""
-        return of_search(self.summary["over_seeds"])
+        return tags.of_search(self.summary["over_seeds"])
+
+    @cached_property
+    def tag(self) -> str:
+        """Tag of the result by which the runs are judged, the first of `_RESULTS` that all of them have. Empty if no
+        return was logged."""
+        names = self.summary["over_seeds"]
+        counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
+        of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
+        return next(of_all_runs, next(iter(names), ""))
 
     @property
-    def tag(self) -> str:
-        """Tag of the return by which the runs are judged, empty if none was logged."""
-        names = self.summary["over_seeds"]
-        return next((tag for tag in (RUNNING_MEAN, GREEDY, MEAN_RETURN, *names) if tag in names), "")
+    def _held_out(self) -> list[float]:
+        """Held-out returns of the winners of searches."""
+        means = (folder.scores.get("mean") for folder in self.folders)
+        return [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Numbers of the tag over seeds, as `over_seeds` returns them."""
+        return dict(self.summary["over_seeds"].get(self.tag) or over_seeds(self._held_out))
+
+    @cached_property
+    def solved(self) -> float | None:
+        """Return that solves the environment, None if it is unknown or the result is no return."""
+        is_return = self.tag not in ("", tags.REWARD_RATE, tags.FITNESS)
+        return solved_return(self.group.names[0]) if is_return and len(self.group.names) >= 3 else None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the mean result solves the environment, as words; empty if that is unknown."""
+        return "" if self.solved is None else "solved" if self.result["mean"] >= self.solved else "not solved"
 
     def setting(self, name: str) -> str:
         """Return the text of a setting, with all values if they differ between runs."""
@@ -216,7 +246,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         title=_title(subjects),
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         steps=_steps(subjects),
-        return_tags={tag for tag in _judging_tags(subjects) if tag},
+        tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
         figures=_figures(subjects, run_dirs),
         films=films[:MAX_FILMS],
@@ -256,35 +286,24 @@ def _steps(subjects: Sequence[Subject]) -> str:
     return " and ".join(texts)
 
 
-def _judging_tags(subjects: Sequence[Subject]) -> list[str]:
-    """Return the tag of the return to report for each group, empty for a group without one. If agents are judged by
-    different returns, it is the greedy return, provided that all of them have it."""
-    agents = [subject for subject in subjects if not subject.is_search]
-    runs_with_greedy = [subject.summary["over_seeds"].get(GREEDY, {"n": 0})["n"] for subject in agents]
-    all_have_greedy = runs_with_greedy == [len(subject.group.runs) for subject in agents]
-    if all_have_greedy and len({subject.tag for subject in agents}) > 1:
-        return [subject.tag if subject.is_search else GREEDY for subject in subjects]
-    return [subject.tag for subject in subjects]
-
-
 def _results(subjects: Sequence[Subject]) -> Table:
-    """Return the table of runs and results, a row for each group."""
-    head = ["runs", "seeds (which)", "steps of a seed", "return", "mean", "IQM", "its 95 % interval", "best epoch"]
-    rows = [head]
-    for subject, tag in zip(subjects, _judging_tags(subjects), strict=True):
+    """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
+    has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
+    columns = ["runs", "return" if has_one_seed else "mean", "verdict", "solved from", "return of", "IQM"]
+    rows = [[*columns, "its 95 % interval", "best epoch", "seeds", "steps of a seed"]]
+    for subject in subjects:
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
         steps_text += " of all agents" if subject.is_search else ""
-        row = [subject.label, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", steps_text]
-        if tag:
-            texts = aggregates(subject.summary["over_seeds"][tag])
-            row += [TAGS[tag].short, *(texts[name] for name in AGGREGATES)]
-            best = [seed[tag]["best"] for seed in seeds.values() if seed.get(tag, {}).get("best") is not None]
-            row += [number_text(sum(best) / len(best))] if best else []
-        missing = len(head) - len(row)
-        rows.append(row + ["-"] * missing)
-    return Table(rows, "Results over seeds")
+        mean, *spread = aggregates(subject.result).values() if subject.tag else ["-"] * 3
+        best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
+        row = [subject.label, mean, subject.verdict or "-", "-" if subject.solved is None else f"{subject.solved:g}"]
+        row += [tags.TAGS[subject.tag].short if subject.tag else "-", *(spread if len(seeds) > 1 else ["-", "-"])]
+        row += [number_text(sum(best) / len(best)) if best else "-"]
+        rows.append([*row, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", steps_text])
+    used_columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
+    return Table(list(zip(*used_columns, strict=True)), "Results" if has_one_seed else "Results over seeds")
 
 
 def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[Markup, str]]:
@@ -322,27 +341,31 @@ def _svg(svg: str, number: int, alt: str) -> Markup:
     return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
 
 
-def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
-    """Yield label, table of the held-out evaluation (None without one), and pictures with captions of each search."""
+def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Table | None, list[tuple[Path, str]]]]:
+    """Yield of each search: label, verdict, table of the held-out evaluation (None without one), and pictures with
+    captions."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
             pictures = [(path, f"{text}: {label}") for file, text in _PICTURES.items() if (path := folder.file(file))]
             held_out = folder.scores
-            rows = [["", "value"]]
-            for name, text in _HELD_OUT.items():
-                value = held_out.get(name)
-                if isinstance(value, int | float):
-                    rows.append([text, f"{value:,}" if isinstance(value, int) else number_text(value)])
-            table = Table(rows, f"Held-out evaluation: {label}") if held_out else None
+            values = {name: held_out[name] for name in _HELD_OUT if isinstance(held_out.get(name), int | float)}
+            texts = [
+                f"{value:,.0f}" if name in ("agents", "steps") else number_text(value) for name, value in values.items()
+            ]
+            table = (
+                Table([[_HELD_OUT[name] for name in values], texts], f"Held-out evaluation: {label}")
+                if values
+                else None
+            )
             if held_out or any(path.name != "curve.png" for path, _ in pictures):  # other runs have no other picture
-                yield label, table, pictures
+                yield label, str(held_out.get("verdict", "")), table, pictures
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return tables of all settings (``table``, with ``count`` rows) and of ``changes``; None without a config.yaml.
-    Changes are settings that differ between groups, or from the defaults for a single group; the table is None if there
-    are none. ``known`` is False if the defaults are unknown."""
+    """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings of
+    all groups that differ between them, or from the defaults for a single group; the table is None if there are none.
+    ``known`` is False if the defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
@@ -364,9 +387,10 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
         values["seed"] = []  # which differs on purpose
-    changed = [[name, *values[name], meaning.get(name, "")] for name in names if len({*values[name]}) > 1]
+    shared = [name for name in names if len(subjects) == 1 or all(values[name])]  # by all families of the page
+    changed = [[name, *values[name], meaning.get(name, "")] for name in shared if len({*values[name]}) > 1]
     changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
-    return {"changes": changes, "known": bool(flags), "table": table, "count": len(names)}
+    return {"changes": changes, "known": bool(flags), "table": table}
 
 
 def _setting_text(value: Any) -> str:
@@ -409,13 +433,20 @@ def render(template: str, **values: Any) -> str:
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
-        "data_url": lambda path: f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}",
+        "data_url": lambda path: _data_url(path.suffix, path.read_bytes()),
+        "number": number_text,
+        "poster": lambda path: _data_url(".jpg", poster(path)),
         # Commands for a shell, with each flag in a span, so that lines break only between flags.
         "highlight": lambda commands: Markup(
             re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
         ),
     }
     return environment.get_template(template).render(**values)
+
+
+def _data_url(suffix: str, content: bytes) -> str:
+    """Return the content of a file with this ``suffix`` as a URL, empty for no content."""
+    return f"data:{_MEDIA[suffix]};base64,{base64.b64encode(content).decode()}" if content else ""
 
 
 def _ranges(numbers: Sequence[int]) -> str:

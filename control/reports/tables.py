@@ -1,6 +1,7 @@
 """Tables as aligned text and as HTML, and the numbers over seeds that they show."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -46,6 +47,10 @@ class Table:
         body = "".join(
             f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>\n'
             for first, *rest in rows
+        )
+        body = re.sub(r"`([^`<]+)`", r"<code>\1</code>", body)  # names in help texts
+        body = re.sub(
+            r"<td>((not )?solved)</td>", lambda cell: f'<td class="{cell[1].replace(" ", "-")}">{cell[1]}</td>', body
         )
         caption = escape(self.caption)
         table = '<table class="numbers">' if self.numeric else "<table>"
@@ -105,8 +110,8 @@ def summary_text(title: str, summary: dict[str, Any]) -> str:
 
 
 def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
-    """Return the table of a group's numbers: a row for each seed and three rows of statistics. ``corner`` is the first
-    cell of the header."""
+    """Return the table of a group's numbers: a row for each seed and, for several, three rows of statistics.
+    ``corner`` is the first cell of the header."""
     return_names = list(group["over_seeds"])
     steps = "steps of all agents" if of_search(return_names) else "env steps"
     rows = [[corner, "epochs", steps, *(TAGS[tag].short for tag in return_names)]]
@@ -115,7 +120,7 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
         rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
     best = group.get("best_over_seeds", {})
     columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in return_names]
-    for name in AGGREGATES:
+    for name in AGGREGATES if len(group["seeds"]) > 1 else ():
         rows.append([name, "", "", *(column[name] for column in columns)])
     return Table(rows, caption)
 

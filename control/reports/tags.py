@@ -28,6 +28,7 @@ SMALLEST_SEEN = "command/return_seen_min"
 LARGEST_SEEN = "command/return_seen_max"
 MODEL_LOSSES = ("model/obs_loss", "model/reward_loss", "model/termination_loss")
 HELD_OUT = "model/heldout"  # prefix of the errors of a fit
+HELD_OUT_RETURN = "search/heldout_return"
 LEARNING_RATE = "train/learning_rate"
 GRADIENT_STEPS = "train/gradient_steps"
 SPEED = "time/steps_per_second"
@@ -81,6 +82,8 @@ TAGS = {
         Tag("search/fitness_std", "Fitness, standard deviation", "Standard deviation of fitness."),
         Tag("search/center_solved", "Solved by agents of the mean",
             "Share of the mean's fresh agents that reach `solved_reward`, once `test_limit` has its final value."),
+        Tag(HELD_OUT_RETURN, "Held-out return",
+            "Mean return of fresh agents that trained on the search's winner, once at its end.", short="held-out"),
         Tag("search/failed", "Failed proxies", "Proxies of the population whose agents all diverged."),
         Tag("search/update_norm", "Step of the mean", "Euclidean length of the mean's latest step."),
         Tag("search/noise_std", "Perturbation", "Standard deviation of the perturbations, after the generation."),
@@ -105,7 +108,7 @@ TAGS = {
             "The policy's loss on new episodes, before updates on them.", "loss"),
         Tag("train/baseline", "Baseline",
             "Mean of the baseline that is subtracted from returns, in units of `reward_scale` times reward.", "loss"),
-        Tag("train/advantage_mean", "Advantage", "Mean of return minus baseline, before standardisation."),
+        Tag("train/advantage_mean", "Advantage", "Mean of return minus value, before standardisation."),
         Tag("train/entropy", "Entropy of the policy", "Mean entropy of the policy in the latest batch."),
         Tag("train/entropy_share", "Entropy of the policy, share of the largest",
             "Entropy divided by the entropy of a uniform policy."),

@@ -63,8 +63,8 @@ class Agent(EpisodeAgent):
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store the episodes of one update as ``batch``, with returns and advantages. Return ``{name: [M]}``, empty
-        without a baseline: its mean over the experiences (``baseline``), the mean advantage (``advantage_mean``) and,
-        with a value network, ``explained_variance``. ``validate`` has no effect."""
+        without a baseline: its mean over the experiences (``baseline``) and, with a value network, the mean advantage
+        (``advantage_mean``) and ``explained_variance``. ``validate`` has no effect."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None  # [M, N] if there is a value network
@@ -78,8 +78,8 @@ class Agent(EpisodeAgent):
         metrics = {}
         if config.baseline != "none":
             metrics["baseline"] = batch.by_member(torch.mean, baseline)
+        if values is not None:  # the mean of returns minus their mean would be rounding
             metrics["advantage_mean"] = batch.by_member(torch.mean, batch.advantages)
-        if values is not None:
             rows = zip(values, batch.returns, batch.counts, strict=True)
             variances = [explained_variance(value[:count], returns[:count]) for value, returns, count in rows]
             metrics["explained_variance"] = torch.stack(variances)
