@@ -127,6 +127,9 @@ class Agent(EpisodeAgent):
         self.commands.widen_scales(returns_to_go, trajectory.returns, trajectory.lengths)
         # An episode's discounted return is the return-to-go of its first step.
         self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
+        for member, episode_returns in enumerate(self._episode_returns()):
+            lengths = torch.tensor([len(episode) for episode in self.memory.episodes[member]]).float()
+            self.commands.update_groups(member, episode_returns, lengths)
         return metrics
 
     @torch.no_grad()
@@ -252,17 +255,21 @@ class Agent(EpisodeAgent):
         return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
     def _return_range(self) -> dict[str, Tensor]:
-        """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
-        return-to-go or its rank. Empty if no command is a return."""
-        names = [name for name in ("rtg", "cum_rew") if name in self._command_fields]  # settings allow at most one
-        if not names:
+        """Return the smallest and largest of `_episode_returns`, ``[M]`` each. Empty if no command is a return."""
+        returns = self._episode_returns()
+        if not returns:
             return {}
-        # The return-to-go of an episode's first step is its return.
-        returns = [self.memory.fields[names[0]][m][self.memory.first_slots(m)] for m in range(self.members)]
         return {
             "command/return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
             "command/return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
         }
+
+    def _episode_returns(self) -> list[Tensor]:
+        """Return the returns ``[N]`` of the episodes in each member's memory, discounted if the command is the
+        return-to-go or its rank. Empty if no command is a return."""
+        names = [name for name in ("rtg", "cum_rew") if name in self._command_fields]  # settings allow at most one
+        # The return-to-go of an episode's first step is its return.
+        return [self.memory.fields[name][m][self.memory.first_slots(m)] for name in names for m in range(self.members)]
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:

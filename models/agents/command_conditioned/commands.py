@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from models.streams import Streams
 # Return-to-go, whole return, steps left, advantage, rank of the return-to-go.
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
 SCALED_LIMIT = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
+_HORIZON_GROUPS = 16  # groups of episodes with similar returns, whose mean lengths are known
 _USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
 
 
@@ -45,7 +47,8 @@ class Commands(nn.Module):
     ``mean`` and ``spread [M]`` are the mean and standard deviation of the return or advantage, ``horizon [M]`` is the
     number of steps. The reaches ``[M]`` are the magnitudes that returns, horizons and advantages can have, for
     automatic scales. ``scale [M, C]`` is the factor on each command before it enters the network. ``max_return`` is the
-    largest possible return, None if unknown.
+    largest possible return, None if unknown. ``group_returns`` and ``group_lengths [M, G]`` are the mean returns, in
+    ascending order, and mean lengths of groups of episodes in memory.
     """
 
     mean: Tensor
@@ -55,6 +58,8 @@ class Commands(nn.Module):
     horizon_reach: Tensor
     advantage_reach: Tensor
     scale: Tensor
+    group_returns: Tensor
+    group_lengths: Tensor
 
     def __init__(self, config: Config, members: int, max_return: float | None):
         super().__init__()
@@ -65,7 +70,14 @@ class Commands(nn.Module):
         for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
             self.register_buffer(name, torch.zeros(members))
         self.register_buffer("scale", torch.ones(members, len(self.names)))
+        self.register_buffer("group_returns", torch.zeros(members, _HORIZON_GROUPS))
+        self.register_buffer("group_lengths", torch.zeros(members, _HORIZON_GROUPS))
         self.update_scale()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether returns in commands stay constant along an episode, and are not counted down."""
+        return self.config.command_source == "latest"
 
     def sample(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
@@ -73,17 +85,20 @@ class Commands(nn.Module):
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
         advantage is N(mean, spread). If ``exact``, it is the mean itself. Ranks are U(rank_min, rank_max), or
         ``eval_rank`` if ``exact``. The horizon is ``horizon``. ``overrides`` replaces commands by their names for
-        users, such as ``{"return": 250.0}``.
+        users, such as ``{"return": 250.0}``. A return in it changes the horizon too, see `matching_horizons`.
         """
-        is_uniform = self.config.command_source == "best"
-        samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
-        if is_uniform and self.max_return is not None:
+        samples = self.sample_value(streams.normal(envs) if self.is_constant else streams.uniform(envs), exact)
+        if not self.is_constant and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
+        if self.config.command_source == "range" and not exact:
+            values["horizon"] = self.matching_horizons(samples)
         if "rank" in self.column:
             low, high = self.config.rank_min, self.config.rank_max
             ranks = low + (high - low) * streams.uniform(envs)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
+        if "return" in overrides:
+            values["horizon"] = self.matching_horizons(torch.full_like(samples, overrides["return"]))
         for name in self.names:
             user_name = _USER_NAMES[name]
             if user_name in overrides:
@@ -91,14 +106,18 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
-        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
+        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``. If the source of
+        commands is the range of returns, the noise is the place between its smallest return and mean + spread."""
         deviation = torch.zeros_like(noise) if exact else noise
-        return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * deviation
+        low = self.mean
+        if self.config.command_source == "range" and not exact:
+            low = self.group_returns[:, 0]
+        return low.unsqueeze(1) + (self.mean + self.spread - low).unsqueeze(1) * deviation
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
         """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
         below 1. UDRL: the return-to-go falls by the reward, and is at most ``max_return``."""
-        if self.config.command_source == "best" and "rtg" in self.column:
+        if not self.is_constant and "rtg" in self.column:
             rtg = command[..., self.column["rtg"]]
             rtg.sub_(reward)
             if self.max_return is not None:
@@ -131,7 +150,7 @@ class Commands(nn.Module):
         """
         config = self.config
         for m in range(len(lengths)):
-            if config.command_source == "best":
+            if not self.is_constant:
                 best = sorted(memory.episodes[m], key=lambda episode: -episode.score)[: config.last_few]
                 scores = torch.tensor([episode.score for episode in best])
                 mean, spread = scores.mean(), scores.std(correction=0)
@@ -146,6 +165,21 @@ class Commands(nn.Module):
             self.horizon[m] = float(round(horizon))
             if not config.desire_advantage:
                 self.mean[m], self.spread[m] = mean, spread
+
+    def update_groups(self, member: int, returns: Tensor, lengths: Tensor) -> None:
+        """Update ``group_returns`` and ``group_lengths`` of a ``member`` from ``returns`` and ``lengths [N]`` of the
+        episodes in its memory."""
+        order = returns.argsort()
+        for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
+            self.group_returns[member, group:] = returns[rows].mean()
+            self.group_lengths[member, group:] = lengths[rows].mean()
+
+    def matching_horizons(self, returns: Tensor) -> Tensor:
+        """Return the mean lengths ``[M, E]`` of episodes in memory with about these ``returns [M, E]``, interpolated
+        between groups of episodes."""
+        rows = zip(returns, self.group_returns, self.group_lengths, strict=True)
+        lengths = np.stack([np.interp(*(tensor.numpy() for tensor in row)) for row in rows])
+        return torch.from_numpy(lengths).to(returns.dtype).round().clamp(min=1)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
         """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The

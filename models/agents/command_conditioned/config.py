@@ -58,8 +58,9 @@ class Config:
     command_source: str = setting(
         "best",
         "best: U(mean, mean + standard deviation) of the best episodes, counted down (UDRL); "
+        "range: U(smallest return in the replay buffer, mean + standard deviation of the best), counted down; "
         "latest: N(max, standard deviation) of the latest rollouts, held constant (RCP)",
-        choices=("best", "latest"),
+        choices=("best", "range", "latest"),
     )
     last_few: int = setting(
         75, "number of best episodes from which exploration commands are computed [C, U]", minimum=1, perturbed=True
