@@ -88,6 +88,28 @@ def test_udrl_command_updates() -> None:
     assert actor.command[0].tolist() == [[40.0, 1.0], [48.0, 1.0]]  # a horizon of at least one step
 
 
+def test_commanded_return_has_the_horizon_of_such_episodes() -> None:
+    agent = experienced_agent("UDRL")  # returns -4, 6 and 10 of 2, 3 and 1 steps
+    for wanted, length in ((-9.0, 2.0), (-4.0, 2.0), (6.0, 3.0), (8.0, 2.0), (99.0, 1.0)):
+        policy = agent.begin(2, Streams([1]), sample=True, command={"return": wanted})
+        assert policy.current_command()["horizon"].tolist() == [[length] * 2]
+    fixed = agent.begin(2, Streams([1]), sample=True, command={"return": 6.0, "horizon": 9.0})
+    assert fixed.current_command()["horizon"].tolist() == [[9.0] * 2]
+    many = experienced_agent("UDRL")
+    many.observe(trajectory([[float(i)] * 2 for i in range(20, 80)], [True] * 60))
+    assert many.commands.group_returns[0, 0] == pytest.approx((-4 + 6 + 10 + 40) / 4)  # 63 episodes in 16 groups
+    assert many.commands.group_lengths[0, 0] == pytest.approx((2 + 3 + 1 + 2) / 4)
+
+
+def test_commands_of_the_whole_range() -> None:
+    agent = experienced_agent("UDRL", command_source="range", last_few=2)  # as in `test_udrl_commands`
+    command = agent.begin(2000, Streams([1]), sample=True).command[0]
+    assert -4 <= command[:, 0].min() < -3.9 and 9.9 < command[:, 0].max() < 10
+    assert command[:, 0].mean() == pytest.approx(3, abs=0.3)
+    assert set(command[:, 1].tolist()) == {1.0, 2.0, 3.0}  # horizons that match the returns
+    assert agent.begin(5, Streams([1]), sample=False, evaluate=True).command[0].tolist() == [[8.0, 2.0]] * 5
+
+
 def test_rcp_r_commands() -> None:
     agent = build("RCP-R", SPACES, [0], tiny("RCP-R", discount=1.0))
     agent.observe(trajectory([[100.0]], [True]))
@@ -159,14 +181,16 @@ def with_quantiles(agent: Any, quantiles: list[float]) -> Any:
     return agent
 
 
-def test_return_is_replaced_by_its_rank() -> None:
-    agent = with_quantiles(ranking_agent(quantile_levels=(0.2, 0.6)), [-2.0, 8.0])
-    for wanted, expected in ((3.0, 0.4), (-9.0, 0.1), (8.0, 0.8)):
-        policy = agent.begin(2, Streams([1]), sample=False, evaluate=True, command={"return": wanted})
-        policy.act(torch.zeros(1, 2, 2))
-        policy.advance(torch.ones(1, 2))
-        policy.act(torch.ones(1, 2, 2))
-        assert policy.current_command()["rank"].tolist() == [[pytest.approx(expected)] * 2]
+def test_return_is_replaced_by_its_rank_in_every_state() -> None:
+    agent = with_quantiles(ranking_agent(quantile_levels=(0.2, 0.6), discount=0.5), [-2.0, 8.0])
+    policy = agent.begin(3, Streams([1]), sample=False, evaluate=True, command={"return": 3.0})
+    ranks = []
+    for reward in ([1.0, 3.5, 0.0], [0.0, 0.0, 0.0]):
+        policy.act(torch.zeros(1, 3, 2))
+        ranks.append(policy.current_command()["rank"][0].tolist())
+        policy.advance(torch.tensor([reward]))
+    # The returns to go after a step are (3 - 1) / 0.5, (3 - 3.5) / 0.5 and 3 / 0.5.
+    assert ranks == [pytest.approx([0.4] * 3), pytest.approx([0.44, 0.24, 0.52])]
 
 
 def test_policy_learns_ranks_of_current_quantiles() -> None:

@@ -157,6 +157,9 @@ class Agent(EpisodeAgent):
         action fulfilled. ``returns_to_go`` are ``[T, M, E]``."""
         episodes = []
         lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
+        # As commands count returns.
+        discount = 1.0 if self.config.desire_cum_rew else self.config.discount
+        counted_returns = discounted_returns(trajectory.reward[:, member], trajectory.valid[:, member], discount)[0]
         for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, member, e],
@@ -165,13 +168,13 @@ class Agent(EpisodeAgent):
                 "cum_rew": torch.full((length,), episode_return),
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
-            extras = {}
+            extras = {"return": counted_returns[e].clone()}
             if self.value is not None:
                 steps["reward"] = trajectory.reward[:length, member, e]
                 # `_refresh_advantages` fills these in.
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
                 terminated = trajectory.terminated[length - 1, member, e]
-                extras = {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
+                extras |= {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
             episodes.append(Episode(steps, episode_return, extras))
         return episodes
 
@@ -267,9 +270,9 @@ class Agent(EpisodeAgent):
     def _episode_returns(self) -> list[Tensor]:
         """Return the returns ``[N]`` of the episodes in each member's memory, discounted if the command is the
         return-to-go or its rank. Empty if no command is a return."""
-        names = [name for name in ("rtg", "cum_rew") if name in self._command_fields]  # settings allow at most one
-        # The return-to-go of an episode's first step is its return.
-        return [self.memory.fields[name][m][self.memory.first_slots(m)] for name in names for m in range(self.members)]
+        if "return" not in self.command_names:
+            return []
+        return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
@@ -406,13 +409,16 @@ class CommandedPolicy(Policy):
 
     If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
     instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks are commanded, a return
-    in it is replaced by its rank in the first state.
+    in it is counted down, and replaced by its rank in every state.
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
         self.command = self.commands.sample(envs, streams, exact, overrides)
-        self.wanted_return = overrides.get("return") if "rank" in self.commands.column else None
+        # Returns ``[M, E]`` to go that ranks should obtain.
+        self.commanded_returns: Tensor | None = None
+        if "rank" in self.commands.column and "return" in overrides:
+            self.commanded_returns = torch.full((self.members, envs), overrides["return"])
         draws: list[Draw] = []
         # RCP-A samples a new command at every step (public code).
         if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
@@ -431,10 +437,8 @@ class CommandedPolicy(Policy):
         noise = self.noise.next()
         if "command" in noise:
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
-        if self.wanted_return is not None:
-            wanted_returns = torch.full(obs.shape[:2], self.wanted_return)
-            self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, wanted_returns)
-            self.wanted_return = None
+        if self.commanded_returns is not None:
+            self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, self.commanded_returns)
         outputs, action_noise = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
         if self.agent.is_discrete:
             if self.sample:
@@ -455,3 +459,5 @@ class CommandedPolicy(Policy):
 
     def advance(self, reward: Tensor) -> None:
         self.commands.count_down(self.command, reward)
+        if self.commanded_returns is not None:
+            self.commanded_returns = (self.commanded_returns - reward) / self.agent.config.discount
