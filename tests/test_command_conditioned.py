@@ -101,15 +101,6 @@ def test_commanded_return_has_the_horizon_of_such_episodes() -> None:
     assert many.commands.group_lengths[0, 0] == pytest.approx((2 + 3 + 1 + 2) / 4)
 
 
-def test_commands_of_the_whole_range() -> None:
-    agent = experienced_agent("UDRL", command_source="range", last_few=2)  # as in `test_udrl_commands`
-    command = agent.begin(2000, Streams([1]), sample=True).command[0]
-    assert -4 <= command[:, 0].min() < -3.9 and 9.9 < command[:, 0].max() < 10
-    assert command[:, 0].mean() == pytest.approx(3, abs=0.3)
-    assert set(command[:, 1].tolist()) == {1.0, 2.0, 3.0}  # horizons that match the returns
-    assert agent.begin(5, Streams([1]), sample=False, evaluate=True).command[0].tolist() == [[8.0, 2.0]] * 5
-
-
 def test_rcp_r_commands() -> None:
     agent = build("RCP-R", SPACES, [0], tiny("RCP-R", discount=1.0))
     agent.observe(trajectory([[100.0]], [True]))

@@ -74,31 +74,25 @@ class Commands(nn.Module):
         self.register_buffer("group_lengths", torch.zeros(members, _HORIZON_GROUPS))
         self.update_scale()
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether returns in commands stay constant along an episode, and are not counted down."""
-        return self.config.command_source == "latest"
-
     def sample(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
         advantage is N(mean, spread). If ``exact``, it is the mean itself. Ranks are U(rank_min, rank_max), or
         ``eval_rank`` if ``exact``. The horizon is ``horizon``. ``overrides`` replaces commands by their names for
-        users, such as ``{"return": 250.0}``. A return in it changes the horizon too, see `matching_horizons`.
+        users, such as ``{"return": 250.0}``. A return in it changes the horizon too, see `matching_horizon`.
         """
-        samples = self.sample_value(streams.normal(envs) if self.is_constant else streams.uniform(envs), exact)
-        if not self.is_constant and self.max_return is not None:
+        is_uniform = self.config.command_source == "best"
+        samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
+        if is_uniform and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
-        if self.config.command_source == "range" and not exact:
-            values["horizon"] = self.matching_horizons(samples)
         if "rank" in self.column:
             low, high = self.config.rank_min, self.config.rank_max
             ranks = low + (high - low) * streams.uniform(envs)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
         if "return" in overrides:
-            values["horizon"] = self.matching_horizons(torch.full_like(samples, overrides["return"]))
+            values["horizon"] = self.matching_horizon(overrides["return"]).unsqueeze(1).expand(-1, envs)
         for name in self.names:
             user_name = _USER_NAMES[name]
             if user_name in overrides:
@@ -106,18 +100,14 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
-        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``. If the source of
-        commands is the range of returns, the noise is the place between its smallest return and mean + spread."""
+        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
         deviation = torch.zeros_like(noise) if exact else noise
-        low = self.mean
-        if self.config.command_source == "range" and not exact:
-            low = self.group_returns[:, 0]
-        return low.unsqueeze(1) + (self.mean + self.spread - low).unsqueeze(1) * deviation
+        return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * deviation
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
         """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
         below 1. UDRL: the return-to-go falls by the reward, and is at most ``max_return``."""
-        if not self.is_constant and "rtg" in self.column:
+        if self.config.command_source == "best" and "rtg" in self.column:
             rtg = command[..., self.column["rtg"]]
             rtg.sub_(reward)
             if self.max_return is not None:
@@ -150,7 +140,7 @@ class Commands(nn.Module):
         """
         config = self.config
         for m in range(len(lengths)):
-            if not self.is_constant:
+            if config.command_source == "best":
                 best = sorted(memory.episodes[m], key=lambda episode: -episode.score)[: config.last_few]
                 scores = torch.tensor([episode.score for episode in best])
                 mean, spread = scores.mean(), scores.std(correction=0)
@@ -174,12 +164,12 @@ class Commands(nn.Module):
             self.group_returns[member, group:] = returns[rows].mean()
             self.group_lengths[member, group:] = lengths[rows].mean()
 
-    def matching_horizons(self, returns: Tensor) -> Tensor:
-        """Return the mean lengths ``[M, E]`` of episodes in memory with about these ``returns [M, E]``, interpolated
+    def matching_horizon(self, commanded_return: float) -> Tensor:
+        """Return the mean length ``[M]`` of episodes in memory with about the ``commanded_return``, interpolated
         between groups of episodes."""
-        rows = zip(returns, self.group_returns, self.group_lengths, strict=True)
-        lengths = np.stack([np.interp(*(tensor.numpy() for tensor in row)) for row in rows])
-        return torch.from_numpy(lengths).to(returns.dtype).round().clamp(min=1)
+        groups = zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True)
+        lengths = torch.tensor([np.interp(commanded_return, *group) for group in groups], dtype=torch.float32)
+        return lengths.round().clamp(min=1)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
         """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The

@@ -20,8 +20,9 @@ class Config:
 
     preset: str = setting(
         "published",
-        "published: the values of the papers and the public code; ranks: UDRL with ranks as commands",
-        choices=("published", "ranks"),
+        "published: the values of the papers and the public code; ranks: UDRL with ranks as commands; "
+        "obedient: ranks, low ones too, so that the agent obtains commanded returns",
+        choices=("published", "ranks", "obedient"),
         chooses=True,
     )
 
@@ -58,9 +59,8 @@ class Config:
     command_source: str = setting(
         "best",
         "best: U(mean, mean + standard deviation) of the best episodes, counted down (UDRL); "
-        "range: U(smallest return in the replay buffer, mean + standard deviation of the best), counted down; "
         "latest: N(max, standard deviation) of the latest rollouts, held constant (RCP)",
-        choices=("best", "range", "latest"),
+        choices=("best", "latest"),
     )
     last_few: int = setting(
         75, "number of best episodes from which exploration commands are computed [C, U]", minimum=1, perturbed=True
@@ -240,6 +240,8 @@ _RANKS = {
     "val_func_update_interval": 1,
 }
 
+_OBEDIENT = _RANKS | {"rank_min": 0.05, "quantile_levels": (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)}
+
 
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
@@ -292,7 +294,7 @@ def ineffective(config: Config) -> dict[str, str]:
 FAMILY = Family(
     config=Config,
     implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
-    presets={"ranks": {"UDRL": _RANKS}},
+    presets={"ranks": {"UDRL": _RANKS}, "obedient": {"UDRL": _OBEDIENT}},
     learns_from="episodes",
     environment_presets={
         ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
