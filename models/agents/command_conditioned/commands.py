@@ -78,9 +78,9 @@ class Commands(nn.Module):
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
-        advantage is N(mean, spread). If ``exact``, it is the mean itself. Ranks are U(rank_min, rank_max), or
-        ``eval_rank`` if ``exact``. The horizon is ``horizon``. ``overrides`` replaces commands by their names for
-        users, such as ``{"return": 250.0}``. A return in it changes the horizon too, see `matching_horizon`.
+        advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. Ranks are
+        U(rank_min, rank_max), or ``eval_rank`` if ``exact``. ``overrides`` replaces commands by their names for users,
+        such as ``{"return": 250.0}``. A return in it changes the horizon too, see `matching_horizon`.
         """
         is_uniform = self.config.command_source == "best"
         samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
