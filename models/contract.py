@@ -65,13 +65,15 @@ class RandomPolicy(Policy):
 
 class GreedyNetwork(NamedTuple):
     """A network whose outputs give greedy actions (`understudy.policy`): weights ``[out, in]`` and biases ``[out]``,
-    the ``activations`` of hidden layers (`models.mlp.MLP.of_member`), a ``head`` of `understudy.policy.HEADS`, and mean
-    and scale ``[O]`` of observations, if these are normalised."""
+    then weight and bias of the layer's gate, if any; the ``activations`` of hidden layers (`models.mlp.MLP.of_member`),
+    a ``head`` of `understudy.policy.HEADS`, mean and scale ``[O]`` of observations, if these are normalised, and the
+    numbers ``[7]`` of `understudy.policy.COMMAND_ROWS` for each name of a command."""
 
-    layers: list[tuple[Tensor, Tensor]]
+    layers: Sequence[tuple[Tensor, ...]]
     activations: list[str | float]
     head: str
     moments: tuple[Tensor, Tensor] | None = None
+    command: Mapping[str, Tensor] = {}
 
 
 class Agent(nn.Module, PerMember):
@@ -103,8 +105,9 @@ class Agent(nn.Module, PerMember):
         """
         raise NotImplementedError
 
-    def greedy_network(self, member: int) -> "GreedyNetwork | None":
-        """Return the network of the greedy policy of ``member``. None if a single network does not describe it."""
+    def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
+        """Return the network of the greedy policy of ``member``. ``command`` overrides parts of the agent's command, if
+        it follows one. None if a single network does not describe the policy."""
         return None
 
     def commands_now(self) -> dict[str, Tensor]:

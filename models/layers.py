@@ -88,6 +88,7 @@ class Network(nn.Module):
     def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
         self.activation = _ACTIVATIONS[activation]
+        self.slope: str | float = {"relu": 0.0, "leakyrelu": LEAK, "identity": 1.0}.get(activation, activation)
         self.layers = tuple(layers)
         self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]
@@ -115,6 +116,11 @@ class Network(nn.Module):
         """Return weight and bias of each layer as views of ``flat [M, D]``."""
         parts = flat.split(self._sizes, dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def pairs(self, member: int) -> list[tuple[Tensor, Tensor]]:
+        """Return weight ``[out, in]`` and bias ``[out]`` of each layer of one member, without autograd."""
+        weights = [tensor[member] for tensor in self._split(self.flat.detach())]
+        return [(weight.T, bias) for weight, bias in zip(weights[::2], weights[1::2], strict=True)]
 
     def named_weights(self) -> dict[str, Tensor]:
         """Return views of `flat` by name: ``<layer>.weight`` ``[M, in, out]`` and ``<layer>.bias`` ``[M, out]``."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.action_noise import OrnsteinUhlenbeck
-from models.contract import GreedyNetwork, Policy
+from models.contract import Command, GreedyNetwork, Policy
 from models.critics import TwinCritics
 from models.curiosity import build_curiosity
 from models.losses import explained_variance, td_loss, td_target
@@ -171,7 +171,7 @@ class TwinCriticAgent(OffPolicyAgent):
         if self.action_noise is not None:
             self.action_noise.reset_finished(done)
 
-    def greedy_network(self, member: int) -> GreedyNetwork:
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         layers, activations = self.network.of_member(self.flat_parameters[:, : self.network.size], member)
         weight, bias = layers[-1]
         layers[-1] = weight[: self.action_size], bias[: self.action_size]  # SAC: without log_std

@@ -70,6 +70,69 @@ def test_return_tags_of_mixed_runs(logdir: Path) -> None:
     assert return_tags([flute, maze]) == ["eval/return_greedy", "eval/reward_rate"]
 
 
+def write_foreign(folder: Path, returns: Sequence[float] = (1, 2, 3, 4), env_id: str = "LunarLander-v3") -> Path:
+    """A run of stable-baselines3 with two environments: their episodes of 10 and of 5 steps end in turns."""
+    folder.mkdir(parents=True)
+    for env, start in enumerate((1000.5, 1000.0)):
+        header = json.dumps({"t_start": start, "env_id": env_id})
+        rows = [f"{value},{(10, 5)[env]},{2 * i + env}" for i, value in enumerate(returns[env::2])]
+        text = "\n".join([f"#{header}", "r,l,t", *rows, "7.0,"])  # a row that is being written
+        (folder / f"{env}.monitor.csv").write_text(text)
+    results = np.array([[5.0, 15.0], [25.0, 35.0]])
+    np.savez(folder / "evaluations.npz", timesteps=[12, 24], results=results, ep_lengths=results)
+    return folder
+
+
+def test_runs_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
+    """Steps are of both environments, in the order in which episodes end; both libraries are in one figure."""
+    for seed in (0, 1, 2):
+        write_foreign(tmp_path / "logs" / f"ppo_{seed}")
+    (group,) = find_groups([tmp_path / "logs"])
+    assert group.names == ("lunarlander", "logs", "ppo") and [run.seed for run in group.runs] == [0, 1, 2]
+    steps, returns = group.runs[0].points("rollout/return_mean", "env_steps")
+    assert steps.tolist() == [10, 15, 25, 30] and returns.tolist() == [1, 2, 3, 4]
+    steps, means = group.runs[0].points("eval/return_greedy", "env_steps")
+    assert steps.tolist() == [12, 24] and means.tolist() == [10, 30]
+    write_run(tmp_path / "ours")
+    out = tmp_path / "both.png"
+    assert plot([tmp_path / "logs", tmp_path / "ours"], out) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("lunarlander: returns") and "logs/ppo" in text and "debug/UDRL" in text
+    assert set(json.loads(out.with_suffix(".json").read_text())["groups"]) == {"logs/ppo", "debug/UDRL"}
+    assert find_groups([tmp_path / "logs" / "ppo_1" / "0.monitor.csv"])[0].runs[0].seed == 1
+    assert find_groups([write_foreign(tmp_path / "x" / "new", env_id="New-v0")])[0].names == ("New-v0", "x", "new")
+    with pytest.raises(SettingError, match="which holds no metrics.csv"):
+        find_groups([tmp_path / "logs"], "report")
+
+
+def test_damaged_files_of_stable_baselines3(tmp_path: Path) -> None:
+    folder = write_foreign(tmp_path / "ppo_7")
+    monitor, evaluations = folder / "0.monitor.csv", folder / "evaluations.npz"
+    text, content = monitor.read_text(), evaluations.read_bytes()
+    monitors = {
+        "": "not enough values", "r,l,t\n1,2,3\n": "Expecting value", "#[1]\nr,l,t\n1,2,3\n": "must be integers",
+        "#{}\nr,l,t\n1,2,3\n": "t_start", text.replace("r,l,t", "r,l"): "'t'", text.replace(",10,", ",ten,"): "ten",
+        text.replace(",10,", f",1{'0' * 400},"): "too large", "#" + "[" * 9**5 + "\nr,l,t\n": "recursion",
+    }  # fmt: skip
+    for wrong, problem in monitors.items():
+        monitor.write_text(wrong)
+        with pytest.raises(SettingError, match=f"0.monitor.csv' is no file of stable-baselines3's .*{problem}"):
+            find_groups([folder])
+    monitor.write_text(text)
+    for damaged in (b"", b"PK", content[:100], content[:-30]):
+        evaluations.write_bytes(damaged)
+        with pytest.raises(SettingError, match="evaluations.npz' is no file of stable-baselines3's"):
+            find_groups([folder])
+    np.savez(evaluations, timesteps=[1, 2], results=np.ones((3, 4)))
+    with pytest.raises(SettingError, match="evaluations.npz' is no file of stable-baselines3's"):
+        find_groups([folder])
+    for path in folder.iterdir():
+        path.unlink()
+    monitor.write_text(text.splitlines()[0] + "\nr,l,t\n")
+    with pytest.raises(SettingError, match="has no epoch yet"):
+        find_groups([folder])
+
+
 def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     newest, older = (write_run(logdir, version=version, top=top) for version, top in ((10, 200), (9, 50)))
 

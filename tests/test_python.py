@@ -1,13 +1,16 @@
 """The Python interface: `trainer.train`, `load`, `evaluate`, and modules under Lightning's Trainer."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,6 +125,37 @@ def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: py
     assert "'wandb' is not installed" in error and "[loggers]" in error and not [*logdir.rglob("*")]
     names = {path.name for path in trained(logdir, logger="none").iterdir()}
     assert "metrics.csv" in names and not any(name.startswith("events") for name in names)
+
+
+def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With functions that write to a list, and then with Trackio, if it is installed."""
+    rows: list[tuple[dict[str, float], int]] = []
+    begun: list[Any] = []
+
+    def init(project: str, name: str, resume: str, embed: bool) -> None:
+        if project == "x_system":
+            raise ValueError("x_system is reserved")
+        begun.append((project, name, resume))
+
+    fake = SimpleNamespace(init=init, log=lambda metrics, step: rows.append((metrics, step)), finish=rows.clear)
+    fake.finish = lambda: begun.append(len(rows))
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    folder = trained(logdir, implementation="CPG", logger="trackio", exp_name="some")
+    metrics = trainer.load(folder).metrics
+    assert begun == [("some", "cartpole/some/CPG/seed_25/version_0", "never"), len(metrics["epoch"])]
+    assert [step for _, step in rows] == metrics["env_steps"].tolist()
+    logged = [row["rollout/return_mean"] for row, _ in rows]
+    assert np.allclose(logged, metrics["rollout/return_mean"])
+    refused(trainer.main, flags(logdir, implementation="CPG", logger="trackio", exp_name="x_system"),
+            "exp_name is 'x_system', but x_system is reserved", capsys, run_started=True)  # fmt: skip
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    assert "'trackio' is not installed" in refused(trainer.main, flags(logdir, logger="trackio"), "logger is", capsys)
+    monkeypatch.delitem(sys.modules, "trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(logdir / "trackio"))
+    pytest.importorskip("trackio")
+    trained(logdir, implementation="CPG", logger="trackio", exp_name="other")
+    with contextlib.closing(sqlite3.connect(logdir / "trackio" / "other.db")) as database:
+        assert database.execute("select step from metrics order by step").fetchall() == [(step,) for _, step in rows]
 
 
 # -- Lightning's Trainer -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from understudy.proxy import Proxy, ProxyError
 
 SUFFIX = ".safetensors"
 IN_RUN = "proxy.safetensors"  # name of the winner in the folder of a search
+HUB = "hf://"  # beginning of a name on the Hugging Face Hub
 SHIPPED = Path(__file__).resolve().parent / "pretrained"
 
 _FORMAT, _KEY = 1, "understudy"
@@ -41,9 +43,29 @@ def pretrained() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
 
 
+def fetch(name: object, default: str) -> Path | None:
+    """Download ``hf://user/name/FILE`` from the Hugging Face Hub and return its path; the file of ``hf://user/name`` is
+    ``default``. Return None for a name that does not begin with hf://. Raises ProxyError."""
+    repo = re.fullmatch(HUB + r"([^/]+/[^/]+)(?:/(.+))?", str(name))
+    if repo is None and not str(name).startswith(HUB):
+        return None
+    try:
+        if repo is None:
+            raise ValueError("it has no user and name")
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(repo[1], repo[2] or default))
+    except (ImportError, OSError, ValueError) as error:  # also no connection, no permission, and an invalid name
+        reason = "pip install huggingface_hub" if isinstance(error, ImportError) else " ".join(str(error).split())[:300]
+        raise ProxyError(f"{str(name)!r} cannot be loaded ({reason}); allowed: {HUB}user/name[/FILE]") from error
+
+
 def load(name_or_path: str | Path) -> Proxy:
-    """Load a learned environment or reward from a file, from a search's run folder, or by the name of a shipped one.
-    Existing paths take precedence over names. Raises ProxyError with the path or the nearest name if that fails."""
+    """Load a learned environment or reward from a file, from a search's run folder, by the name of a shipped one, or
+    from the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). Existing paths take precedence over
+    names. Raises ProxyError with the path or the nearest name if that fails."""
+    if (file := fetch(name_or_path, IN_RUN)) is not None:
+        return _read(file, file)
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()

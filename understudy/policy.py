@@ -4,26 +4,39 @@ A file is a safetensors file of float32 numbers: ``layers.0.weight [out, in]``, 
 and ``scale`` ``[in]`` if observations are normalised. Its metadata has one key, ``understudy_policy``: JSON with
 ``format``, ``game``, ``implementation``, ``actions`` (``n``, or ``low`` and ``high``), ``cells`` (whether observations
 are one-hot), ``activations`` of the hidden layers and ``head``. Opening a file runs no code.
+
+An agent that follows a command of C numbers has their names in ``command``, and tensors ``command [7, C]``
+(`COMMAND_ROWS`), ``gates.0.weight [out, C]`` and ``gates.0.bias [out]``: after its activation, a hidden layer is
+multiplied by the sigmoid of its gate. A layer with ``in + C in + C`` inputs receives its input, the products of the
+command and its input, and the command.
 """
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors import numpy as safetensors_numpy
 
-_FORMAT, _KEY = 1, "understudy_policy"
+from understudy.files import fetch
+from understudy.proxy import ProxyError
+
+AGENT = "agent.safetensors"  # file of an agent on the Hugging Face Hub
+KEY, ONE_HOT = "understudy_policy", "one_hot/"
+PARTS = ("layers.{}.weight", "layers.{}.bias", "gates.{}.weight", "gates.{}.bias")  # of a layer
+COMMAND_ROWS = ("start", "fall per step", "fall per reward", "smallest", "largest", "centre", "scale")
+"""Rows of the tensor ``command``. A command begins with ``start`` and falls after each step, but stays between the
+smallest and the largest one. Networks receive its distance from the centre, times the scale."""
 CLIP_LIMIT = 10.0  # normalised observations are clipped to [-CLIP_LIMIT, CLIP_LIMIT]
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "silu": lambda x: x / (1 + np.exp(-np.maximum(x, -80))),  # without overflow
 }
-"""Activations by name. A number instead of a name is the slope of a leaky ReLU below 0: 0 for ReLU, 1 for identity."""
+"""Activations by name. A number instead of a name is the slope of a leaky ReLU below 0: 0 for ReLU, 1 for identity.
+``one_hot/4`` replaces each four neighbours by 1 at the largest one and 0 at the others."""
 HEADS = ("argmax", "clip", "scale", "tanh")
 """From outputs to actions. argmax: the largest output's index. clip: outputs, clipped to the bounds of actions. scale:
 outputs in half-widths of the bounds from their middle, then clipped. tanh: as scale, for the tanh of outputs."""
@@ -34,36 +47,64 @@ class PolicyError(ValueError):
 
 
 class Policy:
-    """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``.
+    """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``. The file may be on the
+    Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
 
     ``game`` is the environment's name, ``implementation`` the agent's, ``obs_size`` the length of an observation.
     Observations are vectors ``[O]`` or ``[N, O]``; of an environment with cells also their indices, ``int`` or ``[N]``.
-    Actions are ``int64`` (scalar or ``[N]``) or float32 vectors ``[A]`` or ``[N, A]``. Raises PolicyError for a file
-    that is none, and for observations of another shape.
+    Actions are ``int64`` (scalar or ``[N]``) or float32 vectors ``[A]`` or ``[N, A]``. ``command_names`` are the C
+    parts of the command that the agent follows, () for most agents, and ``command [C]`` is its value at the start of an
+    episode. Raises PolicyError for a file that is none, and for observations or commands of another shape.
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        try:
+            self.path = fetch(path, AGENT) or Path(path)
+        except ProxyError as error:
+            raise PolicyError(str(error)) from error
         header, tensors = _read(self.path)
         self.game, self.implementation = header["game"], header["implementation"]
         self._actions, self._cells, self._head = header["actions"], header["cells"], header["head"]
         self._activations = header["activations"]
-        depth = len(self._activations) + 1
-        self._layers = [(tensors[f"layers.{i}.weight"].T, tensors[f"layers.{i}.bias"]) for i in range(depth)]
+        names = [[part.format(i) for part in PARTS] for i in range(len(self._activations) + 1)]
+        self._layers = [[tensors[name].T for name in layer if name in tensors] for layer in names]
         self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
         self.obs_size = self._layers[0][0].shape[0]
+        self.command_names = tuple(header.get("command", ()))
+        self._command = tensors.get("command", np.zeros((len(COMMAND_ROWS), 0), np.float32))
+        self.command = self._command[0]
 
-    def __call__(self, observation: Any) -> Any:
-        """Return the greedy action of one observation, or of each of N."""
+    def __call__(self, observation: Any, command: Any = None) -> Any:
+        """Return the greedy action of one observation, or of each of N, for a ``command [C]`` or ``[N, C]``. None is
+        the command at the start of an episode."""
         rows, is_single = self._rows(observation)
-        actions = self._act(rows)
+        actions = self._act(rows, np.broadcast_to(self._commands(command), (len(rows), len(self.command))))
         return actions[0] if is_single else actions
+
+    def advance(self, command: Any, reward: Any) -> np.ndarray:
+        """Return the command after a step, ``[C]`` or ``[N, C]``, by its ``reward`` (a number, or ``[N]``). ``command``
+        is the one before it; None is the one at the start of an episode."""
+        _, per_step, per_reward, low, high, *_ = self._command
+        fall = per_step + per_reward * np.asarray(reward, np.float32)[..., None]
+        return (self._commands(command) - fall).clip(low, high)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[Any, Any]:
-        """Return the greedy actions and None, as `predict` of stable-baselines3 does. Other arguments are ignored."""
+        """Return the greedy actions and None, as `predict` of stable-baselines3 does. Other arguments are ignored.
+        Raises PolicyError for an agent with a command that changes in an episode."""
+        if self._command[1:3].any():
+            allowed = "policy(observation, command), and policy.advance(command, reward) after each step"
+            raise PolicyError(f"predict knows no rewards, by which the command of {self} falls; allowed: {allowed}")
         return self(observation), None
+
+    def _commands(self, command: Any) -> np.ndarray:
+        """Return commands ``[C]`` or ``[N, C]`` float32."""
+        values = self.command if command is None else np.asarray(command, np.float32)
+        if values.ndim not in (1, 2) or values.shape[-1] != len(self.command):
+            allowed = f"[{len(self.command)}] or [N, {len(self.command)}], the {', '.join(self.command_names)}"
+            raise PolicyError(f"a command has shape {list(values.shape)}; allowed: {allowed}")
+        return values
 
     def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Return observations ``[N, O]`` float32, and whether there was a single one without that axis."""
@@ -95,14 +136,18 @@ class Policy:
         is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
         return np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot
 
-    def _act(self, x: np.ndarray) -> np.ndarray:
-        """Return the actions of observations ``[N, O]``."""
+    def _act(self, x: np.ndarray, command: np.ndarray) -> np.ndarray:
+        """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
-        for (weight, bias), activation in zip(self._layers, self._activations, strict=False):
-            x = _activation(activation)(x @ weight + bias)
-        weight, bias = self._layers[-1]
-        x = x @ weight + bias
+        *_, center, scale = self._command
+        command = (command - center) * scale
+        for (weight, bias, *gate), value in zip(self._layers, [*self._activations, 1], strict=True):
+            if len(weight) != x.shape[1]:
+                x = np.concatenate([x, (command[:, :, None] * x[:, None]).reshape(len(x), -1), command], 1)
+            x = _activation(value)(x @ weight + bias)
+            if gate:
+                x = x * (np.tanh((command @ gate[0] + gate[1]) / 2) + 1) / 2  # the sigmoid, without overflow
         if self._head == "argmax":
             return x.argmax(1)
         low, high = (np.asarray(self._actions[name], np.float32) for name in ("low", "high"))
@@ -116,54 +161,23 @@ class Policy:
         return f"Policy({str(self.path)!r}): {self.implementation} on {self.game}"
 
 
-def write(
-    path: str | Path,
-    layers: Sequence[tuple[np.ndarray, np.ndarray]],
-    activations: Sequence[str | float],
-    head: str,
-    *,
-    game: str,
-    implementation: str,
-    actions: Mapping[str, Any],
-    cells: bool = False,
-    moments: tuple[np.ndarray, np.ndarray] | None = None,
-) -> None:
-    """Write a policy to a new file. ``layers`` are weights ``[out, in]`` and biases ``[out]``, ``moments`` are ``mean``
-    and ``scale``. Raises FileExistsError, PolicyError for numbers that are not finite, and OSError."""
-    tensors: dict[str, np.ndarray] = {}
-    for i, (weight, bias) in enumerate(layers):
-        tensors |= {f"layers.{i}.weight": weight, f"layers.{i}.bias": bias}
-    if moments is not None:
-        tensors |= {"mean": moments[0], "scale": moments[1]}
-    tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
-    header = {"format": _FORMAT, "game": game, "implementation": implementation, "actions": dict(actions)}
-    header |= {"cells": cells, "activations": list(activations), "head": head}
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(safetensors_numpy.save(tensors, {_KEY: json.dumps(header)}))
-        _read(temporary)
-        os.link(temporary, path)  # fails if ``path`` exists
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Read and check a file. Raises PolicyError."""
     allowed = "a file of --eval_agent RUN --export FILE"
     try:
         with safe_open(path, "np") as opened:
-            header = json.loads((opened.metadata() or {}).get(_KEY, "null"))
+            header = json.loads((opened.metadata() or {}).get(KEY, "null"))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}
-        if not isinstance(header, dict) or header.get("format") != _FORMAT:
-            raise ValueError(f"no {_KEY!r} metadata of format {_FORMAT}")
-        _check(header, tensors)
+        if not isinstance(header, dict) or header.get("format") not in (1, 2):  # 2: with a command
+            raise ValueError(f"no {KEY!r} metadata of format 1 or 2")
+        check(header, tensors)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         reason = f"its {error} is missing" if isinstance(error, KeyError) else str(error)
         raise PolicyError(f"policy {str(path)!r} cannot be read ({reason}); allowed: {allowed}") from error
     return header, tensors
 
 
-def _check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
     """Raise ValueError, KeyError or TypeError for a header or tensors that no agent has."""
     for value in header["activations"]:
         _activation(value)
@@ -172,12 +186,18 @@ def _check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None
             raise ValueError(f"its {name} is no text")
     if header["head"] not in HEADS or not isinstance(header["cells"], bool):
         raise ValueError(f"its head is {header['head']!r}, cells {header['cells']!r}")
-    sizes = [tensors["layers.0.weight"].shape[1]]
-    for i in range(len(header["activations"]) + 1):
-        weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
-        if weight.shape != (len(bias), sizes[-1]) or bias.ndim != 1:
-            raise ValueError(f"layer {i} has shapes {weight.shape} and {bias.shape}")
-        sizes.append(len(bias))
+    sizes, names = [tensors["layers.0.weight"].shape[1]], header.get("command", [])
+    table = tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).shape
+    if table != (len(COMMAND_ROWS), len(names)) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"its command is {names!r} with the shape {table}")
+    for i, value in enumerate([*header["activations"], 1]):
+        shapes = [tensors[name.format(i)].shape for name in PARTS if name.format(i) in tensors or "layers" in name]
+        outputs, inputs, count = len(tensors[f"layers.{i}.bias"]), sizes[-1], len(names)
+        group = int(value.removeprefix(ONE_HOT)) if ONE_HOT in str(value) else 1
+        layers = [[(outputs, width), (outputs,)] for width in (inputs, inputs * (1 + count) + count)]
+        if shapes not in layers + [[*layer, (outputs, count), (outputs,)] for layer in layers] or outputs % group:
+            raise ValueError(f"layer {i} has shapes {shapes}")
+        sizes.append(outputs)
     actions = header["actions"]
     if header["head"] == "argmax":
         outputs = actions["n"]
@@ -200,6 +220,9 @@ def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Return an activation by its name or slope. Raises ValueError for an unknown one."""
     if value in ACTIVATIONS:
         return ACTIVATIONS[value]
+    if isinstance(value, str) and re.fullmatch(ONE_HOT + "[1-9][0-9]*", value):
+        size = int(value.removeprefix(ONE_HOT))
+        return lambda x: np.eye(size, dtype=np.float32)[x.reshape(len(x), -1, size).argmax(2)].reshape(x.shape)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"an activation is {value!r}")
     slope = np.float32(value)

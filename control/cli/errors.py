@@ -23,6 +23,9 @@ EXTRAS = {
     "h5py": "data",
     "wandb": "loggers",
     "mlflow": "loggers",
+    "trackio": "loggers",
+    "onnx": "onnx",
+    "huggingface_hub": "hub",
 }
 MAX_LINES = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.

@@ -121,7 +121,7 @@ class RunConfig:
         replaced={"evolution": ""},
     )
     logger: str = _output(
-        "tensorboard", "logger beside metrics.csv", choices=("tensorboard", "wandb", "mlflow", "none")
+        "tensorboard", "logger beside metrics.csv", choices=("tensorboard", "wandb", "mlflow", "trackio", "none")
     )
     print_statements: int = _run(0, "above 0 prints more while training", minimum=0, outcome=False, usual=False)
     record: bool = _run(
@@ -241,7 +241,14 @@ class EvaluateConfig(Command):
     )
     evaluation: str = _evaluation("both", "actions of --eval_agent", choices=("greedy", "sampled", "both"))
     export: str | None = _evaluation(
-        None, "write the greedy policy of the checkpoint's first seed to this new file, for `understudy.Policy`"
+        None,
+        "write the greedy policy of the checkpoint's first seed to this new file: .safetensors for "
+        "`understudy.Policy`, .js or .mjs for a browser or Node, or .onnx",
+    )
+    push_to_hub: str | None = _evaluation(
+        None,
+        "upload the agent or the proxy of --eval_agent to the Hugging Face Hub, as user/name, with its settings and a "
+        "model card",
     )
     save_dataset: str | None = _evaluation(
         None, "write the episodes of --eval_agent as a new dataset of Minari with this id, such as lander/udrl-v0"
@@ -283,7 +290,11 @@ class PlotConfig(Command):
     """Draw learning curves."""
 
     plot: tuple[str, ...] | None = _figure(
-        None, "draw and tabulate these run folders, and end", longest=10_000, exists=True
+        None,
+        "draw and tabulate these run folders, and end; also folders with monitor.csv and evaluations.npz of "
+        "stable-baselines3",
+        longest=10_000,
+        exists=True,
     )
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
 

@@ -4,19 +4,23 @@ compared with agents that train in the real environment."""
 
 import contextlib
 import dataclasses
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from torch import Tensor
 
 from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
 from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
-from control.cli.settings import Settings, as_dict, from_dict, ineffective
+from control.cli.settings import Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import ONE_THREAD_EACH, check_effects
+from control.cli.words import command_line
 from control.commands.process import prepare
+from control.commands.push import check_hub, push
 from control.commands.run import elsewhere, export_policy, to_play, with_weights
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
@@ -42,8 +46,9 @@ from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
 from models.trajectory import Trajectory
 from models.vocabulary import translate
-from understudy.files import SUFFIX, pretrained
+from understudy.files import IN_RUN, SUFFIX, pretrained
 from understudy.kinds import KINDS
+from understudy.policy import AGENT
 
 _OF_CHECKPOINTS = (
     "record",
@@ -68,13 +73,22 @@ def evaluate(settings: Settings) -> int:
     """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a proxy from which agents
     learn nothing, by the verdict, else 0."""
     prepare(settings.run)
-    path = settings.subcommand.eval_agent
+    path, name = settings.subcommand.eval_agent, settings.subcommand.push_to_hub
+    if name is not None:
+        check_hub(name)
     source = proxy_or_checkpoint(path)
     note_version(path, source.path, "eval_agent")
-    if isinstance(source, Proxy):
-        return 0 if evaluate_proxy(settings, source).passed else 1
-    evaluate_checkpoint(settings, source)
-    return 0
+    if isinstance(source, Checkpoint):
+        evaluate_checkpoint(settings, source)
+        return 0
+    if name is not None and source.path.suffix != SUFFIX:
+        raise SettingError(f"push_to_hub is {name!r}, but the search has no {IN_RUN} yet", "push_to_hub")
+    verdict = evaluate_proxy(settings, source)
+    if name is not None:
+        facts = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
+        config = yaml.safe_dump(source.description.get("settings", {}))
+        push(name, lambda folder: shutil.copy(source.path, folder / IN_RUN), config, facts, verdict.sentence)
+    return 0 if verdict.passed else 1
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
@@ -116,7 +130,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             check_recording(play_settings.run)
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         if options.export is not None:
-            export_policy(loop.agents[0], trained_settings.run, Path(options.export))
+            export_policy(loop.agents[0], trained_settings, Path(options.export))
         print(f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {checkpoint.path}")
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
@@ -135,8 +149,16 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
             hint = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
             print(f"dataset: {hint}in {folder}")
+        if (name := options.push_to_hub) is not None:
+            facts = {"agent": implementation, "environment": game, "seeds": ", ".join(map(str, loop.seeds))}
+            public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
+            facts |= {"epoch": checkpoint.run_state["epoch"], "command": f"`{command_line(public)}`"}
+            config, result = to_yaml(public), f"{episodes} episodes per seed\n\n{Table(table)}"
+            agent = loop.agents[0]
+            push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), config, facts, result)
         if options.export is not None:
-            print(f'policy: understudy.Policy("{options.export}")')
+            is_numpy = Path(options.export).suffix == ".safetensors"
+            print(f'policy: understudy.Policy("{options.export}")' if is_numpy else f"policy: {options.export}")
         if run.record or "record" not in settings.explicit_names:
             stem = checkpoint.path.stem
             if game != trained_on:
@@ -154,7 +176,7 @@ def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iter
     elif settings.run.record or "return" in settings.command:
         name = "record" if settings.run.record else "command.return"
         yield name, " with --obedience, which asks for many returns"
-    for name in ("save_dataset", "export"):
+    for name in ("save_dataset", "export", "push_to_hub"):
         if getattr(settings.subcommand, name) is not None:
             yield name, " with --obedience"
 

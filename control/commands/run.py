@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from control.cli.settings import RunConfig, Settings
+from control.cli.errors import one_line
+from control.cli.settings import Settings
+from control.commands.exports import FORMATS, write
 from control.commands.process import prepare
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
@@ -28,8 +30,7 @@ from models.settings import INTEGER, SettingError, UserError, check_value, neare
 from models.spaces import Discrete
 from models.streams import Streams
 from models.vocabulary import translate
-from understudy.policy import PolicyError
-from understudy.policy import write as write_policy
+from understudy.policy import PARTS
 
 if TYPE_CHECKING:
     from control.lightning.agent import AgentModule
@@ -174,10 +175,10 @@ class Run:
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def export(self, path: str | Path) -> Path:
-        """Write the greedy policy of the first seed's agent to a new file, for `understudy.Policy`. Return ``path``.
-        Raises SettingError if the file exists, or if a single network does not describe the policy."""
+        """Write the greedy policy of the first seed's agent to a new file (.safetensors for `understudy.Policy`, .js or
+        .onnx) and return ``path``. Raises SettingError if it exists, or if no single network describes the policy."""
         with contextlib.closing(with_weights(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
-            return export_policy(loop.agents[0], self.settings.run, Path(path))
+            return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
         """Return the greedy action for one observation ``[*O]``. The command and any memory are as at the start of an
@@ -221,35 +222,31 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     return loop
 
 
-def export_policy(agent: Agent, run: RunConfig, path: Path) -> Path:
+def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     """Write the greedy policy of the agent's first member to a new file. See `Run.export`."""
-    network = agent.greedy_network(member=0)
+    run, actions = settings.run, agent.spaces.actions
+    network = agent.greedy_network(0, settings.command)
     if network is None:
         line = f"export is {str(path)!r}, but a single network does not describe the policy of {run.implementation}"
-        raise SettingError(f"{line} on {run.gamename}; allowed: agents without commands, images and latents", "export")
-    actions = agent.spaces.actions
-    bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
+        allowed = "observations that are vectors or cells, and with desire_rank no command.return"
+        raise SettingError(f"{line} on {run.gamename}; allowed: {allowed}", "export")
+    if path.suffix not in FORMATS:
+        raise SettingError(f"export is {str(path)!r}; allowed: a file that ends with {', '.join(FORMATS)}", "export")
     if path.exists():
         raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export")
-    moments = None
+    bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
+    header: dict[str, Any] = {"game": run.gamename, "implementation": run.implementation, "actions": bounds}
+    header |= {"cells": agent.spaces.one_hot, "activations": network.activations, "head": network.head}
+    tensors = {PARTS[k].format(i): part for i, layer in enumerate(network.layers) for k, part in enumerate(layer)}
     if network.moments is not None:
-        mean, scale = network.moments
-        moments = mean.cpu().numpy(), scale.cpu().numpy()
+        tensors["mean"], tensors["scale"] = network.moments
+    if network.command:
+        tensors["command"], header["command"] = torch.stack([*network.command.values()], 1), [*network.command]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_policy(
-            path,
-            [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in network.layers],
-            network.activations,
-            network.head,
-            game=run.gamename,
-            implementation=run.implementation,
-            actions=bounds,
-            cells=agent.spaces.one_hot,
-            moments=moments,
-        )
-    except PolicyError as error:
-        raise SettingError(f"export: {error}", "export") from error
+        write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)
+    except (ValueError, ModuleNotFoundError) as error:
+        raise SettingError(f"export is {str(path)!r}, but {one_line(error) or error}", "export") from error
     except OSError as error:
         line = f"export is {str(path)!r}, which cannot be written ({error.strerror}); allowed: a new file"
         raise SettingError(line, "export") from error

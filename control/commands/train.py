@@ -28,6 +28,7 @@ from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.proxy_module import build as build_search
 from control.lightning.supervised import SupervisedModule
+from control.lightning.trackio_logger import TrackioLogger
 from control.loops.build import check_accelerator
 from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
@@ -43,7 +44,7 @@ from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
 
-_FOREIGN = ("wandb", "mlflow")  # loggers of Lightning that need other packages
+_FOREIGN = ("wandb", "mlflow", "trackio")  # loggers that need other packages
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
@@ -149,12 +150,14 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
 
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
-    """Return Lightning's loggers for wandb and MLflow. `RunLog` writes metrics.csv and TensorBoard."""
+    """Return Lightning's logger for wandb, MLflow or Trackio. `RunLog` writes metrics.csv and TensorBoard."""
     if run.logger not in _FOREIGN:
         return []
     name = "/".join(folder.parts[-4:])
     if run.logger == "wandb":
         return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
+    if run.logger == "trackio":
+        return [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", run.resume)]
     return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
 
 

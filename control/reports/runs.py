@@ -3,21 +3,31 @@
 Imports no torch and is quick, so that figures can be drawn while runs continue.
 """
 
+import contextlib
+import csv
+import json
 import math
+import re
 import shlex
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from control.cli.colour import note
 from control.reports.statistics import Array
-from control.reports.tags import tags, without_replaced
+from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
 from control.storage.run_dir import home, read_columns, version_folders
-from models.settings import SettingError
+from envs.names import resolve
+from models.settings import SettingError, UserError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
+FOREIGN = ("monitor.csv", "evaluations.npz")  # ends of names of files that stable-baselines3 writes
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)  # raised by damaged files
+_NUMBER = re.compile(r"[_-](\d+)$")
 _MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
 
 
@@ -62,9 +72,9 @@ class Group:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Read the runs in a metrics.csv, sorted by seed. An incomplete last line is ignored. Raises SettingError for a
-    file that cannot be read or is no table of numbers."""
-    columns = read_columns(path)
+    """Read the runs in a metrics.csv, sorted by seed, or the run of stable-baselines3 in the folder of ``path``. An
+    incomplete last line is ignored. Raises SettingError for a file that cannot be read or is no table of numbers."""
+    columns: dict[str, Any] = _foreign_columns(path) if path.name.endswith(FOREIGN) else read_columns(path)
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
     seeds = np.array(columns["seed"], dtype=np.float64)
@@ -77,12 +87,51 @@ def read_runs(path: Path) -> list[Run]:
     return [run for run, _ in runs_and_masks]
 
 
+def _foreign_columns(path: Path) -> dict[str, Array]:
+    """Read the run of stable-baselines3 in the folder of ``path``: monitor files, one for each environment, with a row
+    for each episode, and evaluations. Steps are of all environments together. A number at the end of the folder's name
+    is the seed."""
+    folder, steps = path.parent.resolve(), 0.0
+    episodes: list[tuple[float, ...]] = []  # time of the end, length, return
+    rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
+    try:
+        for path in sorted(folder.glob(f"*{FOREIGN[0]}")):
+            header, *lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+            start = json.loads(header.removeprefix("#"))["t_start"]
+            for row in csv.DictReader(lines):
+                episodes.append((start + float(row["t"]), float(int(row["l"])), float(row["r"])))
+        for _, length, episode_return in sorted(episodes):
+            rows.append((steps := steps + length, episode_return, math.nan))
+        if (path := folder / FOREIGN[1]).exists():
+            with np.load(path) as arrays:
+                pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
+            rows += [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]
+    except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
+        problem = f"is no file of stable-baselines3's Monitor or EvalCallback ({error or type(error).__name__})"
+        raise SettingError(f"'{path}' {problem}") from error
+    table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
+    seed = int(number[1]) if (number := _NUMBER.search(folder.name)) else 0
+    # `Run.last` is about the last tenth of the epochs, here of the steps.
+    columns = dict(zip(("env_steps", TRAINING, GREEDY), table.T, strict=True))
+    return columns | {"epoch": table[:, 0], "seed": np.full(len(table), seed)}
+
+
+def _foreign_names(path: Path) -> tuple[str, ...]:
+    """Return environment (only a monitor file knows it), folder above and folder of a file of stable-baselines3."""
+    folder, game = path.parent.resolve(), ""
+    with contextlib.suppress(*_DAMAGED, UserError, ImportError):
+        with path.open(encoding="utf-8") as opened:
+            game = str(json.loads(opened.readline().removeprefix("#"))["env_id"])
+        game = resolve(game).name  # an unknown one keeps Gymnasium's id
+    return (*[game] * bool(game), folder.parent.name, _NUMBER.sub("", folder.name))
+
+
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """Find all runs in the given folders, grouped by environment, experiment and implementation. A checkpoint,
     metrics.csv or config.yaml selects its run. If a group has several versions of a seed (trainings in separate
     folders), a version among ``run_dirs`` is used, otherwise the newest. Two versions among ``run_dirs`` are separate
-    groups. Raises SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other
-    file."""
+    groups. --plot also finds runs of stable-baselines3. Raises SettingError about the ``setting`` for a missing
+    folder, a folder without metrics.csv, and any other file."""
     groups: dict[tuple[str, ...], Group] = {}
     folders = [_folder(Path(path), setting) for path in run_dirs]
     chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
@@ -92,6 +141,9 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     files: dict[Path, None] = {}
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
+        if setting == "plot":  # one file for each folder of stable-baselines3
+            foreign = (file for end in FOREIGN[::-1] for file in sorted(folder.rglob(f"*{end}")))
+            paths += {file.parent: file for file in foreign}.values()
         if not paths:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
             allowed = "run folders, or any folder above them"
@@ -130,6 +182,8 @@ def _folder(path: Path, setting: str) -> Path:
     folder = home(path)
     if (path.suffix == ".ckpt" or path.name in ("metrics.csv", "config.yaml")) and (folder / "metrics.csv").is_file():
         return folder
+    if setting == "plot" and path.name.endswith(FOREIGN):
+        return path.parent
     allowed = "run folders, any folder above them, or a checkpoint, metrics.csv or config.yaml in one"
     allowed += "; the JSON file of a figure of --plot stands alone" if setting == "plot" else ""
     raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
@@ -138,6 +192,8 @@ def _folder(path: Path, setting: str) -> Path:
 def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return (environment, experiment, implementation) and version of a metrics.csv. A copied run folder has only its
     name and version 0."""
+    if path.name.endswith(FOREIGN):
+        return _foreign_names(path), 0
     folder, seed_folder = path.parent, path.parent.parent
     _, *parts = path.parts  # without the root: .../GAME/EXPERIMENT/IMPLEMENTATION/seed_S/version_V/metrics.csv
     if folder.name.startswith("version_") and seed_folder.name.startswith("seed_") and len(parts) >= 6:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from models.agents.command_conditioned.commands import SCALED_LIMIT, Commands, level_weights, rank
 from models.agents.command_conditioned.config import Config
 from models.agents.command_conditioned.networks import POLICIES
-from models.contract import Command, EpisodeAgent, Policy
+from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import cross_entropy, entropy, explained_variance, exponential_weights, pinball_loss, squared_error
 from models.memory import Episode, EpisodeMemory
@@ -93,6 +93,14 @@ class Agent(EpisodeAgent):
         sampled one; otherwise commands are sampled."""
         exact = evaluate and self.config.eval_command == "lower_bound"
         return CommandedPolicy(self, envs, streams, sample, exact, command or {})
+
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        if self.spaces.is_image or (self.config.desire_rank and "return" in command):  # whose rank is the state's
+            return None
+        policy: Any = self.policy if self.averaged is None else self.averaged[0]
+        layers, activations = policy.of_member(member)
+        head = "argmax" if self.is_discrete else "scale"
+        return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B, C]``.

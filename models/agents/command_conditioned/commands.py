@@ -99,6 +99,18 @@ class Commands(nn.Module):
                 values[name] = torch.full_like(samples, overrides[user_name])
         return torch.stack([values[name] for name in self.names], dim=-1)
 
+    def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
+        """Return the numbers of `models.contract.GreedyNetwork` for the mean command of a member, by names for users.
+        ``overrides`` replaces commands, as in `sample`."""
+        start = self.sample(1, Streams([0] * len(self.mean)), True, overrides)[member, 0]
+        falls = torch.tensor([[name == "horizon", name == "rtg" and self.config.command_source == "best"]
+                              for name in self.names])  # fmt: skip
+        limit = torch.finfo(torch.float32).max
+        low = torch.where(falls[:, 0], 1.0, -limit)
+        high = torch.where(falls[:, 1], limit if self.max_return is None else self.max_return, limit)
+        columns = torch.stack([start, *falls.float().T, low, high, self.center, self.scale[member]], 1)
+        return {_USER_NAMES[name]: column for name, column in zip(self.names, columns, strict=True)}
+
     def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
         """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
         deviation = torch.zeros_like(noise) if exact else noise

@@ -9,6 +9,8 @@ from torch import Tensor
 from models.layers import RELU_GAIN, Dense, Network, dense, sigmoid
 from models.streams import Streams
 
+Layers = list[tuple[Tensor, ...]]  # of one member, as in `models.contract.GreedyNetwork`
+
 
 class BehaviorNetwork(Network):
     """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, hidden layers (ReLU), affine output.
@@ -38,6 +40,10 @@ class BehaviorNetwork(Network):
         for weight, bias in zip(hidden[::2], hidden[1::2], strict=True):  # weights and biases alternate
             x = self.activation(dense(x, weight, bias))
         return dense(x, output_weight, output_bias)
+
+    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        embedding, gate, *layers = self.pairs(member)
+        return [(*embedding, *gate), *layers], ["tanh", *[self.slope] * (len(layers) - 1)]
 
 
 class HyperNetwork(Network):
@@ -88,6 +94,14 @@ class HyperNetwork(Network):
                 x = self.activation(x)
         return x.view(members, batch, -1)
 
+    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        pairs = self.pairs(member)
+        layers: Layers = [pairs[0]]
+        for (slope, offset), (bias_slope, bias) in zip(pairs[1::2], pairs[2::2], strict=True):
+            parts = [offset.view(-1, len(bias)), slope.T.reshape(-1, len(bias)), bias_slope.T]
+            layers.append((torch.cat(parts).T, bias))
+        return layers, ["tanh", *[self.slope] * (len(layers) - 2)]
+
 
 class GatedNetwork(Network):
     """RCP's policy: hidden layers ``activation(W x) * sigmoid(K command)``, affine output, torch's initialisation."""
@@ -108,6 +122,11 @@ class GatedNetwork(Network):
             weight, bias, gate_weight, gate_bias = hidden[i : i + 4]
             x = self.activation(dense(x, weight, bias)) * sigmoid(dense(command, gate_weight, gate_bias))
         return dense(x, output_weight, output_bias)
+
+    def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        *hidden, output = self.pairs(member)
+        gated = [(*layer, *gate) for layer, gate in zip(hidden[::2], hidden[1::2], strict=True)]
+        return [*gated, output], [self.slope] * len(gated)
 
 
 POLICIES = {"behavior": BehaviorNetwork, "hypernetwork": HyperNetwork, "gated": GatedNetwork}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import DuelingQNetwork
-from models.contract import GreedyNetwork, Policy
+from models.contract import Command, GreedyNetwork, Policy
 from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.losses import explained_variance, td_loss, td_target
@@ -128,7 +128,7 @@ class Agent(OffPolicyAgent):
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""
         return self.network(self.flat_parameters, obs)
 
-    def greedy_network(self, member: int) -> GreedyNetwork:
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         if isinstance(self.network, DuelingQNetwork):
             return GreedyNetwork(*self.network.advantage_of_member(self.flat_parameters, member), "argmax")
         return GreedyNetwork(*self.network.of_member(self.flat_parameters, member), "argmax")

@@ -25,7 +25,7 @@ from models.agents.model_generalisation.values import (
     explore,
     replay_update,
 )
-from models.contract import GreedyNetwork, Policy, StepAgent
+from models.contract import Command, GreedyNetwork, Policy, StepAgent
 from models.losses import entropy, explained_variance
 from models.optim import norms
 from models.settings import SettingError
@@ -131,11 +131,15 @@ class Agent(StepAgent):
         self._acting_q.append(q)
         return explore(self.config, q, self.random_numbers["act"])
 
-    def greedy_network(self, member: int) -> GreedyNetwork | None:
-        if "encode" in self.model.noise_shapes:  # latents are sampled
-            return None
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         q_network = self.values.q_network
         layers, activations = q_network.mlp.of_member(q_network.flat, member)
+        if "encode" in self.model.noise_shapes:  # latents are sampled; the policy takes the most likely ones
+            encoder, latents = self.model.encoder, self.model.latents
+            first_layers, first_activations = encoder.mlp.of_member(encoder.flat, member)
+            weight, bias = first_layers[-1]
+            first_layers[-1] = weight[: latents.size], bias[: latents.size]  # without deviations
+            layers, activations = first_layers + layers, [*first_activations, latents.mode, *activations]
         return GreedyNetwork(layers, activations, "argmax")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":

@@ -14,6 +14,7 @@ from torch import Tensor
 from models.agents.model_generalisation.config import Config
 from models.layers import sigmoid
 from models.losses import categorical_kl, gaussian_kl
+from understudy.policy import ONE_HOT
 
 _SMALLEST_STD = 1e-6
 Params = tuple[Tensor, ...]
@@ -37,6 +38,7 @@ class Categorical:
     def __init__(self, config: Config):
         self.num_features, self.num_classes = config.num_features, config.feature_width
         self.num_outputs = self.size = self.num_features * self.num_classes
+        self.mode: str | float = f"{ONE_HOT}{self.num_classes}"  # activation for the most likely latent
 
     def params(self, outputs: Tensor, encoder: bool) -> Params:
         """Return log-probabilities, a tuple of one tensor ``[M, B, num_features, num_classes]``, for a network's
@@ -74,6 +76,7 @@ class Gaussian:
         self.num_features = self.size = config.num_features
         self.num_outputs = 2 * self.num_features
         self.squashed, self.min_std = config.latent_type == "tanh_gaussian", config.min_std
+        self.mode: str | float = "tanh" if self.squashed else 1.0
         self.std_activation = _STD_ACTIVATIONS[config.std_act]
 
     def params(self, outputs: Tensor, encoder: bool) -> Params:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.agents.policy_gradients.batch import Batch, pack, table, unpack
 from models.agents.policy_gradients.config import Config
-from models.contract import EpisodeAgent, GreedyNetwork, Policy
+from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
 from models.mlp import MlpNetwork
@@ -48,7 +48,7 @@ class Agent(EpisodeAgent):
         self.batch: Batch | None = None  # from `observe`, for the next `learn`
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # steps that each member has learned from
 
-    def greedy_network(self, member: int) -> GreedyNetwork | None:
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         if self.spaces.is_image:
             return None
         policy, count = self.network.policy, self.network.num_actions

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
 from models.agents.ppo.networks import ActorCritic, Play
-from models.contract import GreedyNetwork, InnerAgent
+from models.contract import Command, GreedyNetwork, InnerAgent
 from models.curiosity import build_curiosity
 from models.layers import exp
 from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized
@@ -300,7 +300,7 @@ class Agent(InnerAgent):
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
 
-    def greedy_network(self, member: int) -> GreedyNetwork:
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         parts = self.network.parts(self.flat_parameters.detach())
         layers, activations = self.network.actor.of_member(parts.actor, member)
         head = "argmax"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
-from models.contract import GreedyNetwork, InnerAgent, Policy
+from models.contract import Command, GreedyNetwork, InnerAgent, Policy
 from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.replaying import rates
@@ -159,7 +159,7 @@ class Agent(InnerAgent):
     def discounts(self) -> Tensor:
         return torch.tensor([member_config.discount for member_config in self.member_configs])
 
-    def greedy_network(self, member: int) -> GreedyNetwork:
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         table = self.flat_parameters[member].detach().view(self.spaces.obs_shape[0], -1)  # [S, A]
         return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")
 

@@ -1,0 +1,112 @@
+"""Files of exported agents. The ending is the format: safetensors for `Policy`, a JavaScript module (policy.js), or a
+model of ONNX, which needs the package onnx."""
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import numpy as safetensors_numpy
+
+from understudy.policy import CLIP_LIMIT, COMMAND_ROWS, KEY, ONE_HOT, check
+
+Tensors = Mapping[str, np.ndarray]
+Header = Mapping[str, Any]
+
+
+def write(path: str | Path, tensors: Tensors, header: Header) -> None:
+    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header`` (here without the format).
+    Raises FileExistsError, ValueError for numbers that are not finite, and OSError."""
+    tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
+    check(header, tensors)
+    content = FORMATS[Path(path).suffix]({"format": 2 if "command" in tensors else 1, **header}, tensors)
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.link(temporary, path)  # fails if ``path`` exists
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _javascript(header: Header, tensors: Tensors) -> bytes:
+    weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
+    parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
+    text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
+    for name, value in parts.items():
+        text = text.replace(f"/* {name} */ null", json.dumps(value))
+    return text.encode()
+
+
+def _command(tensors: Tensors) -> list[list[float]]:
+    return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
+
+
+def _onnx(header: Header, tensors: Tensors) -> bytes:
+    """Return a model with inputs ``observation [N, O]`` and, with a command, ``command [N, C]``, and the output
+    ``action``: ``[N]`` int64 or ``[N, A]`` float32. Metadata are the header, and the tensor ``command`` as JSON."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes: list[Any] = []
+    constants: list[Any] = []
+
+    def node(kind: str, *inputs: Any, **attributes: Any) -> str:
+        """Add an operation on outputs of nodes and on constants. Return the name of its output."""
+        names = [value if isinstance(value, str) else f"{len(nodes)}_{i}" for i, value in enumerate(inputs)]
+        values = {name: value for name, value in zip(names, inputs, strict=True) if not isinstance(value, str)}
+        constants.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in values.items())
+        nodes.append(helper.make_node(kind, names, [f"{kind}_{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def activate(x: str, value: str | float, width: int) -> str:
+        if not isinstance(value, str):
+            return node("LeakyRelu", x, alpha=float(value))
+        if value.startswith(ONE_HOT):
+            size = int(value.removeprefix(ONE_HOT))
+            index = node("ArgMax", node("Reshape", x, [-1, width // size, size]), axis=2, keepdims=0)
+            return node("Reshape", node("OneHot", index, size, np.array([0, 1], np.float32)), [-1, width])
+        return node("Mul", x, node("Sigmoid", x)) if value == "silu" else node(value.capitalize(), x)
+
+    x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
+    inputs = {x: width}
+    if "command" in tensors:
+        *_, center, scale = tensors["command"]
+        inputs[command] = count = len(center)
+        command = node("Mul", node("Sub", command, center), scale)
+    if "mean" in tensors:
+        normal = node("Mul", node("Sub", x, tensors["mean"]), tensors["scale"])
+        x = node("Clip", normal, np.float32(-CLIP_LIMIT), np.float32(CLIP_LIMIT))
+    for i, value in enumerate([*header["activations"], 1]):
+        weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
+        if weight.shape[1] != width:
+            products = node("Mul", node("Unsqueeze", command, [2]), node("Unsqueeze", x, [1]))
+            x = node("Concat", x, node("Reshape", products, [-1, count * width]), command, axis=1)
+        x, width = activate(node("Gemm", x, weight, bias, transB=1), value, len(bias)), len(bias)
+        if f"gates.{i}.bias" in tensors:
+            gate = node("Gemm", command, tensors[f"gates.{i}.weight"], tensors[f"gates.{i}.bias"], transB=1)
+            x = node("Mul", x, node("Sigmoid", gate))
+    is_index = header["head"] == "argmax"
+    if is_index:
+        node("ArgMax", x, axis=1, keepdims=0)
+    else:
+        low, high = (np.float32(header["actions"][name]) for name in ("low", "high"))
+        x = node("Tanh", x) if header["head"] == "tanh" else x
+        if header["head"] != "clip":
+            x = node("Add", node("Mul", x, (high - low) / 2), (low + high) / 2)
+        node("Min", node("Max", x, low), high)
+    nodes[-1].output[0] = "action"
+    action = (TensorProto.INT64, ["N"]) if is_index else (TensorProto.FLOAT, ["N", width])
+    ins = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in inputs.items()]
+    graph = helper.make_graph(nodes, "policy", ins, [helper.make_tensor_value_info("action", *action)], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {KEY: json.dumps(header), "command": json.dumps(_command(tensors))})
+    return model.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _safetensors(header: Header, tensors: Tensors) -> bytes:
+    return safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)})
+
+
+FORMATS = {".safetensors": _safetensors, ".js": _javascript, ".mjs": _javascript, ".onnx": _onnx}  # by a file's ending

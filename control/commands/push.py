@@ -1,0 +1,51 @@
+"""`--push_to_hub`: upload an agent or a proxy to the Hugging Face Hub, with its settings and a model card."""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from control.cli.errors import one_line
+from control.storage.versions import versions
+from models.settings import SettingError, UserError
+from understudy.policy import AGENT
+
+
+def check_hub(name: str) -> None:
+    """Raise SettingError if ``name`` is no name on the hub, or without the package or a login."""
+    problem = ""
+    try:
+        from huggingface_hub import get_token
+
+        problem = "" if get_token() else "but nobody is logged in: type hf auth login, or set HF_TOKEN"
+    except ModuleNotFoundError as error:
+        problem = f"but {one_line(error)}"
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII):
+        problem = "no name on the hub; allowed: user/name, of letters, digits, '-', '_' and '.'"
+    if problem:
+        raise SettingError(f"push_to_hub is {name!r}, {problem}", "push_to_hub")
+
+
+def push(name: str, write: Callable[[Path], object], config: str, facts: Mapping[str, object], result: str) -> None:
+    """Upload a file that ``write`` adds to a folder, ``config`` as config.yaml, and a model card. ``facts`` are rows of
+    the card's table, first algorithm and environment. ``result`` is the text of an evaluation. Raises UserError."""
+    from huggingface_hub import HfApi
+
+    title = " on ".join(str(value) for value in list(facts.values())[:2])
+    rows = {**facts, "versions": ", ".join(f"{key} {value}" for key, value in versions().items())}
+    table = "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items())
+    tags = json.dumps(["reinforcement-learning", *title.split(" on ")])
+    with tempfile.TemporaryDirectory() as path:
+        write(folder := Path(path))
+        call = f'understudy.{"Policy" if (folder / AGENT).exists() else "load"}("hf://{name}")'
+        card = f"---\nlibrary_name: understudy\ntags: {tags}\n---\n\n# {title}\n\n| | |\n|---|---|\n{table}\n"
+        card += f"\n```\n{result}\n```\n\n```python\nimport understudy\n\n{call}\n```\n"
+        for file, text in (("README.md", card), ("config.yaml", config)):
+            (folder / file).write_text(text, encoding="utf-8")
+        try:
+            HfApi().create_repo(name, exist_ok=True)
+            HfApi().upload_folder(repo_id=name, folder_path=folder)
+        except Exception as error:  # of the HTTP library: no permission, no connection, a refused name
+            raise UserError(f"push_to_hub is {name!r}, which failed: {error}") from error
+    print(f"hub: {call}")

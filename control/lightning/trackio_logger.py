@@ -1,0 +1,32 @@
+"""Lightning's logger for Trackio, which keeps runs in a local database (`trackio show`)."""
+
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+
+from models.settings import SettingError
+
+
+class TrackioLogger(Logger):
+    """Log metrics to a new run of a ``project`` of Trackio or, if ``resume``, to the run of this ``name``."""
+
+    name, version = "trackio", ""
+
+    def __init__(self, project: str, name: str, resume: bool):
+        import trackio
+
+        super().__init__()
+        self.trackio = trackio
+        try:
+            trackio.init(project, name, resume="allow" if resume else "never", embed=False)
+        except ValueError as error:  # a name that Trackio reserves
+            raise SettingError(f"exp_name is {project!r}, but {error}", "exp_name") from error
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: config.yaml has the settings."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.trackio.log({**metrics}, step)
+
+    def finalize(self, status: str) -> None:
+        self.trackio.finish()
