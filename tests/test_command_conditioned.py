@@ -161,6 +161,11 @@ def test_rank_commands() -> None:
     evaluated = agent.begin(3, Streams([1]), sample=False, evaluate=True)
     assert evaluated.current_command()["rank"].tolist() == [[pytest.approx(0.7)] * 3]
     torch.testing.assert_close(agent.commands.scaled(evaluated.command), torch.full((1, 3, 1), 1.0))  # 5 (0.7 - 0.5)
+    ranks = ranking_agent(rank_min=0.6, rank_low_share=0.25).begin(4000, Streams([1]), sample=True).command
+    is_low = ranks < 0.6
+    assert is_low.float().mean() == pytest.approx(0.25, abs=0.03)
+    assert ranks[is_low].mean() == pytest.approx(0.3, abs=0.02) and ranks[is_low].min() < 0.01
+    assert ranks[~is_low].mean() == pytest.approx((0.6 + 0.95) / 2, abs=0.01) and ranks.max() > 0.949
     asked = agent.begin(3, Streams([1]), sample=True, command={"rank": 0.4})
     assert asked.current_command()["rank"].tolist() == [[pytest.approx(0.4)] * 3]
 

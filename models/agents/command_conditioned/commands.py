@@ -79,8 +79,9 @@ class Commands(nn.Module):
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
         advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. Ranks are
-        U(rank_min, rank_max), or ``eval_rank`` if ``exact``. ``overrides`` replaces commands by their names for users,
-        such as ``{"return": 250.0}``. A return in it changes the horizon too, see `matching_horizon`.
+        U(rank_min, rank_max), and a share of ``rank_low_share`` U(0, rank_min); if ``exact``, they are ``eval_rank``.
+        ``overrides`` replaces commands by their names for users, such as ``{"return": 250.0}``. A return in it changes
+        the horizon too, see `matching_horizon`.
         """
         is_uniform = self.config.command_source == "best"
         samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
@@ -88,8 +89,10 @@ class Commands(nn.Module):
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         if "rank" in self.column:
-            low, high = self.config.rank_min, self.config.rank_max
-            ranks = low + (high - low) * streams.uniform(envs)
+            low, high, share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
+            uniform = streams.uniform(envs)
+            ranks = low + (high - low) * (uniform - share) / (1 - share)
+            ranks = torch.where(uniform < share, low * uniform / max(share, 1e-6), ranks)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
         if "return" in overrides:
             values["horizon"] = self.matching_horizon(overrides["return"]).unsqueeze(1).expand(-1, envs)
