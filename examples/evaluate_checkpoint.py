@@ -16,4 +16,4 @@ def main(path: str, episodes: int = 20) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else sys.exit(__doc__))

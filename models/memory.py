@@ -95,11 +95,6 @@ class EpisodeMemory:
             index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
         return index
 
-    def first_slots(self, member: int) -> Tensor:
-        """Return the slot of the first step of each episode of a member, ``[episodes]``."""
-        lengths = torch.tensor([len(episode) for episode in self.episodes[member]])
-        return self.index(member)[lengths.cumsum(0) - lengths]
-
     def column(self, name: str) -> list[Tensor]:
         """Return one field of all steps, a tensor ``[steps, ...]`` for each member, in the order of `index`."""
         return [values.index_select(0, self.index(m)) for m, values in enumerate(self.fields[name])]

@@ -88,6 +88,19 @@ def test_udrl_command_updates() -> None:
     assert actor.command[0].tolist() == [[40.0, 1.0], [48.0, 1.0]]  # a horizon of at least one step
 
 
+def test_commanded_return_has_the_horizon_of_such_episodes() -> None:
+    agent = experienced_agent("UDRL")  # returns -4, 6 and 10 of 2, 3 and 1 steps
+    for wanted, length in ((-9.0, 2.0), (-4.0, 2.0), (6.0, 3.0), (8.0, 2.0), (99.0, 1.0)):
+        policy = agent.begin(2, Streams([1]), sample=True, command={"return": wanted})
+        assert policy.current_command()["horizon"].tolist() == [[length] * 2]
+    fixed = agent.begin(2, Streams([1]), sample=True, command={"return": 6.0, "horizon": 9.0})
+    assert fixed.current_command()["horizon"].tolist() == [[9.0] * 2]
+    many = experienced_agent("UDRL")
+    many.observe(trajectory([[float(i)] * 2 for i in range(20, 80)], [True] * 60))
+    assert many.commands.group_returns[0, 0] == pytest.approx((-4 + 6 + 10 + 40) / 4)  # 63 episodes in 16 groups
+    assert many.commands.group_lengths[0, 0] == pytest.approx((2 + 3 + 1 + 2) / 4)
+
+
 def test_rcp_r_commands() -> None:
     agent = build("RCP-R", SPACES, [0], tiny("RCP-R", discount=1.0))
     agent.observe(trajectory([[100.0]], [True]))
@@ -148,6 +161,11 @@ def test_rank_commands() -> None:
     evaluated = agent.begin(3, Streams([1]), sample=False, evaluate=True)
     assert evaluated.current_command()["rank"].tolist() == [[pytest.approx(0.7)] * 3]
     torch.testing.assert_close(agent.commands.scaled(evaluated.command), torch.full((1, 3, 1), 1.0))  # 5 (0.7 - 0.5)
+    ranks = ranking_agent(rank_min=0.6, rank_low_share=0.25).begin(4000, Streams([1]), sample=True).command
+    is_low = ranks < 0.6
+    assert is_low.float().mean() == pytest.approx(0.25, abs=0.03)
+    assert ranks[is_low].mean() == pytest.approx(0.3, abs=0.02) and ranks[is_low].min() < 0.01
+    assert ranks[~is_low].mean() == pytest.approx((0.6 + 0.95) / 2, abs=0.01) and ranks.max() > 0.949
     asked = agent.begin(3, Streams([1]), sample=True, command={"rank": 0.4})
     assert asked.current_command()["rank"].tolist() == [[pytest.approx(0.4)] * 3]
 
@@ -159,14 +177,16 @@ def with_quantiles(agent: Any, quantiles: list[float]) -> Any:
     return agent
 
 
-def test_return_is_replaced_by_its_rank() -> None:
-    agent = with_quantiles(ranking_agent(quantile_levels=(0.2, 0.6)), [-2.0, 8.0])
-    for wanted, expected in ((3.0, 0.4), (-9.0, 0.1), (8.0, 0.8)):
-        policy = agent.begin(2, Streams([1]), sample=False, evaluate=True, command={"return": wanted})
-        policy.act(torch.zeros(1, 2, 2))
-        policy.advance(torch.ones(1, 2))
-        policy.act(torch.ones(1, 2, 2))
-        assert policy.current_command()["rank"].tolist() == [[pytest.approx(expected)] * 2]
+def test_return_is_replaced_by_its_rank_in_every_state() -> None:
+    agent = with_quantiles(ranking_agent(quantile_levels=(0.2, 0.6), discount=0.5), [-2.0, 8.0])
+    policy = agent.begin(3, Streams([1]), sample=False, evaluate=True, command={"return": 3.0})
+    ranks = []
+    for reward in ([1.0, 3.5, 0.0], [0.0, 0.0, 0.0]):
+        policy.act(torch.zeros(1, 3, 2))
+        ranks.append(policy.current_command()["rank"][0].tolist())
+        policy.advance(torch.tensor([reward]))
+    # The returns to go after a step are (3 - 1) / 0.5, (3 - 3.5) / 0.5 and 3 / 0.5.
+    assert ranks == [pytest.approx([0.4] * 3), pytest.approx([0.44, 0.24, 0.52])]
 
 
 def test_policy_learns_ranks_of_current_quantiles() -> None:

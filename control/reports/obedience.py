@@ -132,17 +132,22 @@ def draw(numbers: dict[str, Any], target: Path) -> None:
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
     with sheet(target, [list(range(len(modes)))], size, title=numbers["title"], note=NOTE) as axes:
         for axis, (mode, results) in zip(axes, modes.items(), strict=True):
-            commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
-            for low, high in ranges:
-                axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
-            ends = [commands[0], commands[-1]]
-            axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-            if len(ranges) > 1:
-                axis.plot(commands, np.array(results["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
-            # By rounding, a mean may be outside its interval; bars must not have negative lengths.
-            bars = np.abs(np.array(results["interval"]).T - mean) if results["interval"] else None
-            axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
+            draw_returns(axis, results)
             axis.set(title=f"{mode.capitalize()} actions", xlabel="commanded return", ylabel="obtained return")
+
+
+def draw_returns(axis: Any, results: dict[str, Any]) -> None:
+    """Draw the ``results`` of `measure` into a panel."""
+    commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
+    for low, high in ranges:
+        axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
+    ends = [commands[0], commands[-1]]
+    axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
+    if len(ranges) > 1:
+        axis.plot(commands, np.array(results["obtained"]).T, color=COLOURS[0], linewidth=0.5, alpha=0.4)
+    # By rounding, a mean may be outside its interval; bars must not have negative lengths.
+    bars = np.abs(np.array(results["interval"]).T - mean) if results["interval"] else None
+    axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
 
 
 def check(loop: Loop, kind: str) -> EpisodeLoop:

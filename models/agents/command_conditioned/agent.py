@@ -135,6 +135,9 @@ class Agent(EpisodeAgent):
         self.commands.widen_scales(returns_to_go, trajectory.returns, trajectory.lengths)
         # An episode's discounted return is the return-to-go of its first step.
         self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
+        for member, episode_returns in enumerate(self._episode_returns()):
+            lengths = torch.tensor([len(episode) for episode in self.memory.episodes[member]]).float()
+            self.commands.update_groups(member, episode_returns, lengths)
         return metrics
 
     @torch.no_grad()
@@ -162,6 +165,9 @@ class Agent(EpisodeAgent):
         action fulfilled. ``returns_to_go`` are ``[T, M, E]``."""
         episodes = []
         lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
+        # As commands count returns.
+        discount = 1.0 if self.config.desire_cum_rew else self.config.discount
+        counted_returns = discounted_returns(trajectory.reward[:, member], trajectory.valid[:, member], discount)[0]
         for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, member, e],
@@ -170,13 +176,13 @@ class Agent(EpisodeAgent):
                 "cum_rew": torch.full((length,), episode_return),
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
-            extras = {}
+            extras = {"return": counted_returns[e].clone()}
             if self.value is not None:
                 steps["reward"] = trajectory.reward[:length, member, e]
                 # `_refresh_advantages` fills these in.
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
                 terminated = trajectory.terminated[length - 1, member, e]
-                extras = {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
+                extras |= {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
             episodes.append(Episode(steps, episode_return, extras))
         return episodes
 
@@ -260,17 +266,21 @@ class Agent(EpisodeAgent):
         return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
     def _return_range(self) -> dict[str, Tensor]:
-        """Return the smallest and largest return ``[M]`` of the episodes in memory, discounted if the command is the
-        return-to-go or its rank. Empty if no command is a return."""
-        names = [name for name in ("rtg", "cum_rew") if name in self._command_fields]  # settings allow at most one
-        if not names:
+        """Return the smallest and largest of `_episode_returns`, ``[M]`` each. Empty if no command is a return."""
+        returns = self._episode_returns()
+        if not returns:
             return {}
-        # The return-to-go of an episode's first step is its return.
-        returns = [self.memory.fields[names[0]][m][self.memory.first_slots(m)] for m in range(self.members)]
         return {
             "command/return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
             "command/return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
         }
+
+    def _episode_returns(self) -> list[Tensor]:
+        """Return the returns ``[N]`` of the episodes in each member's memory, discounted if the command is the
+        return-to-go or its rank. Empty if no command is a return."""
+        if "return" not in self.command_names:
+            return []
+        return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
@@ -407,13 +417,16 @@ class CommandedPolicy(Policy):
 
     If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
     instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks are commanded, a return
-    in it is replaced by its rank in the first state.
+    in it is counted down, and replaced by its rank in every state.
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
         self.command = self.commands.sample(envs, streams, exact, overrides)
-        self.wanted_return = overrides.get("return") if "rank" in self.commands.column else None
+        # Returns ``[M, E]`` to go that ranks should obtain.
+        self.commanded_returns: Tensor | None = None
+        if "rank" in self.commands.column and "return" in overrides:
+            self.commanded_returns = torch.full((self.members, envs), overrides["return"])
         draws: list[Draw] = []
         # RCP-A samples a new command at every step (public code).
         if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
@@ -432,10 +445,8 @@ class CommandedPolicy(Policy):
         noise = self.noise.next()
         if "command" in noise:
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
-        if self.wanted_return is not None:
-            wanted_returns = torch.full(obs.shape[:2], self.wanted_return)
-            self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, wanted_returns)
-            self.wanted_return = None
+        if self.commanded_returns is not None:
+            self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, self.commanded_returns)
         outputs, action_noise = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
         if self.agent.is_discrete:
             if self.sample:
@@ -456,3 +467,5 @@ class CommandedPolicy(Policy):
 
     def advance(self, reward: Tensor) -> None:
         self.commands.count_down(self.command, reward)
+        if self.commanded_returns is not None:
+            self.commanded_returns = (self.commanded_returns - reward) / self.agent.config.discount

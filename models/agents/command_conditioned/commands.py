@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from models.streams import Streams
 # Return-to-go, whole return, steps left, advantage, rank of the return-to-go.
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
 SCALED_LIMIT = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
+_HORIZON_GROUPS = 16  # groups of episodes with similar returns, whose mean lengths are known
 _USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
 
 
@@ -45,7 +47,8 @@ class Commands(nn.Module):
     ``mean`` and ``spread [M]`` are the mean and standard deviation of the return or advantage, ``horizon [M]`` is the
     number of steps. The reaches ``[M]`` are the magnitudes that returns, horizons and advantages can have, for
     automatic scales. ``scale [M, C]`` is the factor on each command before it enters the network. ``max_return`` is the
-    largest possible return, None if unknown.
+    largest possible return, None if unknown. ``group_returns`` and ``group_lengths [M, G]`` are the mean returns, in
+    ascending order, and mean lengths of groups of episodes in memory.
     """
 
     mean: Tensor
@@ -55,6 +58,8 @@ class Commands(nn.Module):
     horizon_reach: Tensor
     advantage_reach: Tensor
     scale: Tensor
+    group_returns: Tensor
+    group_lengths: Tensor
 
     def __init__(self, config: Config, members: int, max_return: float | None):
         super().__init__()
@@ -65,15 +70,18 @@ class Commands(nn.Module):
         for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
             self.register_buffer(name, torch.zeros(members))
         self.register_buffer("scale", torch.ones(members, len(self.names)))
+        self.register_buffer("group_returns", torch.zeros(members, _HORIZON_GROUPS))
+        self.register_buffer("group_lengths", torch.zeros(members, _HORIZON_GROUPS))
         self.update_scale()
 
     def sample(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
-        advantage is N(mean, spread). If ``exact``, it is the mean itself. Ranks are U(rank_min, rank_max), or
-        ``eval_rank`` if ``exact``. The horizon is ``horizon``. ``overrides`` replaces commands by their names for
-        users, such as ``{"return": 250.0}``.
+        advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. Ranks are
+        U(rank_min, rank_max), and a share of ``rank_low_share`` U(0, rank_min); if ``exact``, they are ``eval_rank``.
+        ``overrides`` replaces commands by their names for users, such as ``{"return": 250.0}``. A return in it changes
+        the horizon too, see `matching_horizon`.
         """
         is_uniform = self.config.command_source == "best"
         samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
@@ -81,9 +89,13 @@ class Commands(nn.Module):
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         if "rank" in self.column:
-            low, high = self.config.rank_min, self.config.rank_max
-            ranks = low + (high - low) * streams.uniform(envs)
+            low, high, share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
+            uniform = streams.uniform(envs)
+            ranks = low + (high - low) * (uniform - share) / (1 - share)
+            ranks = torch.where(uniform < share, low * uniform / max(share, 1e-6), ranks)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
+        if "return" in overrides:
+            values["horizon"] = self.matching_horizon(overrides["return"]).unsqueeze(1).expand(-1, envs)
         for name in self.names:
             user_name = _USER_NAMES[name]
             if user_name in overrides:
@@ -158,6 +170,21 @@ class Commands(nn.Module):
             self.horizon[m] = float(round(horizon))
             if not config.desire_advantage:
                 self.mean[m], self.spread[m] = mean, spread
+
+    def update_groups(self, member: int, returns: Tensor, lengths: Tensor) -> None:
+        """Update ``group_returns`` and ``group_lengths`` of a ``member`` from ``returns`` and ``lengths [N]`` of the
+        episodes in its memory."""
+        order = returns.argsort()
+        for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
+            self.group_returns[member, group:] = returns[rows].mean()
+            self.group_lengths[member, group:] = lengths[rows].mean()
+
+    def matching_horizon(self, commanded_return: float) -> Tensor:
+        """Return the mean length ``[M]`` of episodes in memory with about the ``commanded_return``, interpolated
+        between groups of episodes."""
+        groups = zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True)
+        lengths = torch.tensor([np.interp(commanded_return, *group) for group in groups], dtype=torch.float32)
+        return lengths.round().clamp(min=1)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
         """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The

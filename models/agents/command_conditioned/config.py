@@ -20,8 +20,9 @@ class Config:
 
     preset: str = setting(
         "published",
-        "published: the values of the papers and the public code; ranks: UDRL with ranks as commands",
-        choices=("published", "ranks"),
+        "published: the values of the papers and the public code; ranks: UDRL with ranks as commands; "
+        "obedient: ranks, low ones too, so that the agent obtains commanded returns",
+        choices=("published", "ranks", "obedient"),
         chooses=True,
     )
 
@@ -89,6 +90,13 @@ class Config:
 
     rank_min: float = setting(0.8, "smallest rank commanded in training", above=0, below=1, part="ranks")
     rank_max: float = setting(0.95, "largest rank commanded in training", above=0, below=1, part="ranks")
+    rank_low_share: float = setting(
+        0.0,
+        "share of training episodes that command a rank below rank_min (preset obedient)",
+        minimum=0,
+        below=1,
+        part="ranks",
+    )
     eval_rank: float = setting(0.9, "rank commanded in evaluations", above=0, below=1, part="ranks")
     quantile_levels: tuple[float, ...] = setting(
         (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98),
@@ -239,6 +247,14 @@ _RANKS = {
     "val_func_update_interval": 1,
 }
 
+_OBEDIENT = _RANKS | {
+    "rank_low_share": 0.25,
+    "quantile_levels": (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
+    "sample_by": "episode",
+}
+
+_RANK_RANGE = ("rank_min", "rank_max", "rank_low_share")
+
 
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
@@ -270,7 +286,7 @@ def ineffective(config: Config) -> dict[str, str]:
         (config.dataset is not None, ("num_rand_action_rollouts", "random_action_epochs"), "dataset replaces them"),
         (config.is_offline, ("buffer_size", "buffer_unit"), "the whole dataset is kept"),
         (config.is_offline, ("training_rollouts_per_worker", "num_val_batches"), "no episodes are played in training"),
-        (config.is_offline and not samples_commands, ("rank_min", "rank_max"), "no episodes are played in training"),
+        (config.is_offline and not samples_commands, _RANK_RANGE, "no episodes are played in training"),
         (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),
@@ -291,7 +307,7 @@ def ineffective(config: Config) -> dict[str, str]:
 FAMILY = Family(
     config=Config,
     implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
-    presets={"ranks": {"UDRL": _RANKS}},
+    presets={"ranks": {"UDRL": _RANKS}, "obedient": {"UDRL": _OBEDIENT}},
     learns_from="episodes",
     environment_presets={
         ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
