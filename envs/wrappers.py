@@ -118,9 +118,17 @@ class ImageObservation(gym.Wrapper):
 
     def __init__(self, env: gym.Env, size: int = 32, stack: int = 8) -> None:
         super().__init__(env)
-        self._size, self._space = size, env.observation_space
+        self._space = env.observation_space
         if isinstance(self._space, gym.spaces.Dict):
             self._space = gym.spaces.Dict(screen=self._space["screen"])
+        images = image_space(self._space)
+        assert images is not None
+        height, width, *channels = images.shape
+        luma = _LUMA if channels and channels[0] >= 3 else torch.ones(1)
+        luma = torch.nn.functional.pad(luma, (0, max([1, *channels]) - len(luma)))
+        # The frame is rows @ image @ columns, with the image as [H, W C].
+        self._rows = _averaging(height, size).T
+        self._columns = torch.kron(_averaging(width, size), luma.unsqueeze(1))
         self._frames = np.zeros((stack, size, size), np.uint8)
         self.observation_space = Box(0, 255, (stack, size, size), np.uint8)
 
@@ -138,11 +146,13 @@ class ImageObservation(gym.Wrapper):
     def _grey_frame(self, obs: Any) -> np.ndarray:
         """Convert an image ``[H, W(, C)]`` to a grey frame ``[size, size]`` uint8."""
         check_observation(self._space, obs)
-        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs)).float()
-        if image.ndim == 3:
-            image = image[..., :3] @ _LUMA if image.shape[2] >= 3 else image[..., 0]
-        frame = torch.nn.functional.adaptive_avg_pool2d(image[None, None], self._size)[0, 0]
-        return frame.round().to(torch.uint8).numpy()
+        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs))
+        return (self._rows @ image.flatten(1).float() @ self._columns).round_().to(torch.uint8).numpy()
+
+
+def _averaging(length: int, size: int) -> torch.Tensor:
+    """Return the matrix ``[length, size]`` that averages ``length`` pixels to ``size``."""
+    return torch.nn.functional.adaptive_avg_pool1d(torch.eye(length)[None], size)[0]
 
 
 def image_space(space: Any) -> Box | None:
