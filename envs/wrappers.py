@@ -7,12 +7,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+from torch.nn.functional import adaptive_avg_pool1d
 
 from envs.names import CartPoleParameters
 from envs.promises import as_number, check_observation
 
 # ITU-R BT.601 luma.
-_LUMA = torch.tensor([0.299, 0.587, 0.114])
+_LUMA = (0.299, 0.587, 0.114)
 
 
 class FastDiscrete(gym.spaces.Discrete):
@@ -124,11 +125,10 @@ class ImageObservation(gym.Wrapper):
         images = image_space(self._space)
         assert images is not None
         height, width, *channels = images.shape
-        luma = _LUMA if channels and channels[0] >= 3 else torch.ones(1)
-        luma = torch.nn.functional.pad(luma, (0, max([1, *channels]) - len(luma)))
-        # The frame is rows @ image @ columns, with the image as [H, W C].
-        self._rows = _averaging(height, size).T
-        self._columns = torch.kron(_averaging(width, size), luma.unsqueeze(1))
+        luma = torch.tensor([*_LUMA, 0.0][: channels[0]] if channels and channels[0] > 1 else [1.0])
+        # Averages of n pixels are one product with a matrix [n, size]. The frame is rows @ image [H, W C] @ columns.
+        rows, columns = (adaptive_avg_pool1d(torch.eye(n)[None], size)[0] for n in (height, width))
+        self._rows, self._columns = rows.T, torch.kron(columns, luma.unsqueeze(1))
         self._frames = np.zeros((stack, size, size), np.uint8)
         self.observation_space = Box(0, 255, (stack, size, size), np.uint8)
 
@@ -148,11 +148,6 @@ class ImageObservation(gym.Wrapper):
         check_observation(self._space, obs)
         image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs))
         return (self._rows @ image.flatten(1).float() @ self._columns).round_().to(torch.uint8).numpy()
-
-
-def _averaging(length: int, size: int) -> torch.Tensor:
-    """Return the matrix ``[length, size]`` that averages ``length`` pixels to ``size``."""
-    return torch.nn.functional.adaptive_avg_pool1d(torch.eye(length)[None], size)[0]
 
 
 def image_space(space: Any) -> Box | None:

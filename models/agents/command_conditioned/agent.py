@@ -110,13 +110,7 @@ class Agent(EpisodeAgent):
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
         """Return the ranks ``[M, B]`` of ``returns [M, B]`` among the quantiles in ``obs [M, B, *O]``."""
-        return self._rank(self.trunk(obs), returns)
-
-    @torch.no_grad()
-    def _rank(self, features: Tensor, returns: Tensor) -> Tensor:
-        """Return the same as `rank`, from the trunk's ``features [M, B, F]``."""
-        assert self.quantile_net is not None
-        return rank(returns / self._value_scale().unsqueeze(1), self.quantile_net(features), self.levels)
+        return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store whole episodes and update the exploration commands.
@@ -238,11 +232,10 @@ class Agent(EpisodeAgent):
         """Return the policy's loss ``[M, B]`` on recorded actions: cross-entropy if discrete, otherwise the squared
         error in units of half the action range. ``command`` are the C `_command_fields`, ``[M, B]`` each. Keep the
         policy's outputs in ``_latest``."""
-        features = self.trunk(obs)
         if self.quantile_net is not None:
             column = self.commands.column["rank"]
-            command[column] = self._rank(features, command[column])
-        outputs = self.policy(features, self.commands.scaled(torch.stack(command, dim=-1)))
+            command[column] = self.rank(obs, command[column])
+        outputs = self(obs, torch.stack(command, dim=-1))
         self._latest["outputs"] = outputs.detach()
         if self.is_discrete:
             return cross_entropy(outputs, action)

@@ -9,9 +9,9 @@ from torch import Tensor
 from models.agents.ppo.actions import actions_of, noise_of
 from models.agents.ppo.config import Config
 from models.contract import Policy
-from models.layers import BLOCK, RELU_GAIN, ConvolutionalTrunk, Dense, Orthogonal
+from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal, trunk
 from models.mlp import MLP
-from models.settings import SettingError, format_value
+from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 from understudy.policy import CLIP_LIMIT
@@ -47,17 +47,12 @@ class ActorCritic:
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
         self.actions = actions_of(config, spaces)
-        self.convolutions: ConvolutionalTrunk | None = None  # an architecture; its parameters are not used
-        inputs, hidden = spaces.obs_shape[0], member_config.hidden_sizes
-        if spaces.is_image:
-            for name, off in (("normalize_obs", False), ("intrinsic", "none")):
-                if (value := getattr(config, name)) != off:
-                    line = f"{name} is {format_value(value)}, but the environment shows images"
-                    raise SettingError(f"{line}; allowed: {format_value(off)}", name)
-            self._new_convolutions = partial(ConvolutionalTrunk, spaces, config.conv_channels)
-            self.convolutions = self._new_convolutions(Streams([0]))
-            inputs = self.convolutions.features
-        num_trunk = 0 if self.convolutions is None else self.convolutions.flat.shape[1]
+        if spaces.is_image and (config.normalize_obs or config.intrinsic != "none"):
+            line = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
+            raise SettingError(f"{line}, but the environment shows images; allowed: false and none")
+        hidden, self._new_trunk = member_config.hidden_sizes, partial(trunk, spaces, config.conv_channels)
+        self.trunk, inputs = self._new_trunk(Streams([0]))  # an architecture, whose parameters are not used
+        num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
         self.actor = MLP([inputs, *hidden, self.actions.num_outputs], config.activation, layer=layer)
@@ -80,8 +75,7 @@ class ActorCritic:
         *_, num_means, num_scales = self.part_sizes
         means, scales, padding = torch.zeros(num_means), torch.ones(num_scales), torch.zeros(self.padding)
         weights.append(self.actions.initial_log_std().expand(len(streams), -1))
-        if self.convolutions is not None:
-            weights.append(self._new_convolutions(streams).flat.detach())
+        weights += [param.detach() for param in self._new_trunk(streams)[0].parameters()]
         return torch.cat([*weights, torch.cat([means, scales, padding]).expand(len(streams), -1)], 1)
 
     def parts(self, flat: Tensor) -> Parts:
@@ -92,7 +86,7 @@ class ActorCritic:
     def features(self, parts: Parts, obs: Tensor) -> Tensor:
         """Return the inputs ``[M, B, F]`` of policy and values: normalised ``obs [M, B, *O]``, images after the
         convolutions."""
-        return obs if self.convolutions is None else self.convolutions(obs, parts.trunk)
+        return self.trunk(obs, parts.trunk) if parts.trunk.shape[1] else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
         """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping."""
