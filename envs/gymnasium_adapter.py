@@ -244,6 +244,10 @@ def _open(game: Game, render: bool) -> gym.Env:
     _set_drivers(render)
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     action_repeat = kwargs.pop("action_repeat", 1)
+    if action_repeat > 1 and game.gym_id.startswith("vizdoom"):  # repeats actions itself, and draws the last frame only
+        limit = kwargs.get("max_episode_steps", -1)
+        kwargs |= {"frame_skip": action_repeat, "max_episode_steps": -(-limit // action_repeat) if limit > 0 else limit}
+        action_repeat = 1
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
     try:
         with warnings.catch_warnings():
@@ -315,7 +319,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     else:
         actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
-    if limit is not None:
+    if limit is not None and not game.gym_id.startswith("vizdoom"):  # whose limit counts actions already (`_open`)
         limit = -(-limit // game.kwargs.get("action_repeat", 1))  # rounded up
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)

@@ -167,13 +167,14 @@ def _repeatable(name: str, dynamics: str, gym_id: str, steps: int, max_return: f
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
 
 
+_DOOM = {"max_episode_steps": 2100, "action_repeat": 4, "screen_resolution": "RES_160X120"}
 _TABLE = (
     # 320 is the cap on commanded returns of the published Upside-Down RL runs.
     Game("lunarlander", "LunarLander-v3", 320.0),
     Game("beresheet", "LunarLander-v3", 320.0, {"max_episode_steps": 300}),
     Game("lunarlander-sparse", "LunarLander-v3", 320.0, wrappers=("SparseReward",)),
     # One point per frame alive. The published task has a time limit of 2100 frames (60 s), but the id has none.
-    Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, {"max_episode_steps": 2100}),
+    Game("takecover", "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", 2100.0, _DOOM, parameters=RepeatParameters),
     Game("cartpole", "CartPole-v1", 500.0, dynamics="envs.cartpole:CartPole", parameters=CartPoleParameters),
     Game(
         "cartpole-200",

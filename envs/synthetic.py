@@ -98,8 +98,11 @@ class Stages(BaseStages):
         self.game = game
         real = make_environment(game, 1, 1)
         self.spaces = real.spaces
-        self.parameters = Networks(config, self.spaces)
         real.close()
+        if self.spaces.is_image:
+            line = f"gamename is {game!r}, which shows images; SE takes vectors of observations"
+            raise SettingError(line, "gamename")
+        self.parameters = Networks(config, self.spaces)
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``, one row per random stream. If the range of observations is known,

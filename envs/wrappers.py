@@ -7,12 +7,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+from torch.nn.functional import adaptive_avg_pool1d
 
 from envs.names import CartPoleParameters
 from envs.promises import as_number, check_observation
 
 # ITU-R BT.601 luma.
-_LUMA = torch.tensor([0.299, 0.587, 0.114])
+_LUMA = (0.299, 0.587, 0.114)
 
 
 class FastDiscrete(gym.spaces.Discrete):
@@ -118,9 +119,16 @@ class ImageObservation(gym.Wrapper):
 
     def __init__(self, env: gym.Env, size: int = 32, stack: int = 8) -> None:
         super().__init__(env)
-        self._size, self._space = size, env.observation_space
+        self._space = env.observation_space
         if isinstance(self._space, gym.spaces.Dict):
             self._space = gym.spaces.Dict(screen=self._space["screen"])
+        images = image_space(self._space)
+        assert images is not None
+        height, width, *channels = images.shape
+        luma = torch.tensor([*_LUMA, 0.0][: channels[0]] if channels and channels[0] > 1 else [1.0])
+        # Averages of n pixels are one product with a matrix [n, size]. The frame is rows @ image [H, W C] @ columns.
+        rows, columns = (adaptive_avg_pool1d(torch.eye(n)[None], size)[0] for n in (height, width))
+        self._rows, self._columns = rows.T, torch.kron(columns, luma.unsqueeze(1))
         self._frames = np.zeros((stack, size, size), np.uint8)
         self.observation_space = Box(0, 255, (stack, size, size), np.uint8)
 
@@ -138,11 +146,8 @@ class ImageObservation(gym.Wrapper):
     def _grey_frame(self, obs: Any) -> np.ndarray:
         """Convert an image ``[H, W(, C)]`` to a grey frame ``[size, size]`` uint8."""
         check_observation(self._space, obs)
-        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs)).float()
-        if image.ndim == 3:
-            image = image[..., :3] @ _LUMA if image.shape[2] >= 3 else image[..., 0]
-        frame = torch.nn.functional.adaptive_avg_pool2d(image[None, None], self._size)[0, 0]
-        return frame.round().to(torch.uint8).numpy()
+        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs))
+        return (self._rows @ image.flatten(1).float() @ self._columns).round_().to(torch.uint8).numpy()
 
 
 def image_space(space: Any) -> Box | None:

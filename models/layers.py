@@ -185,15 +185,13 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``, with
     H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``.
 
-    It is a product of patches and a matrix. A grouped convolution would choose its kernel, and so its rounding, by the
-    number of members.
+    Members are convolved one by one. A grouped convolution would choose its kernel, and so its rounding, by their
+    number. Channels are last in memory, which takes a quarter less time.
     """
-    members, batch, channels, height, width = x.shape
-    images = x.reshape(members * batch, channels, height, width)
-    patches = F.unfold(images, kernel_size=3, padding=1, stride=2)  # [M B, 9 C, H' W']
-    rows = patches.transpose(1, 2).reshape(members, -1, 9 * channels)  # [M, B H' W', 9 C]
-    out = dense(rows, weight, bias).view(members, batch, (height + 1) // 2, (width + 1) // 2, -1)
-    return out.permute(0, 1, 4, 2, 3)  # from [M, B, H', W', out]
+    kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
+    images = [images.contiguous(memory_format=torch.channels_last) for images in x]
+    convolved = [F.conv2d(*member, stride=2, padding=1) for member in zip(images, kernels, bias, strict=True)]
+    return torch.stack(convolved) if len(convolved) > 1 else convolved[0].unsqueeze(0)  # without a copy
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
@@ -217,9 +215,10 @@ class ConvolutionalTrunk(Network):
         layers = [Dense(f"conv.{i}", 9 * inputs, outputs, gain=RELU_GAIN) for i, (inputs, outputs) in pairs]
         super().__init__(layers, streams)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
+        """Return the features of ``images``, by the weights ``flat [M', D]`` if passed, else by the module's."""
         x = images.float() / 255.0
-        weights = self.weights()  # weights and biases alternate
+        weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):
             x = convolution(x, weight, bias).relu()
         return x.flatten(2)

@@ -22,7 +22,7 @@ from helpers import yaml_file
 FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
 
 
-@pytest.mark.parametrize("name", [game.name for game in GAMES.values() if game.parameters])
+@pytest.mark.parametrize("name", [game.name for game in GAMES.values() if game.parameters and game.dynamics])
 def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
     game = GAMES[name]
     module, _, of_class = game.dynamics.partition(":")

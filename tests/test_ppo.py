@@ -11,8 +11,11 @@ from torch.distributions import Categorical, Normal
 from helpers import loop_of, tiny
 from models.agents.ppo.agent import Agent, Batch
 from models.agents.ppo.config import Config
+from models.layers import ConvolutionalTrunk
 from models.losses import clipped_surrogate, clipped_value_loss, standardized
+from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
 from models.trajectory import gae, lambda_returns
 from rounding import assert_near, backpropagated, gamma
 
@@ -301,3 +304,30 @@ def test_warning_if_annealed_run_continues(anneal: bool, epochs: int, capsys: py
     longer.load_state_dict(first.state_dict())
     warned = "anneal_lr lowers the learning rate to 0" in capsys.readouterr().out
     assert warned == (anneal and epochs == 2)
+
+
+def test_images() -> None:
+    """Policy and values share convolutions. A member learns the same alone as beside another, to the bit."""
+    spaces = Spaces((2, 11, 9), Discrete(3), torch.uint8, max_episode_steps=10)
+    config = dataclasses.replace(SMALL, conv_channels=(4, 8), rollout_steps=6)
+    joint, alone = Agent(config, spaces, [0, 1]), Agent(config, spaces, [1])
+    trunk = ConvolutionalTrunk(spaces, (4, 8), Streams([0]))
+    first, (actor, critic, _, weights, *_) = joint.flat_parameters.clone(), joint.network.parts(joint.flat_parameters)
+    images = torch.randint(256, (13, 2, 2, 2, 11, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    assert weights.shape == (2, trunk.flat.shape[1])
+    expected = joint.network.critic(critic, trunk(images[0], weights)).squeeze(2)
+    assert torch.equal(joint.network.value(joint.flat_parameters, images[0]), expected)
+    best = joint.network.actor(actor, trunk(images[0], weights)).argmax(2)
+    assert torch.equal(joint.begin(2, Streams([0, 1])).act(images[0]), best)
+    for obs, next_obs in zip(images[:12], images[1:], strict=True):
+        for agent, rows in ((joint, slice(None)), (alone, slice(1, 2))):
+            done, reward = torch.zeros(len(agent.seeds), 2, dtype=torch.bool), obs[rows].float().mean((2, 3, 4))
+            agent.observe(obs[rows], agent.act(obs[rows]), next_obs[rows], reward, torch.ones_like(reward), done)
+            agent.learn()
+    assert torch.equal(joint.flat_parameters[1:], alone.flat_parameters)
+    changed = joint.network.parts(joint.flat_parameters - first).trunk
+    assert changed.count_nonzero(1).min() > trunk.flat.shape[1] // 2
+    assert joint.greedy_network(0) is None and joint.rollout.rows()["obs"].dtype == torch.uint8
+    for changes in ({"normalize_obs": True}, {"intrinsic": "rnd"}):
+        with pytest.raises(SettingError, match="but the environment shows images; allowed: false and none$"):
+            Agent(dataclasses.replace(config, **changes), spaces, [0])

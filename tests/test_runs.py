@@ -145,9 +145,10 @@ class ImageEnvironment(gym.Env):
 
 def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gym.registry, "ImageEnvironment-v0", EnvSpec("ImageEnvironment-v0", ImageEnvironment))
-    argv = ["--implementation", "DDQN", "--gamename", "ImageEnvironment-v0", "--logdir", str(logdir)]
-    line = "gamename is 'ImageEnvironment-v0', which shows images; DDQN takes vectors of observations"
-    refused(trainer.main, argv, line, capsys)
+    for name, options in (("DDQN", []), ("SE", ["--agent", "PPO"]), ("RN", ["--agent", "PPO"])):
+        argv = ["--implementation", name, *options, "--gamename", "ImageEnvironment-v0", "--logdir", str(logdir)]
+        line = f"gamename is 'ImageEnvironment-v0', which shows images; {name} takes vectors of observations"
+        refused(trainer.main, argv, line, capsys)
 
 
 def test_beresheet_has_300_steps() -> None:

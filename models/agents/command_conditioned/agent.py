@@ -27,7 +27,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
 
-_VALUE_CHUNK = 4096  # observations per pass of the value network over the memory
+_VALUE_CHUNK, _IMAGE_CHUNK = 4096, 256  # vectors and images per pass of the value network over the memory
 _UNIFORM_WITHIN = 0.005  # nats; a policy with a loss this near to ln(A) counts as uniform
 _CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
 
@@ -67,7 +67,8 @@ class Agent(EpisodeAgent):
         self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
         if (network := self.value or self.quantile_net) is not None:
-            self.optimizers.append(Adam([network.flat], config.value_lr or config.lr))
+            # Returns say more about images than actions do, so both losses train the trunk.
+            self.optimizers.append(Adam([network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
         # "norms": gradient norms [M] of the latest updates; "outputs": the policy's outputs for the latest minibatch.
         self._latest: dict[str, Any] = {}
         self.is_discrete = isinstance(spaces.actions, Discrete)
@@ -355,23 +356,22 @@ class Agent(EpisodeAgent):
 
         Chunks have one fixed shape, because a matrix product may round a row differently in a batch of another length.
         """
-        num_chunks = -(-max(map(len, obs)) // _VALUE_CHUNK)  # rounded up
-        padded_obs = stack_padded(obs, num_chunks * _VALUE_CHUNK)
-        values = torch.cat([self._value(chunk) for chunk in padded_obs.split(_VALUE_CHUNK, dim=1)], dim=1)
+        size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
+        num_chunks = -(-max(map(len, obs)) // size)  # rounded up
+        padded_obs = stack_padded(obs, num_chunks * size)
+        values = torch.cat([self._value(chunk) for chunk in padded_obs.split(size, dim=1)], dim=1)
         return [values[m, : len(member_obs)] for m, member_obs in enumerate(obs)]
 
     def _value(self, obs: Tensor) -> Tensor:
-        """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`. No gradient flows into the trunk,
-        which the policy trains."""
+        """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`."""
         if self.value is None:  # ranks are commanded
             return (self._quantiles(obs) * level_weights(self.levels)).sum(-1)
-        return self.value(self.trunk(obs).detach()).squeeze(-1)
+        return self.value(self.trunk(obs)).squeeze(-1)
 
     def _quantiles(self, obs: Tensor) -> Tensor:
-        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, ``[M, B, Q]`` in units of `_value_scale`. No
-        gradient flows into the trunk."""
+        """Return quantiles of the return-to-go from ``obs [M, B, *O]``, ``[M, B, Q]`` in units of `_value_scale`."""
         assert self.quantile_net is not None
-        return self.quantile_net(self.trunk(obs).detach())  # type: ignore[no-any-return]
+        return self.quantile_net(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quantile network's loss on a minibatch ``slots [M, B]``: the mean pinball loss ``[M]`` in units of

@@ -235,6 +235,7 @@ _RCP_A = _RCP | {
     "advantage_spread": 0.0,
 }
 
+_IMAGES = {"conv_channels": (16, 32, 32, 64), "batch_size": 256, "num_grad_steps": 60}
 _RANKS = {
     "desire_rtg": False,
     "desire_horizon": False,
@@ -318,6 +319,8 @@ FAMILY = Family(
             "lr": 5e-4,
             "last_few": 25,
         },
+        ("UDRL", "takecover"): _IMAGES | {"lr": 1e-3, "buffer_unit": "episodes", "buffer_size": 300, "last_few": 50},
+        ("RCP-A", "takecover"): _IMAGES | {"lr": 5e-4, "buffer_size": 8000, "val_func_update_interval": 2},
     },
     validate=validate,
     ineffective=ineffective,

@@ -66,6 +66,7 @@ class Agent(InnerAgent):
     one optimiser trains both networks."""
 
     action_kinds = (Discrete, Continuous)
+    takes_images = True
     main_loss = "total_loss"
     per_member = ("seeds", "member_configs", *_STATE, "_skipped_updates")
     saved = (*_STATE, "steps")
@@ -300,7 +301,9 @@ class Agent(InnerAgent):
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
 
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        if self.spaces.is_image:
+            return None
         parts = self.network.parts(self.flat_parameters.detach())
         layers, activations = self.network.actor.of_member(parts.actor, member)
         head = "argmax"
@@ -342,4 +345,4 @@ def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dt
     width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
     shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
     shapes |= {"reward": (), "discount": (), "done": ()}
-    return {name: (shape, torch.float32) for name, shape in shapes.items()}
+    return {name: (shape, spaces.obs_dtype if "obs" in name else torch.float32) for name, shape in shapes.items()}

@@ -88,7 +88,7 @@ def can_compile(agent: Agent) -> bool:
     """Return whether compiled code supports the agent's settings."""
     config = agent.config
     adapts = config.normalize_obs or config.normalize_reward or config.scale_actions
-    return not (adapts or config.test_noise or config.target_kl is not None)
+    return not (adapts or config.test_noise or config.target_kl is not None or agent.spaces.is_image)
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:

@@ -23,6 +23,11 @@ class Config(Intrinsic):
     # Network
     hidden_sizes: tuple[int, ...] = width((64, 64), "units of each hidden layer, of the policy and of the values [B]")
     activation: str = nonlinearity("tanh", "B")
+    conv_channels: tuple[int, ...] = width(
+        (32, 48, 96, 128),
+        "channels of the 3x3 stride-2 convolutions in front of both networks, images only",
+        only_with="images",
+    )
     orthogonal: bool = setting(True, "orthogonal first weights, small in the policy's output layer [H]; off: torch's")
     action_std: float = setting(
         1.0,
@@ -109,6 +114,10 @@ _PRESETS: dict[str, dict[str, object]] = {
         "lr": 1e-3, "anneal_lr": True,
     },
     "lunarlander": LONG_ROLLOUTS,
+    "takecover": {
+        "num_envs": 16, "rollout_steps": 64, "batch_size": 256, "ppo_epochs": 4, "lr": 5e-4, "normalize_reward": True,
+        "ent_coef": 0.01, "conv_channels": (16, 32, 32, 64),
+    },
     "pendulum": {"num_envs": 4, "rollout_steps": 1024, "discount": 0.9, "lr": 1e-3},
 }  # fmt: skip
 

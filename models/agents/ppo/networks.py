@@ -1,5 +1,6 @@
 """Networks of PPO, with the parameters of M members in one flat tensor ``[M, D]``, and its evaluation policy."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor
 from models.agents.ppo.actions import actions_of, noise_of
 from models.agents.ppo.config import Config
 from models.contract import Policy
-from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal
+from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal, trunk
 from models.mlp import MLP
+from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 from understudy.policy import CLIP_LIMIT
@@ -24,6 +26,7 @@ class Parts(NamedTuple):
     actor: Tensor  # weights of the policy network
     critic: Tensor  # weights of the value network
     log_std: Tensor  # of continuous actions
+    trunk: Tensor  # weights of the convolutions that policy and values share, [M, 0] without images
     mean: Tensor
     scale: Tensor
 
@@ -36,7 +39,7 @@ class Parts(NamedTuple):
 
 class ActorCritic:
     """Architecture of a member. Its row of parameters holds, in this order: policy network, value network, ``log_std``
-    of actions, mean and scale of observations, and zeros that pad the row to whole blocks.
+    of actions, convolutions, mean and scale of observations, and zeros that pad the row to whole blocks.
 
     ``part_sizes`` are the sizes of these parts, without the padding. The first ``num_trained`` numbers are trained.
     ``member_config`` is ``config`` with sampled hyperparameters; its ``hidden_sizes`` are used.
@@ -44,14 +47,20 @@ class ActorCritic:
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
         self.actions = actions_of(config, spaces)
-        inputs, hidden = spaces.obs_shape[0], member_config.hidden_sizes
+        if spaces.is_image and (config.normalize_obs or config.intrinsic != "none"):
+            line = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
+            raise SettingError(f"{line}, but the environment shows images; allowed: false and none")
+        hidden, self._new_trunk = member_config.hidden_sizes, partial(trunk, spaces, config.conv_channels)
+        self.trunk, inputs = self._new_trunk(Streams([0]))  # an architecture, whose parameters are not used
+        num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
         self.actor = MLP([inputs, *hidden, self.actions.num_outputs], config.activation, layer=layer)
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
-        self.num_trained = self.actor.size + self.critic.size + self.actions.num_log_std
-        self.part_sizes = [self.actor.size, self.critic.size, self.actions.num_log_std, num_moments, num_moments]
+        trained_sizes = [self.actor.size, self.critic.size, self.actions.num_log_std, num_trunk]
+        self.num_trained = sum(trained_sizes)
+        self.part_sizes = [*trained_sizes, num_moments, num_moments]
         self.padding = -sum(self.part_sizes) % BLOCK
 
     def initial(self, streams: Streams) -> Tensor:
@@ -65,27 +74,35 @@ class ActorCritic:
             weights.append(flat)
         *_, num_means, num_scales = self.part_sizes
         means, scales, padding = torch.zeros(num_means), torch.ones(num_scales), torch.zeros(self.padding)
-        same_for_all = torch.cat([self.actions.initial_log_std(), means, scales, padding])
-        return torch.cat([*weights, same_for_all.expand(len(streams), -1)], 1)
+        weights.append(self.actions.initial_log_std().expand(len(streams), -1))
+        weights += [param.detach() for param in self._new_trunk(streams)[0].parameters()]
+        return torch.cat([*weights, torch.cat([means, scales, padding]).expand(len(streams), -1)], 1)
 
     def parts(self, flat: Tensor) -> Parts:
         """Split parameters ``[M, D]`` into views."""
         *parts, _padding = flat.split([*self.part_sizes, self.padding], 1)
         return Parts(*parts)
 
+    def features(self, parts: Parts, obs: Tensor) -> Tensor:
+        """Return the inputs ``[M, B, F]`` of policy and values: normalised ``obs [M, B, *O]``, images after the
+        convolutions."""
+        return self.trunk(obs, parts.trunk) if parts.trunk.shape[1] else obs  # type: ignore[no-any-return]
+
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
         """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping."""
         parts = self.parts(flat)
-        return self.actions.sample(self.actor(parts.actor, obs), parts.log_std, noise)
+        return self.actions.sample(self.actor(parts.actor, self.features(parts, obs)), parts.log_std, noise)
 
     def value(self, flat: Tensor, obs: Tensor) -> Tensor:
         """Return the critic's values of normalised observations, ``[M, B, O] -> [M, B]``."""
-        return self.critic(self.parts(flat).critic, obs).squeeze(2)
+        parts = self.parts(flat)
+        return self.critic(parts.critic, self.features(parts, obs)).squeeze(2)
 
     def evaluate_actions(self, flat: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
         normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping."""
         parts = self.parts(flat)
+        obs = self.features(parts, obs)
         outputs = self.actor(parts.actor, obs)
         log_prob = self.actions.log_prob(outputs, parts.log_std, action)
         return self.critic(parts.critic, obs).squeeze(2), log_prob, self.actions.entropy(outputs, parts.log_std)
@@ -106,6 +123,7 @@ class Play(Policy):
         """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
         actions, obs = self.network.actions, self.parts.normalised(obs)
         if self.streams is None:
+            obs = self.network.features(self.parts, obs)
             return actions.clip(actions.best(self.network.actor(self.parts.actor, obs)))
         if self.noise is None:
             self.noise = noise_of(actions, self.streams, obs.shape[1])
