@@ -315,7 +315,7 @@ def test_every_setting_is_covered() -> None:
     tables = {"lr", "discount", "num_envs", "init_episodes", "backup", "count_bonus", "truncation_ends", "random_ties"}
     ppo = """orthogonal action_std num_envs rollout_steps lr anneal_lr adam_eps ppo_epochs batch_size discount
         gae_lambda clip_range clip_range_vf vf_coef ent_coef max_grad_norm normalize_advantage test_noise normalize_obs
-        normalize_reward target_kl scale_actions"""  # torch trains with the last four
+        normalize_reward target_kl scale_actions conv_channels"""  # torch trains with the last five
     off_policy = networks | loop | varied_settings | curious | {"noise_type", "test_noise"}
     gumbel = {"gumbel_softmax_temp", "gumbel_softmax_hard", "gumbel_temperature"}
     setting_names = {

@@ -26,7 +26,7 @@ FLAGS = """
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
---preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks
+--preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
 --implementation RCP-R --preset ranks -> preset is 'ranks'; allowed for RCP-R: published
 train -> 'train' is not a flag; flags start with --
 --epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?

@@ -3,7 +3,7 @@
     python experiments/command_conditioned/obedience.py measure NAME=FILE ... --json exp_dir/obedience.json
     python experiments/command_conditioned/obedience.py draw docs/results/obedience.json --out exp_dir/obedience.png
 
-FILE is the best_obedience.json of a run. The figure has a panel for each NAME, with greedy actions.
+FILE is the best_obedience.json of a run. The figure has a panel for each of six NAMEs, with greedy actions.
 """
 
 import argparse
@@ -38,13 +38,14 @@ def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     for axis, (name, row) in zip(axes, numbers.items(), strict=True):
         draw_returns(axis, row["results"])
         axis.set(title=name, xlabel="commanded return")
-    axes[0].set_ylabel("obtained return")
+    for axis in axes[::3]:
+        axis.set_ylabel("obtained return")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags, measuring, _ = measure_and_draw(__doc__)
     measuring.add_argument("files", nargs="+", metavar="NAME=FILE")
-    panels = ([[0, 1, 2]], (WIDTH, 2.7))
+    panels = ([[0, 1, 2], [3, 4, 5]], (WIDTH, 5.2))
     return run_command(flags.parse_args(argv), measure, LAYOUT, fill, panels, NOTE)
 
 
