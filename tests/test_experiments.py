@@ -249,7 +249,7 @@ def test_no_published_figure_is_older_than_its_numbers() -> None:
         for path in RESULTS.glob("*.png")
     }
     figures = {path: numbers for path, numbers in figures.items() if "curves" not in path.stem}
-    assert len(figures) == 24
+    assert len(figures) == 26
     for path, numbers in figures.items():
         check_age(path, numbers)
 
