@@ -93,6 +93,8 @@ def test_commanded_return_has_the_horizon_of_such_episodes() -> None:
     for wanted, length in ((-9.0, 2.0), (-4.0, 2.0), (6.0, 3.0), (8.0, 2.0), (99.0, 1.0)):
         policy = agent.begin(2, Streams([1]), sample=True, command={"return": wanted})
         assert policy.current_command()["horizon"].tolist() == [[length] * 2]
+    agent.observe(trajectory([[6.0] * 1, [6.0, 0.0], [3.0, 3.0]], [True] * 3))  # 6 has lengths 3, 1, 2 and 2
+    assert agent.commands.matching_horizon(6.0).tolist() == [2.0]
     fixed = agent.begin(2, Streams([1]), sample=True, command={"return": 6.0, "horizon": 9.0})
     assert fixed.current_command()["horizon"].tolist() == [[9.0] * 2]
     many = experienced_agent("UDRL")

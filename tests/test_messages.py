@@ -69,6 +69,7 @@ train -> 'train' is not a flag; flags start with --
 --desire_rank -> desire_rank and desire_rtg exclude each other: switch desire_rtg off (--preset ranks does)
 --preset ranks --no_desire_rank -> no command is on: switch on one of desire_rtg, ... desire_rank
 --preset ranks --rank_min 0.96 -> rank_min is 0.96, but rank_max is 0.95; allowed: at most rank_max
+--preset ranks --discount 0 -> discount is 0, but desire_rank is on; allowed: above 0
 --preset ranks --quantile_levels 0.5 -> quantile_levels is 0.5; allowed: two or more, in ascending order
 --preset ranks --quantile_levels 0.5,0.2 -> quantile_levels is 0.5,0.2; allowed: two or more, in ascending order
 --preset ranks --reward_scale 1 -> --reward_scale has no effect: desire_rank is on

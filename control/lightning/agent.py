@@ -64,12 +64,12 @@ class AgentModule(RunModule):
         share_before = self.share()
         super().training_step(batch, batch_idx)
         if self._lacks_evaluations(share_before):
-            # If resumed and longer, the run equals an uninterrupted one.
+            # If resumed and longer, the run has the weights of an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def _lacks_evaluations(self, share_before: float) -> bool:
-        """Return whether this epoch needs an evaluation besides the regular ones, because the run is short. A run is
+        """Return whether this epoch needs an evaluation besides the regular ones, because the run is short. It is
         divided into ``evaluations`` equal parts, and each part ends with an evaluation unless there were as many
         regular ones as parts. ``share_before`` is the finished share of the training before the epoch."""
         interval = self.trainer.check_val_every_n_epoch

@@ -3,7 +3,7 @@
     python experiments/command_conditioned/obedience.py measure NAME=FILE ... --json exp_dir/obedience.json
     python experiments/command_conditioned/obedience.py draw docs/results/obedience.json --out exp_dir/obedience.png
 
-FILE is the best_obedience.json of a run. The figure has a panel for each of six NAMEs, with greedy actions.
+FILE is the best_obedience.json of a run. The figure has a panel for each of the first six NAMEs, with greedy actions.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def measure(flags: argparse.Namespace) -> None:
 
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a panel for each run."""
-    for axis, (name, row) in zip(axes, numbers.items(), strict=True):
+    for axis, (name, row) in zip(axes, numbers.items(), strict=False):
         draw_returns(axis, row["results"])
         axis.set(title=name, xlabel="commanded return")
     for axis in axes[::3]:

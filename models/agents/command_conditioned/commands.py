@@ -182,9 +182,12 @@ class Commands(nn.Module):
     def matching_horizon(self, commanded_return: float) -> Tensor:
         """Return the mean length ``[M]`` of episodes in memory with about the ``commanded_return``, interpolated
         between groups of episodes."""
-        groups = zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True)
-        lengths = torch.tensor([np.interp(commanded_return, *group) for group in groups], dtype=torch.float32)
-        return lengths.round().clamp(min=1)
+        horizons = []
+        for group_returns, group_lengths in zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True):
+            returns, groups = np.unique(group_returns, return_inverse=True)
+            mean_lengths = np.bincount(groups, group_lengths) / np.bincount(groups)
+            horizons.append(max(1, round(np.interp(commanded_return, returns, mean_lengths))))
+        return torch.tensor(horizons, dtype=torch.float32)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
         """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The

@@ -267,6 +267,8 @@ def validate(config: Config) -> str | None:
     if not (desired or config.desire_horizon or config.desire_rank):
         names = "desire_rtg, desire_cum_rew, desire_horizon, desire_advantage, desire_rank"
         return f"no command is on: switch on one of {names}"
+    if config.desire_rank and not config.discount:
+        return "discount is 0, but desire_rank is on; allowed: above 0"
     if config.rank_min > config.rank_max:
         return f"rank_min is {config.rank_min}, but rank_max is {config.rank_max}; allowed: at most rank_max"
     levels = config.quantile_levels
