@@ -95,7 +95,7 @@ def test_ranks_are_asked_for_returns(finished: Any, capsys: Shown) -> None:
     folder, _ = finished(preset="ranks")
     assert trainer.main(["--eval_agent", str(folder), "--obedience", "--num_eval_episodes", "2"]) == 0
     assert "15 commands, 2 episodes of each per seed" in capsys.readouterr().out
-    for words, line in (([], "command rank 0.9; "), (["--command.return", "30"], "command return 30; ")):
+    for words, line in (([], "command rank 0.9; "), (["--command.return", "30"], "command return 30 (discounted); ")):
         assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1", "--no_record", *words]) == 0
         assert line in capsys.readouterr().out
 

@@ -104,6 +104,8 @@ class Policy:
         if values.ndim not in (1, 2) or values.shape[-1] != len(self.command):
             allowed = f"[{len(self.command)}] or [N, {len(self.command)}], the {', '.join(self.command_names)}"
             raise PolicyError(f"a command has shape {list(values.shape)}; allowed: {allowed}")
+        if not np.isfinite(values).all():
+            raise PolicyError(f"a command is {values.tolist()}; allowed: finite numbers")
         return values
 
     def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:

@@ -44,6 +44,7 @@ from models.proxies.files import Proxy, ProxyError
 from models.registry import agent_class, config_classes, family, named_agents, overridden_names
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
+from models.streams import Streams
 from models.trajectory import Trajectory
 from models.vocabulary import translate
 from understudy.files import IN_RUN, SUFFIX, pretrained
@@ -193,13 +194,19 @@ def _game(settings: Settings, trained_on: str) -> str:
 def _command_text(loop: Loop, settings: Settings) -> str:
     """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if it follows
     none."""
-    commands = loop.agents[0].commands_now()
+    agent: Any = loop.agents[0]
+    commands = agent.commands_now()
     if not commands:
         return ""
-    command_values = {name: float(value.mean()) for name, value in commands.items()} | settings.command
     if "return" in settings.command:
-        command_values.pop("rank", None)  # it follows from the return
+        commands.pop("rank", None)  # it follows from the return, and so does the horizon
+        streams = Streams.from_name(loop.seeds, "command")
+        policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
+        commands = {name: policy.current_command()[name] for name in commands}
+    command_values = {name: float(value.mean()) for name, value in commands.items()} | settings.command
     command_text = ", ".join(f"{name} {value:.4g}" for name, value in command_values.items())
+    if "return" in command_values and settings.agent.return_discount < 1:
+        command_text += " (discounted)"
     note = " (mean of a distribution)" if settings.agent.eval_command == "sampled" else ""
     return f"command {command_text}{note}; "
 

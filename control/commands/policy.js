@@ -41,6 +41,7 @@ export function act(observation, current = command) {
   let x = isCell ? Array.from({ length: size }, (_, i) => Number(i === observation)) : Array.from(observation, Math.fround);
   if (x.length !== size || current.length !== start.length)
     throw new Error(`${x.length} numbers and ${current.length} of a command; allowed: ${size} and ${start.length}`);
+  if (![...x, ...current].every(Number.isFinite)) throw new Error("a number is not finite");
   if (tensors.mean) x = x.map((value, i) => clip((value - tensors.mean[i]) * tensors.scale[i], -limit, limit));
   const goal = current.map((value, i) => (value - center[i]) * scale[i]);
   [...header.activations, 1].forEach((activation, i) => {

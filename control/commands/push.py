@@ -21,8 +21,8 @@ def check_hub(name: str) -> None:
         problem = "" if get_token() else "but nobody is logged in: type hf auth login, or set HF_TOKEN"
     except ModuleNotFoundError as error:
         problem = f"but {one_line(error)}"
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII):
-        problem = "no name on the hub; allowed: user/name, of letters, digits, '-', '_' and '.'"
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII) or re.search(r"--|\.\.", name):
+        problem = "no name on the hub; allowed: user/name, of letters, digits and single '-', '_' and '.'"
     if problem:
         raise SettingError(f"push_to_hub is {name!r}, {problem}", "push_to_hub")
 

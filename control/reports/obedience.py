@@ -133,7 +133,8 @@ def draw(numbers: dict[str, Any], target: Path) -> None:
     with sheet(target, [list(range(len(modes)))], size, title=numbers["title"], note=NOTE) as axes:
         for axis, (mode, results) in zip(axes, modes.items(), strict=True):
             draw_returns(axis, results)
-            axis.set(title=f"{mode.capitalize()} actions", xlabel="commanded return", ylabel="obtained return")
+            kind = "return" if numbers["discount"] == 1 else "discounted return"
+            axis.set(title=f"{mode.capitalize()} actions", xlabel=f"commanded {kind}", ylabel=f"obtained {kind}")
 
 
 def draw_returns(axis: Any, results: dict[str, Any]) -> None:
@@ -170,7 +171,7 @@ def sweep(
     discounted if commands are. ``seed`` selects the episodes, which start equally under all commands. ``fixed_command``
     has the other parts of commands."""
     config = loop.agent.config
-    discount = 1.0 if config.desire_cum_rew else config.discount
+    discount = config.return_discount
     returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands):
@@ -219,7 +220,7 @@ def report(
     """Run a sweep for each of ``modes`` (``greedy``, ``sampled``), print its table, and write figure and numbers beside
     the checkpoint."""
     run, config = checkpoint.settings.run, loop.agent.config
-    low, high = return_range(checkpoint, loop.seeds, 1.0 if config.desire_cum_rew else config.discount)
+    low, high = return_range(checkpoint, loop.seeds, config.return_discount)
     commands = grid(low, high)
     seeds = ", ".join(map(str, loop.seeds))
     numbers: dict[str, Any] = {
@@ -227,6 +228,7 @@ def report(
         "seeds": list(loop.seeds),
         "epoch": checkpoint.run_state["epoch"],
         "episodes": episodes,
+        "discount": config.return_discount,
         "modes": {},
     }
     for mode in modes:

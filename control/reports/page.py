@@ -363,8 +363,8 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Tab
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings of
-    all groups that differ between them, or from the defaults for a single group; the table is None if there are none.
+    """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings
+    that differ between the groups that have them, or from the defaults for a single group; the table is None if there are none.
     ``known`` is False if the defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
@@ -387,8 +387,8 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
         values["seed"] = []  # which differs on purpose
-    shared = [name for name in names if len(subjects) == 1 or all(values[name])]  # by all families of the page
-    changed = [[name, *values[name], meaning.get(name, "")] for name in shared if len({*values[name]}) > 1]
+    # Settings that only some families of the page have are compared among these.
+    changed = [[name, *values[name], meaning.get(name, "")] for name in names if len({*values[name]} - {""}) > 1]
     changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
     return {"changes": changes, "known": bool(flags), "table": table}
 

@@ -166,9 +166,8 @@ class Agent(EpisodeAgent):
         action fulfilled. ``returns_to_go`` are ``[T, M, E]``."""
         episodes = []
         lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
-        # As commands count returns.
-        discount = 1.0 if self.config.desire_cum_rew else self.config.discount
-        counted_returns = discounted_returns(trajectory.reward[:, member], trajectory.valid[:, member], discount)[0]
+        reward, valid = trajectory.reward[:, member], trajectory.valid[:, member]
+        counted_returns = discounted_returns(reward, valid, self.config.return_discount)[0]
         for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, member, e],

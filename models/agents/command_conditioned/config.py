@@ -208,6 +208,11 @@ class Config:
         )
 
     @property
+    def return_discount(self) -> float:
+        """Discount of commanded returns."""
+        return 1.0 if self.desire_cum_rew else self.discount
+
+    @property
     def is_offline(self) -> bool:
         """Whether the agent learns from recorded episodes alone."""
         return self.dataset is not None and not self.online
