@@ -364,8 +364,8 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Tab
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings
-    that differ between the groups that have them, or from the defaults for a single group; the table is None if there are none.
-    ``known`` is False if the defaults are unknown."""
+    that differ between the groups that have them, or from the defaults for a single group; the table is None if there
+    are none. ``known`` is False if the defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
