@@ -238,13 +238,19 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
         mujoco.set_mju_user_warning(warn)
 
 
+def _repeats_actions(game: Game) -> bool:
+    """Return whether the environment repeats actions itself, as VizDoom does, which then draws the last frame only. Its
+    time limit counts actions."""
+    return game.gym_id.startswith("vizdoom")
+
+
 def _open(game: Game, render: bool) -> gym.Env:
     """Make one instance with its wrappers, and set environment variables for SDL and MuJoCo. Raises SettingError if it
     cannot be made, if agents cannot use its spaces, or if it must ``render`` but cannot."""
     _set_drivers(render)
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     action_repeat = kwargs.pop("action_repeat", 1)
-    if action_repeat > 1 and game.gym_id.startswith("vizdoom"):  # repeats actions itself, and draws the last frame only
+    if action_repeat > 1 and _repeats_actions(game):
         limit = kwargs.get("max_episode_steps", -1)
         kwargs |= {"frame_skip": action_repeat, "max_episode_steps": -(-limit // action_repeat) if limit > 0 else limit}
         action_repeat = 1
@@ -319,7 +325,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     else:
         actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
-    if limit is not None and not game.gym_id.startswith("vizdoom"):  # whose limit counts actions already (`_open`)
+    if limit is not None and not _repeats_actions(game):
         limit = -(-limit // game.kwargs.get("action_repeat", 1))  # rounded up
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)

@@ -81,6 +81,12 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def slope_of(activation: str, leak: float = LEAK) -> str | float:
+    """Return the slope below 0 of an activation that is a leaky ReLU, ``leak`` for leakyrelu; the name of any other."""
+    slopes = {"relu": 0.0, "leakyrelu": leak, "identity": 1.0}
+    return slopes.get(activation, activation)
+
+
 class Network(nn.Module):
     """Parameters of M members with one architecture, a list of `Dense` layers. ``activation`` of the hidden layers is
     relu, leakyrelu, tanh or identity."""
@@ -88,7 +94,7 @@ class Network(nn.Module):
     def __init__(self, layers: Sequence[Dense], streams: Streams, activation: str = "relu"):
         super().__init__()
         self.activation = _ACTIVATIONS[activation]
-        self.slope: str | float = {"relu": 0.0, "leakyrelu": LEAK, "identity": 1.0}.get(activation, activation)
+        self.slope = slope_of(activation)
         self.layers = tuple(layers)
         self.members = len(streams)
         self._shapes = [shape for layer in self.layers for shape in layer.shapes]

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.layers import Dense, sigmoid
+from models.layers import Dense, sigmoid, slope_of
 from models.products import LEAK, Columns, Rows, activation_gradient
 from models.streams import Streams
 
@@ -110,8 +110,7 @@ class MLP:
         """Return the network of one member of ``flat [M, size]``, without autograd: weights ``[out, in]`` and biases
         ``[out]``, and the activation of each hidden layer, by its name or as the slope of a leaky ReLU below 0."""
         layers = self.layers(flat.detach()[member : member + 1])
-        slopes = {"relu": 0.0, "leakyrelu": self.leak, "identity": 1.0}
-        activation: str | float = slopes.get(self.activation, self.activation)
+        activation = slope_of(self.activation, self.leak)
         if self._is_prelu:
             activation = float(layers[-1][0])
         is_rows = self.products is Rows

@@ -151,12 +151,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             hint = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
             print(f"dataset: {hint}in {folder}")
         if (name := options.push_to_hub) is not None:
-            facts = {"agent": implementation, "environment": game, "seeds": ", ".join(map(str, loop.seeds))}
-            public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
-            facts |= {"epoch": checkpoint.run_state["epoch"], "command": f"`{command_line(public)}`"}
-            config, result = to_yaml(public), f"{episodes} episodes per seed\n\n{Table(table)}"
-            agent = loop.agents[0]
-            push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), config, facts, result)
+            result = f"{episodes} episodes per seed\n\n{Table(table)}"
+            _push_agent(name, checkpoint, trained_settings, loop, result)
         if options.export is not None:
             is_numpy = Path(options.export).suffix == ".safetensors"
             print(f'policy: understudy.Policy("{options.export}")' if is_numpy else f"policy: {options.export}")
@@ -167,6 +163,21 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             sample = modes == ("sampled",)
             line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print(f"\n{line}")
+
+
+def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:
+    """Upload the first agent of ``loop`` to the hub as ``name``, with the ``result`` of its evaluation."""
+    public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
+    run = trained_settings.run
+    facts = {
+        "agent": run.implementation,
+        "environment": run.gamename,
+        "seeds": ", ".join(map(str, loop.seeds)),
+        "epoch": checkpoint.run_state["epoch"],
+        "command": f"`{command_line(public)}`",
+    }
+    agent = loop.agents[0]
+    push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), facts, result)
 
 
 def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_version
 from control.reports.sheets import look_of
+from control.reports.tables import solved_text
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -255,12 +256,12 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 
 def _judged(module: AgentModule) -> str:
-    """Return whether the best score solves the environment, such as ``, solved (475 or more)``. Empty if the score is
-    no return, or if no return is known to solve the environment."""
+    """Return whether the best score solves the environment, such as ``, solved (475 or more)``. Empty for scores
+    that are no returns, and for environments without such a threshold."""
     solved = solved_return(module.settings.run.gamename)
     if solved is None or "return" not in module.loop.score_name:
         return ""
-    return f", {'solved' if module.best >= solved else 'not solved'} ({solved:g} or more)"
+    return f", {solved_text(module.best, solved)} ({solved:g} or more)"
 
 
 def _spent(module: RunModule, seconds: float) -> str:

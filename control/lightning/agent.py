@@ -69,9 +69,9 @@ class AgentModule(RunModule):
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def _lacks_evaluations(self, share_before: float) -> bool:
-        """Return whether this epoch needs an evaluation besides the regular ones, because the run is short. It is
-        divided into ``evaluations`` equal parts, and each part ends with an evaluation unless there were as many
-        regular ones as parts. ``share_before`` is the finished share of the training before the epoch."""
+        """Return whether a short run needs an evaluation after this epoch, besides the regular ones. The run is divided
+        into ``evaluations`` equal parts. The epoch that ends a part is evaluated, unless as many regular evaluations
+        were made as parts have ended. ``share_before`` is the finished share of the training before the epoch."""
         interval = self.trainer.check_val_every_n_epoch
         if not interval or self.epoch % interval == 0:
             return False

@@ -105,10 +105,11 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 
 def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
     """Add the ``mean_return`` of a search's held-out agents to TensorBoard, also to its page HPARAMS."""
+    if module.settings.run.logger != "tensorboard":
+        return
     for tag, place in ((HELD_OUT_RETURN, folder), (_RETURN, folder / _HPARAMS)):
-        if module.settings.run.logger == "tensorboard":
-            with SummaryWriter(str(place)) as writer:
-                writer.add_scalar(tag, mean_return, int(module.env_steps[0]))
+        with SummaryWriter(str(place)) as writer:
+            writer.add_scalar(tag, mean_return, int(module.env_steps[0]))
 
 
 def show_film(module: RunModule, folder: Path, video: Path) -> None:

@@ -35,7 +35,16 @@ from control.reports.curves import solved_return
 from control.reports.plot import distinct_labels, plot
 from control.reports.runs import Group, find_groups, note_group_versions, short_path
 from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, check_writable
-from control.reports.tables import Table, aggregates, number_text, over_seeds, seed_table, seeds_text, summarise
+from control.reports.tables import (
+    Table,
+    aggregates,
+    number_text,
+    over_seeds,
+    seed_table,
+    seeds_text,
+    solved_text,
+    summarise,
+)
 from control.storage.run_dir import atomic_write_text, safe_name
 from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
@@ -186,7 +195,7 @@ class Subject:
     @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
-        return "" if self.solved is None else "solved" if self.result["mean"] >= self.solved else "not solved"
+        return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
 
     def setting(self, name: str) -> str:
         """Return the text of a setting, with all values if they differ between runs."""

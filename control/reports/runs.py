@@ -91,24 +91,24 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
     """Read the run of stable-baselines3 in the folder of ``path``: monitor files, one for each environment, with a row
     for each episode, and evaluations. Steps are of all environments together. A number at the end of the folder's name
     is the seed."""
-    folder, steps = path.parent.resolve(), 0.0
+    folder, steps, file = path.parent.resolve(), 0.0, path
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
     try:
-        for path in sorted(folder.glob(f"*{FOREIGN[0]}")):
-            header, *lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+        for file in sorted(folder.glob(f"*{FOREIGN[0]}")):
+            header, *lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
             start = json.loads(header.removeprefix("#"))["t_start"]
             for row in csv.DictReader(lines):
                 episodes.append((start + float(row["t"]), float(int(row["l"])), float(row["r"])))
         for _, length, episode_return in sorted(episodes):
             rows.append((steps := steps + length, episode_return, math.nan))
-        if (path := folder / FOREIGN[1]).exists():
-            with np.load(path) as arrays:
+        if (file := folder / FOREIGN[1]).exists():
+            with np.load(file) as arrays:
                 pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
             rows += [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]
     except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
         problem = f"is no file of stable-baselines3's Monitor or EvalCallback ({error or type(error).__name__})"
-        raise SettingError(f"'{path}' {problem}") from error
+        raise SettingError(f"'{file}' {problem}") from error
     table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
     seed = int(number[1]) if (number := _NUMBER.search(folder.name)) else 0
     # `Run.last` is about the last tenth of the epochs, here of the steps.

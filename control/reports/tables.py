@@ -13,6 +13,7 @@ from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm
 from control.reports.tags import RUNNING_MEAN, TAGS, of_search
 
+VERDICTS = ("not solved", "solved")
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 
@@ -45,12 +46,7 @@ class Table:
         head, *rows = self.rows
         head_cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
         body = "".join(
-            f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>\n'
-            for first, *rest in rows
-        )
-        body = re.sub(r"`([^`<]+)`", r"<code>\1</code>", body)  # names in help texts
-        body = re.sub(
-            r"<td>((not )?solved)</td>", lambda cell: f'<td class="{cell[1].replace(" ", "-")}">{cell[1]}</td>', body
+            f'<tr><th scope="row">{_html(first)}</th>{"".join(map(_cell, rest))}</tr>\n' for first, *rest in rows
         )
         caption = escape(self.caption)
         table = '<table class="numbers">' if self.numeric else "<table>"
@@ -58,6 +54,21 @@ class Table:
             f'<div class="wide" tabindex="0" role="region" aria-label="{caption}">{table}<caption>{caption}</caption>\n'
             f"<thead><tr>{head_cells}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
         )
+
+
+def _cell(text: str) -> str:
+    """Return a cell of HTML. Verdicts have a class, for their colour."""
+    return f'<td class="{text.replace(" ", "-")}">{text}</td>' if text in VERDICTS else f"<td>{_html(text)}</td>"
+
+
+def _html(text: str) -> str:
+    """Return ``text`` as HTML, with names in backticks as code."""
+    return re.sub(r"`([^`<]+)`", r"<code>\1</code>", escape(text))
+
+
+def solved_text(score: float, solved: float) -> str:
+    """Return whether a score reaches the return ``solved``, as one of `VERDICTS`."""
+    return VERDICTS[bool(score >= solved)]
 
 
 def summarise(group: Group) -> dict[str, Any]:

@@ -96,7 +96,8 @@ class Agent(EpisodeAgent):
         return CommandedPolicy(self, envs, streams, sample, exact, command or {})
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        if self.spaces.is_image or (self.config.desire_rank and "return" in command):  # whose rank is the state's
+        # The rank that obtains a commanded return depends on the state, by the quantile network.
+        if self.spaces.is_image or (self.config.desire_rank and "return" in command):
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]
         layers, activations = policy.of_member(member)
@@ -127,7 +128,8 @@ class Agent(EpisodeAgent):
         dict, also if ``num_val_batches`` is 0 or if steps have no command yet (RCP-A computes advantages in `learn`).
         """
         returns_to_go = self._returns_to_go(trajectory)
-        episodes = [self._to_episodes(trajectory, returns_to_go, member) for member in range(self.members)]
+        returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
+        episodes = [self._to_episodes(trajectory, returns_to_go, returns, member) for member in range(self.members)]
         metrics = {}
         if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
             metrics["validation_loss"] = self._validation_loss(episodes)
@@ -161,13 +163,14 @@ class Agent(EpisodeAgent):
         next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
         return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
 
-    def _to_episodes(self, trajectory: Trajectory, returns_to_go: Tensor, member: int) -> list[Episode]:
+    def _to_episodes(
+        self, trajectory: Trajectory, returns_to_go: Tensor, commanded_returns: Tensor, member: int
+    ) -> list[Episode]:
         """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. Each step has the commands that its
-        action fulfilled. ``returns_to_go`` are ``[T, M, E]``."""
+        action fulfilled. ``returns_to_go`` are ``[T, M, E]``. ``commanded_returns [M, E]`` are the returns of whole
+        episodes, discounted as commands are."""
         episodes = []
         lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
-        reward, valid = trajectory.reward[:, member], trajectory.valid[:, member]
-        counted_returns = discounted_returns(reward, valid, self.config.return_discount)[0]
         for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, member, e],
@@ -176,7 +179,7 @@ class Agent(EpisodeAgent):
                 "cum_rew": torch.full((length,), episode_return),
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
-            extras = {"return": counted_returns[e].clone()}
+            extras = {"return": commanded_returns[member, e].clone()}
             if self.value is not None:
                 steps["reward"] = trajectory.reward[:length, member, e]
                 # `_refresh_advantages` fills these in.
@@ -406,7 +409,7 @@ class Agent(EpisodeAgent):
         number, flag = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
         # An example of an episode, of one step, to check the saved episodes against.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
-        (example,) = self._to_episodes(trajectory, number, 0)
+        (example,) = self._to_episodes(trajectory, number, number[0], 0)
         self.memory.load_state_dict(state["memory"], example)
         self.streams.set_state(state["streams"])
 

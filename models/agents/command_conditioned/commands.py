@@ -13,7 +13,7 @@ from models.streams import Streams
 # Return-to-go, whole return, steps left, advantage, rank of the return-to-go.
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
 SCALED_LIMIT = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
-_HORIZON_GROUPS = 16  # groups of episodes with similar returns, whose mean lengths are known
+_HORIZON_GROUPS = 16  # number of groups of episodes in `Commands.group_returns`
 _USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
 
 
@@ -67,6 +67,14 @@ class Commands(nn.Module):
         self.names = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
         self.column = {name: i for i, name in enumerate(self.names)}
         self.center = torch.tensor([0.5 if name == "rank" else 0.0 for name in self.names])
+        # A step lowers a command by ``fall_per_step`` and by ``fall_per_reward`` times the reward, within limits.
+        is_horizon = [name == "horizon" for name in self.names]
+        counts_rewards = [name == "rtg" and config.command_source == "best" for name in self.names]
+        limit = torch.finfo(torch.float32).max
+        max_rtg = limit if max_return is None else max_return
+        self.fall_per_step, self.fall_per_reward = torch.tensor([is_horizon, counts_rewards]).float()
+        self.smallest = torch.tensor([1.0 if falls else -limit for falls in is_horizon])
+        self.largest = torch.tensor([max_rtg if falls else limit for falls in counts_rewards])
         for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
             self.register_buffer(name, torch.zeros(members))
         self.register_buffer("scale", torch.ones(members, len(self.names)))
@@ -106,12 +114,9 @@ class Commands(nn.Module):
         """Return the numbers of `models.contract.GreedyNetwork` for the mean command of a member, by names for users.
         ``overrides`` replaces commands, as in `sample`."""
         start = self.sample(1, Streams([0] * len(self.mean)), True, overrides)[member, 0]
-        falls = torch.tensor([[name == "horizon", name == "rtg" and self.config.command_source == "best"]
-                              for name in self.names])  # fmt: skip
-        limit = torch.finfo(torch.float32).max
-        low = torch.where(falls[:, 0], 1.0, -limit)
-        high = torch.where(falls[:, 1], limit if self.max_return is None else self.max_return, limit)
-        columns = torch.stack([start, *falls.float().T, low, high, self.center, self.scale[member]], 1)
+        falls = self.fall_per_step, self.fall_per_reward
+        rows = [start, *falls, self.smallest, self.largest, self.center, self.scale[member]]
+        columns = torch.stack(rows, 1)
         return {_USER_NAMES[name]: column for name, column in zip(self.names, columns, strict=True)}
 
     def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
@@ -122,13 +127,8 @@ class Commands(nn.Module):
     def count_down(self, command: Tensor, reward: Tensor) -> None:
         """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
         below 1. UDRL: the return-to-go falls by the reward, and is at most ``max_return``."""
-        if self.config.command_source == "best" and "rtg" in self.column:
-            rtg = command[..., self.column["rtg"]]
-            rtg.sub_(reward)
-            if self.max_return is not None:
-                rtg.clamp_(max=self.max_return)
-        if "horizon" in self.column:
-            command[..., self.column["horizon"]].sub_(1).clamp_(min=1)
+        command.sub_(self.fall_per_step + self.fall_per_reward * reward.unsqueeze(-1))
+        command.clamp_(self.smallest, self.largest)
 
     def now(self) -> dict[str, Tensor]:
         """Return the mean of the current exploration commands by their names for users, copies ``[M]``. The rank is the
