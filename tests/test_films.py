@@ -229,7 +229,7 @@ def test_evaluation_without_pictures_prints_a_note(logdir: Path, capsys: Shown) 
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1"]) == 0
     output = capsys.readouterr().out
-    assert "note: no film (" in output and "greedy" in output and not [*(folder / "videos").iterdir()]
+    assert "note: no film (" in output and "greedy" in output and not [*folder.rglob("*.mp4")]
 
 
 def test_films_of_epochs_are_images_in_tensorboard(logdir: Path, brief: None) -> None:

@@ -1,5 +1,6 @@
 """`--plot` and the learning curve of a run: reading runs, their tables and figures."""
 
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -105,31 +106,34 @@ def test_runs_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
         find_groups([tmp_path / "logs"], "report")
 
 
-def test_damaged_files_of_stable_baselines3(tmp_path: Path) -> None:
+def test_damaged_files_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
+    """A damaged file is left out with a note, and refused if there is no other."""
     folder = write_foreign(tmp_path / "ppo_7")
     monitor, evaluations = folder / "0.monitor.csv", folder / "evaluations.npz"
     text, content = monitor.read_text(), evaluations.read_bytes()
-    monitors = {
-        "": "not enough values", "r,l,t\n1,2,3\n": "Expecting value", "#[1]\nr,l,t\n1,2,3\n": "must be integers",
-        "#{}\nr,l,t\n1,2,3\n": "t_start", text.replace("r,l,t", "r,l"): "'t'", text.replace(",10,", ",ten,"): "ten",
-        text.replace(",10,", f",1{'0' * 400},"): "too large", "#" + "[" * 9**5 + "\nr,l,t\n": "recursion",
-    }  # fmt: skip
-    for wrong, problem in monitors.items():
+    for wrong in (
+        "", "r,l,t\n1,2,3\n", "#[1]\nr,l,t\n1,2,3\n", "#{}\nr,l,t\n1,2,3\n", text.replace("r,l,t", "r,l"),
+        text.replace(",10,", ",ten,"), text.replace(",10,", ",-10,"), text.replace(",10,", f",1{'0' * 400},"),
+        "#" + "[" * 9**5 + "\nr,l,t\n",
+    ):  # fmt: skip
         monitor.write_text(wrong)
-        with pytest.raises(SettingError, match=f"0.monitor.csv' is no file of stable-baselines3's .*{problem}"):
-            find_groups([folder])
+        steps, returns = find_groups([folder])[0].runs[0].points("rollout/return_mean", "env_steps")
+        assert steps.tolist() == [5, 10] and returns.tolist() == [2, 4]
+        assert "0.monitor.csv is no file of stable-baselines3's Monitor" in capsys.readouterr().out
     monitor.write_text(text)
-    for damaged in (b"", b"PK", content[:100], content[:-30]):
+    wrong_means = io.BytesIO()
+    np.savez(wrong_means, timesteps=[1, 2], results=np.ones((3, 4)))
+    for damaged in (b"", b"PK", content[:100], content[:-30], wrong_means.getvalue()):
         evaluations.write_bytes(damaged)
-        with pytest.raises(SettingError, match="evaluations.npz' is no file of stable-baselines3's"):
-            find_groups([folder])
-    np.savez(evaluations, timesteps=[1, 2], results=np.ones((3, 4)))
+        assert len(find_groups([folder])[0].runs[0].points("eval/return_greedy")[0]) == 0
+        assert "evaluations.npz is no file of stable-baselines3's" in capsys.readouterr().out
+    for path in folder.glob("*.csv"):
+        path.unlink()
     with pytest.raises(SettingError, match="evaluations.npz' is no file of stable-baselines3's"):
         find_groups([folder])
-    for path in folder.iterdir():
-        path.unlink()
+    evaluations.unlink()
     monitor.write_text(text.splitlines()[0] + "\nr,l,t\n")
-    with pytest.raises(SettingError, match="has no epoch yet"):
+    with pytest.raises(SettingError, match="has no episode and no evaluation yet"):
         find_groups([folder])
 
 

@@ -127,6 +127,7 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert "RCP-R 75.5 not solved 200 greedy 75.5 74.5 to 76.5 77.0 3 (25-27) 40,000" in page.text
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
+    assert "Interrupted, or still running: RCP-R, seed 25 (40 epochs), " in page.text
     assert page.source.count("<code>") > 3 and "`" not in page.text
     assert page.all("svg") and page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
     video = page.all("video")[0]["src"]
@@ -154,6 +155,7 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     assert "UDRL on cartpole" in page.text and page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,")
     (result,) = re.findall(r"(\d+\.\d) evaluation return, greedy actions Not solved : 475 or more is solved", page.text)
     assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
+    assert "Interrupted" not in page.text
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings

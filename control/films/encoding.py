@@ -60,8 +60,10 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
 
 @contextlib.contextmanager
 def _writing(file_kind: str, path: Path) -> Iterator[None]:
-    """Context manager that turns errors of ffmpeg and of the disk into a UserError that names the file."""
+    """Context manager that turns errors of ffmpeg and of the disk into a UserError that names the file. It makes the
+    folder of the file."""
     try:
+        path.parent.mkdir(exist_ok=True)
         yield
     except (OSError, RuntimeError) as error:
         raise UserError(f"{file_kind} {str(path)!r} could not be written: {first_line(error)[:160]}") from error

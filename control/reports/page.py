@@ -142,6 +142,17 @@ class Folder:
             return {**results["report"], "verdict": results.get("verdict", {}).get("sentence", "")}
         return {}  # the file is malformed
 
+    def is_unfinished(self, epochs: int, steps: int) -> bool:
+        """Return whether a run with so many epochs and steps was interrupted or continues, as far as its settings tell.
+        One that may end early, at a return, counts as finished."""
+        settings = self.settings
+        if settings is None or settings.run.target_return is not None:
+            return False
+        if settings.proxy is not None and settings.proxy.quit_when_solved:
+            return False
+        reaches_steps = settings.total_steps is not None and steps >= settings.total_steps
+        return not reaches_steps and (settings.epochs is None or epochs < settings.epochs)
+
     @property
     def name(self) -> str:
         """Seed of the run as text, such as ``seed 25``."""
@@ -196,6 +207,16 @@ class Subject:
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
         return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the runs that were interrupted or continue, with their epochs."""
+        texts = []
+        for run in self.group.runs:
+            epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
+            if Folder(run.source.parent).is_unfinished(epochs, steps):
+                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
+        return texts
 
     def setting(self, name: str) -> str:
         """Return the text of a setting, with all values if they differ between runs."""
@@ -257,6 +278,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         steps=_steps(subjects),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
+        unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects, run_dirs),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),

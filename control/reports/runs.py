@@ -91,29 +91,54 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
     """Read the run of stable-baselines3 in the folder of ``path``: monitor files, one for each environment, with a row
     for each episode, and evaluations. Steps are of all environments together. A number at the end of the folder's name
     is the seed."""
-    folder, steps, file = path.parent.resolve(), 0.0, path
+    folder, steps = path.parent.resolve(), 0.0
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
-    try:
-        for file in sorted(folder.glob(f"*{FOREIGN[0]}")):
-            header, *lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
-            start = json.loads(header.removeprefix("#"))["t_start"]
-            for row in csv.DictReader(lines):
-                episodes.append((start + float(row["t"]), float(int(row["l"])), float(row["r"])))
-        for _, length, episode_return in sorted(episodes):
-            rows.append((steps := steps + length, episode_return, math.nan))
-        if (file := folder / FOREIGN[1]).exists():
-            with np.load(file) as arrays:
-                pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
-            rows += [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]
-    except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
-        problem = f"is no file of stable-baselines3's Monitor or EvalCallback ({error or type(error).__name__})"
-        raise SettingError(f"'{file}' {problem}") from error
+    files = [*sorted(folder.glob(f"*{FOREIGN[0]}")), *folder.glob(FOREIGN[1])]
+    damaged: dict[Path, Exception] = {}
+    for file in files:
+        try:
+            if file.name == FOREIGN[1]:
+                rows += _evaluation_rows(file)
+            else:
+                episodes += _episode_rows(file)
+        except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
+            damaged[file] = error
+    problem = "is no file of stable-baselines3's Monitor or EvalCallback"
+    if len(damaged) == len(files):
+        file = next(iter(damaged))
+        raise SettingError(f"{str(file)!r} {problem}") from damaged[file]
+    for file in damaged:
+        note(f"{short_path(file)} {problem}: left out")
+    for _, length, episode_return in sorted(episodes):
+        rows.append((steps := steps + length, episode_return, math.nan))
+    if not rows:
+        raise SettingError(f"{str(path)!r} has no episode and no evaluation yet")
     table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
     seed = int(number[1]) if (number := _NUMBER.search(folder.name)) else 0
     # `Run.last` is about the last tenth of the epochs, here of the steps.
     columns = dict(zip(("env_steps", TRAINING, GREEDY), table.T, strict=True))
     return columns | {"epoch": table[:, 0], "seed": np.full(len(table), seed)}
+
+
+def _episode_rows(file: Path) -> list[tuple[float, ...]]:
+    """Return (time of the end, length, return) of the episodes in a monitor file. An incomplete last line is ignored.
+    Raises for a damaged file."""
+    header, *lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    start = json.loads(header.removeprefix("#"))["t_start"]
+    episodes: list[tuple[float, ...]] = [
+        (start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)
+    ]
+    if any(length < 1 for _, length, _ in episodes):
+        raise ValueError("an episode without a step")
+    return episodes
+
+
+def _evaluation_rows(file: Path) -> list[tuple[float, ...]]:
+    """Return (steps, NaN, mean return) of the evaluations in evaluations.npz. Raises for a damaged file."""
+    with np.load(file) as arrays:
+        pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
+        return [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]
 
 
 def _foreign_names(path: Path) -> tuple[str, ...]:

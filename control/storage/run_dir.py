@@ -67,7 +67,7 @@ def winner(path: Path) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints", "videos")) -> Path:
+def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
     """Make and return a new folder with ``subfolders`` for the run, or for a hyperparameter ``search``. Raises
     SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
