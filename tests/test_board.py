@@ -59,7 +59,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
         assert [scalar.step for scalar in scalars] == [steps for steps, _ in expected]
         np.testing.assert_allclose([scalar.value for scalar in scalars], [value for _, value in expected], rtol=1e-6)
     evaluated = [metrics["env_steps"][epoch - 1] for epoch in (2, 4)]
-    for tag in ("weights/policy.flat", "actions/greedy", "actions/sampled"):
+    for tag in ("weights/policy.flat", "policy/actions_greedy", "policy/actions_sampled"):
         assert [event.step for event in events.Histograms(tag)] == evaluated, tag
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()

@@ -177,7 +177,7 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
     scores = json.loads((folder / "scores.json").read_text())
     assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
-    assert f"Verdict of the search: {scores['verdict']['sentence']}." in page.text
+    assert f"{scores['verdict']['sentence']}." in page.text
 
 
 def test_page_of_incomplete_runs(logdir: Path, tmp_path: Path) -> None:

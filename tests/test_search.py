@@ -54,6 +54,8 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     for place, tag in ((folder, "search/heldout_return"), (folder / "hparams", "hparam/return")):
         (scalar,) = load_events(place).Scalars(tag)
         assert (scalar.step, scalar.value) == (metrics["env_steps"][-1], pytest.approx(scores["report"]["mean"]))
+    picture = load_events(folder).Images("proxy")[0]
+    assert picture.encoded_image_string == (folder / "behaviour.png").read_bytes() and picture.width > 100
     output = capsys.readouterr().out
     generation = scores["generation"]  # the first one that would train on the winner
     assert f"({f'mean after generation {generation - 1}' if generation > 1 else 'first mean'})" in output

@@ -23,7 +23,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
-from control.lightning.board import show_film, show_held_out
+from control.lightning.board import show_held_out, show_image
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
@@ -99,11 +99,13 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         say_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
         yield "video", _film(module, winner, video, verbose)
-        show_film(module, folder, video)
+        show_image(module, folder, "film", video.with_suffix(".gif"))
     say_if(verbose, "drawing what the winner shows agents")
     kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    yield "picture", reports.picture(files.load(path), folder, module.settings)
+    picture = reports.picture(files.load(path), folder, module.settings)
+    show_image(module, folder, "proxy", picture)
+    yield "picture", picture
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:

@@ -145,9 +145,9 @@ def learn(settings: Settings) -> int:
     prepare(settings.run)
     learned = learn_in_folder(settings)
     folder = learned.folder
-    commands = [
-        command(settings, "--eval_agent", folder / name) for name in (BANDIT, REWARD) if (folder / name).exists()
-    ]
+    has_gain = learned.results.get("race", {}).get("gain", True)
+    proxies = [BANDIT, REWARD] if has_gain else [BANDIT]
+    commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     lines = [(Path(name).stem, folder / name) for name in (PAGE, TEACHER, BANDIT, REWARD)]
     lines.append(("results", folder / RESULTS))
     show_next([line for line in lines if line[1].exists()], commands)
@@ -442,20 +442,22 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
             "curve": curve.mean(0).tolist(),
         }
     learned, baseline = arms["learned"], arms["task"]
+    learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
     learned_text, baseline_text = (
-        f"not in {steps:,} steps" if arm["median"] is None else f"after {arm['median']:,.0f} steps"
-        for arm in (learned, baseline)
+        f"after {count:,.0f} steps" if count < math.inf else f"in no test of {steps:,} steps"
+        for count in (learned_steps, baseline_steps)
     )
     text = f"{name} reaches {number_text(solved)} {learned_text}, with the task's reward {baseline_text}"
-    if (learned["median"] or math.inf) >= (baseline["median"] or math.inf):
+    gain = learned_steps < baseline_steps
+    if not gain:
         text = f"no gain: {text}"
-    elif baseline["median"] is not None:
-        text = f"{text}: {baseline['median'] / learned['median']:.1f} times sooner"
+    elif baseline_steps < math.inf:
+        text = f"{text}: {baseline_steps / learned_steps:.1f} times sooner"
     late_text = (
         f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(baseline['late'])}"
     )
     text = f"{text}; {late_text} (discounts {learned['discount']} and {baseline['discount']})"
-    return {"text": text, "agent": name, "solved": solved, "test_every": test_every, "arms": arms}
+    return {"text": text, "agent": name, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {

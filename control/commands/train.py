@@ -22,7 +22,7 @@ from control.commands.process import prepare
 from control.commands.summary import Command, command, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.lightning.agent import AgentModule
-from control.lightning.board import show_film
+from control.lightning.board import show_image
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
@@ -318,7 +318,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
             returns = film(
                 module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch
             )
-        show_film(module, folder, video)
+        show_image(module, folder, "film", video.with_suffix(".gif"))
         yield "video", f"{video}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
     except UserError as error:
         warning(f"no video: {error}")

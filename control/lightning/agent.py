@@ -177,9 +177,9 @@ class AgentModule(RunModule):
         samples = {f"weights/{name}": weights[0] for name, weights in parameters if "target" not in name}
         for mode, actions in self.loop.actions.items():
             if actions.dim() == 1:  # discrete
-                samples[f"actions/{mode}"] = actions
+                samples[f"policy/actions_{mode}"] = actions
             else:
-                samples |= {f"actions/{mode}_{i}": coordinate for i, coordinate in enumerate(actions.unbind(1))}
+                samples |= {f"policy/actions_{mode}_{i}": coordinate for i, coordinate in enumerate(actions.unbind(1))}
         return samples
 
     def columns(self) -> dict[str, str]:

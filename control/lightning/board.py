@@ -77,10 +77,9 @@ class Board:
         with SummaryWriter(str(self.folder / _HPARAMS)) as writer:
             for summary in (start_summary, end_summary):
                 writer._get_file_writer().add_summary(summary)
-            if len(returns):
-                writer.add_scalar("hparam/return_best", returns.max(), steps)
             if len(returns) and not of_search(run.columns):
                 writer.add_scalar(_RETURN, returns[-1], steps)
+                writer.add_scalar("hparam/return_best", returns.max(), steps)
             writer.add_scalar("hparam/steps", steps, steps)
 
 
@@ -112,23 +111,23 @@ def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
             writer.add_scalar(tag, mean_return, int(module.env_steps[0]))
 
 
-def show_film(module: RunModule, folder: Path, video: Path) -> None:
-    """Add the ``video`` of a finished run's first member to TensorBoard, if there is a GIF beside it."""
-    if module.settings.run.logger != "tensorboard" or not video.with_suffix(".gif").exists():
+def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
+    """Add a picture or a GIF of the finished run in ``folder`` to TensorBoard. Other files are left out."""
+    if module.settings.run.logger != "tensorboard" or path.suffix not in (".gif", ".png") or not path.exists():
         return
     with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:
-        add_film(writer, video, int(module.env_steps[0]))
+        add_image(writer, tag, path, int(module.env_steps[0]))
 
 
-def add_film(writer: SummaryWriter, video: Path, steps: int) -> None:
-    """Add the GIF beside a ``video``, as a moving image, to the images of the tag ``film``."""
+def add_image(writer: SummaryWriter, tag: str, path: Path, steps: int) -> None:
+    """Add a picture or a GIF, which moves, to the images of ``tag``."""
+    from PIL import Image
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    content = video.with_suffix(".gif").read_bytes()
-    # The header of a GIF has the width in bytes 6 and 7, and the height in bytes 8 and 9.
-    width, height = (int.from_bytes(content[first : first + 2], "little") for first in (6, 8))
-    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag="film", image=image)]), steps)
+    with Image.open(path) as picture:
+        width, height = picture.size
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), steps)
 
 
 def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:

@@ -22,7 +22,7 @@ from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import Lines, RowTable, Watch
 from control.films.recording import film
 from control.lightning.agent import AgentModule
-from control.lightning.board import Board, add_film, member_folders
+from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
 from control.reports.runs import read_runs
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY
@@ -163,11 +163,14 @@ class RunLog(Callback):
         steps = module.env_steps.tolist()
         rows = []
         for member, seed in enumerate(self.seeds):
-            values = {GRADIENT_STEPS: module.gradient_steps} | {tag: column[member] for tag, column in columns.items()}
-            rows.append({"epoch": module.epoch, "env_steps": steps[member], "seed": seed} | values)
+            values = {tag: column[member] for tag, column in columns.items()}
+            counters = {"epoch": module.epoch, "env_steps": steps[member], "seed": seed}
+            rows.append(counters | {GRADIENT_STEPS: module.gradient_steps} | values)
             if self.boards:  # here, epoch and steps are scalars like the values
-                counters = {EPOCH: module.epoch, ENV_STEPS: steps[member]}
-                self.boards[member].add_scalars(counters | values, steps[member])
+                scalars = {EPOCH: module.epoch, ENV_STEPS: steps[member]} | values
+                if isinstance(module, AgentModule):
+                    scalars[GRADIENT_STEPS] = module.gradient_steps
+                self.boards[member].add_scalars(scalars, steps[member])
         self.metrics.append(*rows)
         if self.boards and module.is_evaluated():
             for tag, numbers in module.histograms().items():
@@ -298,7 +301,7 @@ class Recorder(Callback):
                 is_shown = i == 0 and bool(log.boards)
                 film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=is_shown)
                 if is_shown:
-                    add_film(log.boards[0].writer, path, int(module.env_steps[0]))
+                    add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
 
 
 class StopWhenFlat(EarlyStopping):

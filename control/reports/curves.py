@@ -37,7 +37,7 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
                     ("Minus the value of the policy's actions", "reward")),
     ("train/policy_loss", "policy_gradients"): ("Policy-gradient loss", "nats x weight"),
     ("train/policy_loss", "command_conditioned"): ("Cross-entropy of actions", "nats"),
-    ("train/validation_loss", "command_conditioned"): ("Cross-entropy on new episodes", "nats"),
+    ("train/validation_loss", "command_conditioned"): ("Loss on new episodes", "nats"),
     ("train/policy_loss", "ppo"): ("Clipped surrogate loss", "advantage"),
     ("train/entropy_loss", "policy_gradients"): ("Entropy loss", "beta x entropy share"),
     ("train/total_loss", "ppo"): ("Sum of PPO's losses", "weighted"),

@@ -10,6 +10,7 @@ import numpy as np
 from control.reports.page import render
 from control.reports.sheets import COLOURS, GREY, WIDTH, set_row_labels, sheet
 from control.storage.run_dir import atomic_write_text
+from understudy.program import IDS
 
 FIGURE, PAGE = "exam.png", "page.html"
 
@@ -19,7 +20,10 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any]) -> Path:
     figure = folder / FIGURE if "exam" in results else None
     if figure:
         _draw(figure, results)
-    atomic_write_text(folder / PAGE, render("learned.html.j2", game=game, results=results, figure=figure))
+    env_id = IDS.get(game, game)
+    atomic_write_text(
+        folder / PAGE, render("learned.html.j2", game=game, env_id=env_id, results=results, figure=figure)
+    )
     return folder / PAGE
 
 
@@ -46,5 +50,5 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
                 curve = race["arms"][arm]["curve"]
                 steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
                 axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
-            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, label="solved")
+            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, label="near the teacher")
             axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: return in training")

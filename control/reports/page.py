@@ -51,7 +51,7 @@ from models.settings import SettingError, UserError
 
 MAX_FILMS = 12  # on a page
 _MAX_COMMANDS = 12  # of a group
-_SOURCES = re.compile(r" \[[A-Z](, [A-Z])*\]")  # references in help texts, which only their module explains
+_SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts, which only their module explains
 _FIGURES = {
     "": "Curves over steps",
     "losses": "Losses over steps",
@@ -218,6 +218,13 @@ class Subject:
                 texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
         return texts
 
+    @property
+    def verdicts(self) -> list[str]:
+        """Verdicts of searches, as texts."""
+        return [
+            f"{self.label}, {folder.name}: {text}" for folder in self.folders if (text := folder.scores.get("verdict"))
+        ]
+
     def setting(self, name: str) -> str:
         """Return the text of a setting, with all values if they differ between runs."""
         values = dict.fromkeys(folder.texts.get(name, "") for folder in self.folders)
@@ -234,6 +241,9 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     note_group_versions(groups, run_dirs, "report")
     labels, _ = distinct_labels([group.names for group in groups])
     subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
+    solved_returns = {subject.solved for subject in subjects}
+    if len(solved_returns) == 1 and None not in solved_returns:  # returns in one environment, the best first
+        subjects.sort(key=lambda subject: -subject.result["mean"])
     folders = [folder for subject in subjects for folder in subject.folders]
     if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
         raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
@@ -372,8 +382,8 @@ def _svg(svg: str, number: int, alt: str) -> Markup:
     return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
 
 
-def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Table | None, list[tuple[Path, str]]]]:
-    """Yield of each search: label, verdict, table of the held-out evaluation (None without one), and pictures with
+def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
+    """Yield of each search: label, table of the held-out evaluation (None without one), and pictures with
     captions."""
     for subject in subjects:
         for folder in subject.folders:
@@ -390,7 +400,7 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, str, Tab
                 else None
             )
             if held_out or any(path.name != "curve.png" for path, _ in pictures):  # other runs have no other picture
-                yield label, str(held_out.get("verdict", "")), table, pictures
+                yield label, table, pictures
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
@@ -402,11 +412,15 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     if not names:
         return None
     flags: dict[str, Flag] = {}  # with the defaults of the preset
+    meanings: dict[str, dict[str, None]] = {}  # different ones of families, in order
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
-            flags |= chosen_flags(run.implementation, run.gamename, folder.texts)
-    meaning = {name: _SOURCES.sub("", str(flag.meta.get("help", ""))) for name, flag in flags.items()}
+            chosen = chosen_flags(run.implementation, run.gamename, folder.texts)
+            flags |= chosen
+            for name, flag in chosen.items():
+                meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
+    meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
     labels = [subject.label for subject in subjects]
     rows = [[name, *values[name], meaning.get(name, "")] for name in names]
