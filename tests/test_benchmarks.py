@@ -57,32 +57,10 @@ def test_benchmark_prints_json(name: str, tmp_path: Path) -> None:
         assert result["against"] is None or isinstance(result["against"], str), key
 
 
-@pytest.mark.slow
-def test_first_result_of_this_project(tmp_path: Path) -> None:
-    """The stored file has the whole command's seconds and steps."""
-    out = tmp_path / "numbers.json"
-    command = [sys.executable, str(AGAINST_JAX), "--quick", "--first_result", "--sides", "ours", "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    numbers = json.loads(out.read_text())["first_result"]["CartPole-v1"]["sides"]["ours"]
-    assert len(numbers["seconds"]) == 1 and numbers["steps"][0] % 2560 == 0 and numbers["steps"][0] > 0
-
-
 @pytest.fixture
 def against_jax(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("benchmarks.against_jax")
-
-
-def test_libraries_that_are_missing_are_named(against_jax: ModuleType, capsys: Shown) -> None:
-    missing = {name for name in ("rejax", "gymnax", "sbx") if not importlib.util.find_spec(name)}
-    if not missing:
-        pytest.skip("the extra jax is installed")
-    assert against_jax.main(["--quick", "--peers_python", sys.executable]) == 2
-    output = capsys.readouterr()
-    (line,) = output.err.splitlines()
-    assert line.startswith("against_jax.py: ") and all(name in line for name in missing) and "--peers_python" in line
-    assert not output.out
 
 
 def test_tables_of_the_page_are_of_the_stored_numbers(against_jax: ModuleType, capsys: Shown) -> None:

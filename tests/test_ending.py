@@ -88,17 +88,6 @@ def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, c
     assert capfd.readouterr().err == "interrupted\n"
 
 
-@pytest.mark.slow
-def test_training_continues_with_closed_output(logdir: Path) -> None:
-    process = started(flags(logdir))
-    assert process.stdout and process.stderr
-    process.stdout.close()
-    process.stderr.close()
-    assert process.wait(timeout=120) == 0
-    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"] == [1, 2, 3, 4, 5]
-    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists() and (run_folder(logdir) / "curve.png").exists()
-
-
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
-import torch
 from gymnasium.envs.registration import EnvSpec
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -243,18 +242,6 @@ def test_films_of_epochs_are_images_in_tensorboard(logdir: Path, brief: None) ->
     assert image.encoded_image_string == (folder / "videos" / "epoch_0002_0.gif").read_bytes() and image.step == 14
 
 
-def test_current_command_follows_the_rewards() -> None:
-    from helpers import build
-
-    agent = build("UDRL", make_environment("cartpole", 1, 1).spaces, [1, 2])
-    policy = agent.begin(3, Streams([1, 2]), sample=False, command={"return": 50.0, "horizon": 20.0})
-    policy.act(torch.zeros(2, 3, 4))
-    policy.advance(torch.full((2, 3), 1.5))
-    assert {name: value.tolist() for name, value in policy.current_command().items()} == {
-        "return": [[48.5] * 3] * 2, "horizon": [[19.0] * 3] * 2
-    }  # fmt: skip
-
-
 # -- side by side ------------------------------------------------------------------------------------------------------
 
 
@@ -274,18 +261,6 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         assert f"\nPPO, {title}: one episode, return 5\n" in output
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--film cartpole-bandit --agent TD3", "TD3 takes continuous actions"),
-        ("--implementation SE --gamename cartpole --preset supervised --agent PPO", "keeps no transitions"),
-    ],
-)
-def test_error_at_the_start_leaves_no_empty_folders(words: str, message: str, logdir: Path, capsys: Shown) -> None:
-    assert trainer.main([*words.split(), "--logdir", str(logdir)]) == 2
-    assert message in capsys.readouterr().err and not logdir.exists()
 
 
 def test_film_is_a_video_player_in_notebooks(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from envs.make import make_environment, stages_of
-from helpers import trained
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
 from models.settings import SettingError
@@ -178,30 +177,6 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        trainer.main(["--learn", "--help"])
-    printed = capsys.readouterr().out
-    assert printed.startswith("usage: python trainer.py --learn TEXT") and "--teacher_steps N" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--learn", "--learn needs a value"),
-        ("--learn ALE/Pong-v5x", "ALE/Pong-v5x"),
-        ("--learn CartPole-v1 --only exams", "only is 'exams'; did you mean 'exam'? Allowed:"),
-        ("--learn CartPole-v1 --lr 0.1 --implementation PPO", "--lr has no effect with --learn"),
-        ("--learn cartpole --teacher test_learn:nobody", "module:function"),
-        ("--implementation RN --gamename cartpole --preset teacher", "start_from is null"),
-        ("--implementation RN --gamename cartpole --mode 5 --start_from test_learn:balance", "mode is 5"),
-    ],
-)
-def test_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, line: str) -> None:
-    assert trainer.main([*words.split(), "--logdir", str(tmp_path)]) == 2
-    assert line in capsys.readouterr().err
-
-
 def test_returns_of_a_policy() -> None:
     """Right of cell 2, the goal is 3 steps away: the return is the discount to the power of the steps before it."""
     spaces = make_environment("test_learn:Corridor-v0", 1, 1).spaces
@@ -247,19 +222,6 @@ def test_a_potential_of_cells_is_exact() -> None:
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
     assert stages.explained_variance > 0.98
-
-
-@pytest.mark.slow
-def test_a_reward_made_from_a_policy_is_scored(tmp_path: Path) -> None:
-    folder = trained(
-        tmp_path,
-        *"--preset teacher --start_from test_learn:balance --inner_steps 4096 --agent PPO".split(),
-        implementation="RN",
-        gamename="cartpole",
-        generations=1,
-        population=2,
-    )
-    assert files.load(folder / "proxy.safetensors").config.mode == 2
 
 
 def test_errors_come_before_files(tmp_path: Path) -> None:

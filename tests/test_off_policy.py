@@ -421,12 +421,6 @@ def test_process_equals_plain_loop() -> None:
     assert done.any(0).all()
 
 
-def test_process_deviation() -> None:
-    process, normal = OrnsteinUhlenbeck(1, 4000, 1), torch.Generator().manual_seed(1)
-    deviations = [process.next(torch.randn(1, 4000, 1, generator=normal)).std().item() for _ in range(2000)]
-    assert [deviations[0], deviations[99], deviations[-1]] == pytest.approx([0.1, 0.93, 1.83], rel=0.04)
-
-
 @pytest.mark.parametrize("name", ["TD3", "SAC"])
 def test_agents_explore_with_noise(name: str) -> None:
     """With weights of 0 TD3's action is the noise and SAC's is tanh of it."""

@@ -55,24 +55,6 @@ def returns_to_go(rewards: Any, discount: float, behind: float = 0.0) -> list[fl
     return out
 
 
-def test_returns_equal_published() -> None:
-    """The notebook's exercise: 100 rewards, discount 0.9."""
-    rewards = np.random.RandomState(42).randint(-10, 10, 100)
-    assert rewards[:10].tolist() == [-4, 9, 4, 0, -3, -4, 8, 0, 0, -7] and rewards.sum() == -99
-    reward = torch.tensor(rewards, dtype=torch.float64).view(100, 1, 1)
-    q = discounted_returns(reward, torch.ones(100, 1, 1, dtype=torch.bool), 0.9).flatten().numpy()
-    published = {
-        0: -3.2479587406860144, 1: 0.8356013992377616, 2: -9.071554000846932, 3: -14.523948889829924,
-        10: -22.362390159396647, 25: -0.5941956613405119, 50: -24.028850748842736, 75: -32.706665605163806,
-        95: -15.4916, 96: -18.324, 97: -10.36, 98: -0.4, 99: -6.0,
-    }  # fmt: skip
-    assert np.abs(q[list(published)] - list(published.values())).max() < 1e-9
-    assert abs(q.mean() + 9.607683713338261) < 1e-9
-    assert (q.argmin(), q.argmax()) == (85, 19)
-    assert abs(q[85] + 41.09291240965317) < 1e-9 and abs(q[19] - 19.09854006354154) < 1e-9
-    assert np.abs(q - returns_to_go(rewards, 0.9)).max() < 1e-9
-
-
 def test_losses_equal_published() -> None:
     """Four episodes of the lander (450 experiences, discount 0.9) and the notebook's losses: vanilla, with baseline,
     entropy, and actor-critic with values of 1."""

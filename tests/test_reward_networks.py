@@ -341,20 +341,6 @@ def test_wrapped_gymnasium_environments(game: str, gym_id: str, mode: int, path:
             obs = next_obs
 
 
-@pytest.mark.slow
-def test_half_cheetah_reports_the_info_of_its_modes(path: Path) -> None:
-    pytest.importorskip("mujoco", reason="needs the extra mujoco")
-    stages, flat = random_networks("halfcheetah", mode=4, proxy_hidden_size=5)
-    shaped_env = stages.stage(flat, Learners([0.9]))
-    shaped_env.reset(torch.tensor([[3]]))
-    env = RewardWrapper(gym.make("HalfCheetah-v5"), written(path, stages, flat[0]), 0.9)
-    env.reset(seed=3)
-    for _ in range(3):
-        action = env.action_space.sample()
-        reward = float(shaped_env.step(torch.from_numpy(action)[None, None]).reward)
-        assert env.step(action)[1] == pytest.approx(reward, abs=1e-4)
-
-
 def test_default_discount_is_from_the_search(path: Path) -> None:
     stages, flat = random_networks("cliff", mode=1, **CLIFF)
 
@@ -445,21 +431,6 @@ def test_environment_must_match_the_reward(game: str, env: tuple, message: str, 
         with pytest.raises(ProxyError, match=message) as caught:
             make()
         assert "\n" not in str(caught.value)
-
-
-def test_numpy_network_equals_torch(telling: str, path: Path) -> None:
-    """phi in NumPy equals the network of the file in every mode."""
-    for mode in MODES:
-        stages, flat = random_networks(telling, **{"mode": mode, "proxy_hidden_layer": 2} | SMALL | SCALED)
-        loaded = understudy.load(written(path, stages, flat[0]))
-        obs, info = torch.randn(9, 3), torch.randn(9, 2)
-        expected = phi_of(stages.parameters, flat[0], obs, info)
-        phi = understudy.rewards.Phi(loaded)
-        potentials = phi(obs.numpy(), info.numpy() if MODES[mode].info else np.zeros((9, 0)))
-        assert potentials.dtype == np.float32
-        assert_near(potentials, expected, phi_error(stages.parameters, flat[0], obs, info))
-    assert RewardWrapper(gym.make("Telling-v0"), loaded, 0.9).unwrapped is not None
-    assert make_environment(telling, 1, 1).spaces.info == ("speed", "cost")
 
 
 def test_wrapper_passes_check_env_and_pickles() -> None:

@@ -15,7 +15,6 @@ import trainer
 from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from envs.make import make_environment
 from fake_runs import Shown, refused
 from helpers import flags, run_folder, trained
 
@@ -149,12 +148,6 @@ def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.Mon
         argv = ["--implementation", name, *options, "--gamename", "ImageEnvironment-v0", "--logdir", str(logdir)]
         line = f"gamename is 'ImageEnvironment-v0', which shows images; {name} takes vectors of observations"
         refused(trainer.main, argv, line, capsys)
-
-
-def test_beresheet_has_300_steps() -> None:
-    environment = make_environment("beresheet", 1, 1)
-    environment.close()
-    assert environment.spaces.max_episode_steps == 300 and environment.spaces.actions.n == 4
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------

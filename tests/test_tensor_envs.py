@@ -13,14 +13,12 @@ from scipy import stats
 from torch import Tensor
 
 from envs import seeded
-from envs.base import EnvironmentFault
 from envs.cartpole import CartPole
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, CartPoleParameters, resolve
 from envs.tensor import TensorEnvironment
 from envs.wrappers import CartPolePhysics, RepeatAction
-from models.settings import SettingError
 from models.spaces import Discrete
 from understudy import hashing
 
@@ -158,13 +156,6 @@ def test_physics_spread_is_log_uniform() -> None:
         torch.testing.assert_close(alone[0, 0], next_state[0, i, :4], rtol=1e-14, atol=1e-14)
 
 
-def test_physics_spread_of_gymnasium_wrapper() -> None:
-    varied_env = CartPolePhysics(gym.make("CartPole-v1"), CartPoleParameters(pole_mass=0.3, physics_spread=1.5))
-    pole_masses = [(varied_env.reset(seed=seed), varied_env.unwrapped.masspole)[1] for seed in range(50)]
-    assert 0.2 <= min(pole_masses) < 0.22 and 0.41 < max(pole_masses) <= 0.45
-    assert varied_env.unwrapped.polemass_length == varied_env.unwrapped.masspole * varied_env.unwrapped.length
-
-
 @pytest.mark.parametrize(("column", "bound"), [(0, 2.4), (2, 12 * 2 * math.pi / 360)])
 @pytest.mark.parametrize("side", [-1, 1])
 def test_cartpole_bounds_are_inclusive(column: int, bound: float, side: int) -> None:
@@ -250,26 +241,6 @@ def test_returned_tensors_are_not_overwritten() -> None:
     environment.reset(seeds_of(1, 2), torch.tensor([[True, False]]))
     environment.step(torch.ones(1, 2, dtype=torch.int64))
     assert all(torch.equal(copy, tensor) for copy, tensor in zip(copies, tensors, strict=True))
-
-
-def test_select_continues_episodes() -> None:
-    full_env = TensorEnvironment(CartPole(), 4, 2, time_limit=12)
-    full_env.reset(seeds_of(4, 2))
-    actions = actions_of("cartpole", 12, 4, 2)
-    for action in actions[:5]:
-        full_env.step(action)
-    members = torch.tensor([3, 1])
-    selected = full_env.select(members)
-    assert (selected.members, selected.envs, selected.spaces.max_episode_steps) == (2, 2, 12)
-    for action in actions[5:]:
-        selected_step, everyone = selected.step(action[members]), full_env.step(action)
-        assert torch.equal(selected_step.obs, everyone.obs[members]) and torch.equal(
-            selected_step.truncated, everyone.truncated[members]
-        )
-    assert selected_step.truncated.all() and (selected.age == 12).all()
-    unstarted = TensorEnvironment(CartPole(), 2, 1).select(torch.tensor([0]))
-    with pytest.raises(EnvironmentFault, match="before its first reset"):
-        unstarted.step(torch.zeros(1, 1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -420,41 +391,3 @@ def test_time_limit_counts_repetitions() -> None:
     assert endless.spaces.max_episode_steps is None
     assert all(endless.step(torch.tensor([[1]])).reward == -3 for _ in range(100))
     assert make_tensor_env("mountaincar-continuous,action_repeat=2").spaces.max_episode_steps == 500
-
-
-def test_frames_with_repeated_actions() -> None:
-    name = "mountaincar-continuous,action_repeat=4"
-    environment = make_environment(name, 1, 1, render=True, time_limit=10)
-    assert isinstance(environment, GymnasiumEnvironment) and environment.spaces.max_episode_steps == 3
-    environment.reset(torch.tensor([[0]]))
-    steps = [environment.step(torch.full((1, 1, 1), 0.5)) for _ in range(3)]
-    rewards = [step.reward.item() for step in steps]
-    assert rewards == pytest.approx([-0.1, -0.1, -0.05]) and steps[-1].truncated.all()
-    assert environment.frame(0, 0).shape[2] == 3
-    environment.close()
-
-
-def test_batch_rows_repeat_independently() -> None:
-    """Rows end at different repetitions."""
-    name = "mountaincar,action_repeat=3"
-    batch = make_environment(name, 4, 5)
-    assert isinstance(batch, TensorEnvironment)
-    state = torch.zeros(4, 5, 3, dtype=torch.float64)
-    state[..., 0], state[..., 1] = torch.linspace(0.3, 0.5, 20).view(4, 5), 0.04
-    batch.set_state(state)
-    action, alone = torch.full((4, 5), 2), []
-    joint_step = batch.step(action)
-    for member_state in state.view(20, 1, 1, 3):
-        single = make_tensor_env(name)
-        single.set_state(member_state)
-        step = single.step(torch.tensor([[2]]))
-        alone.append((*step.obs.flatten().tolist(), float(step.reward), bool(step.terminated)))
-    obs, reward, terminated = joint_step.obs.view(20, 2), joint_step.reward.flatten(), joint_step.terminated.flatten()
-    assert alone == [(*o, r, t) for o, r, t in zip(obs.tolist(), reward.tolist(), terminated.tolist(), strict=True)]
-    assert set(reward[terminated].tolist()) == {-1.0, -2.0, -3.0} and not terminated.all()
-
-
-def test_invalid_action_repeat() -> None:
-    for text in ("0", "1001", "1.5"):
-        with pytest.raises(SettingError, match=f"action_repeat is .*{text}.*; allowed: integer, at least 1, at most"):
-            resolve(f"pendulum,action_repeat={text}")

@@ -105,18 +105,6 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
 
 
-@pytest.mark.parametrize(
-    ("best", "verdict"), [(475.0, "475.0, solved (475 or more)"), (474.9, "474.9, not solved (475 or more)")]
-)
-def test_summary_says_whether_the_environment_is_solved(
-    best: float, verdict: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(AgentModule, "score", lambda self: best)
-    monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
-    trained(logdir, implementation="DDQN", epochs=2)
-    assert f"mean greedy return {verdict}\n" in capsys.readouterr().out
-
-
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its score is the mean of both evaluations. Metrics do not depend on the second one."""
     changes = {"eval_every": 1, "num_seeds": 2}
@@ -393,13 +381,6 @@ def test_choice_of_machine_code_is_stored_and_kept(
     refused(trainer.main, flags(logdir, "--resume", other, implementation="DDQN", **changes), "compiled", capsys)
 
 
-def test_machine_code_that_does_not_exist_is_refused(logdir: Path, capsys: Shown) -> None:
-    pytest.importorskip("numba")
-    argv = flags(logdir, "--compiled", implementation="DDQN", intrinsic="icm")
-    message = "compiled is true, but DDQN with these settings has no machine code; allowed: false"
-    refused(trainer.main, argv, message, capsys)
-
-
 def test_without_numba_agents_train_in_torch(logdir: Path) -> None:
     process = start(flags(logdir, implementation="DDQN"), WITHOUT_NUMBA)
     out, err = process.communicate()
@@ -414,23 +395,6 @@ def test_without_a_cache_agents_train_in_torch(logdir: Path, capsys: Shown, monk
     folder = trained(logdir, implementation="DDQN")
     assert capsys.readouterr().out.count("note: the cache folder for machine code is not writable") == 1
     assert "compiled: false\n" in (folder / "config.yaml").read_text()
-
-
-@pytest.mark.slow
-def test_compiling_is_announced_once_and_before_the_first_epoch(
-    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("numba")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for times in (1, 0):
-        words = "--implementation QLearning --gamename cliff --epochs 2 --logdir".split()
-        process = start([*words, str(logdir)])
-        lines = process.communicate()[0].splitlines()
-        assert process.returncode == 0
-        announced = [line for line in lines if line.startswith("note: the machine code of tabular is compiled")]
-        assert len(announced) == times
-    metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
-    assert metrics["time/train"][0] < 3, "compiling takes ten seconds"
 
 
 # -- imports of the commands to type next ------------------------------------------------------------------------------

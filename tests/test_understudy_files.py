@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -101,20 +100,6 @@ def reward_by_target(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) ->
     if form == "absolute":
         return -off.mean(1)
     return -off.square().mean(1) if form == "squared" else (-4 * off.square().mean(1)).exp()
-
-
-@pytest.mark.parametrize("fails", ["fsync", "replace"])
-def test_failed_write_keeps_the_old_file(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = written(path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, fails, full)
-    with pytest.raises(OSError):
-        written(path, seed=1)
-    assert torch.equal(files.load(path).parameters, old)
-    assert list(path.parent.iterdir()) == [path]
 
 
 def test_invalid_parameters_are_not_written(path: Path) -> None:
