@@ -188,6 +188,11 @@ def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
     return x
 
 
+def seeds_of(members: int, envs: int, first: int = 0) -> Tensor:
+    """Different seeds of episodes ``[M, E]``."""
+    return torch.arange(first, first + members * envs).view(members, envs)
+
+
 def place(loop: Any, member: int) -> tuple[Any, int]:
     """The agent of a member, and the row of the member in it."""
     if isinstance(loop, EpisodeLoop):
@@ -335,13 +340,20 @@ def forged(source: Path, path: Path, change: Callable[[dict[str, Any]], Any]) ->
     return path
 
 
-def start(argv: Sequence[str], code: str = "") -> "subprocess.Popen[str]":
+def start(argv: Sequence[str], code: str = "", **kwargs: Any) -> "subprocess.Popen[str]":
     """Start ``python trainer.py argv``, or ``code`` instead of the script."""
-    first = ["-c", code] if code else ["trainer.py"]
-    return subprocess.Popen(
-        [sys.executable, *first, *argv], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    first = ["-c", code] if code else [str(ROOT / "trainer.py")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    variables = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    return subprocess.Popen([sys.executable, *first, *argv], **(pipes | variables | kwargs))
+
+
+def output_of(code: str, *words: object, **kwargs: Any) -> str:
+    """What ``code`` prints in another interpreter, which must end with status 0."""
+    process = start([*map(str, words)], code, **kwargs)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]", seconds: float = 60) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import rollout
 from control.loops.steps import BLOCK, Ended, StepLoop
 from envs.base import Environment, Step
 from envs.make import make_environment
@@ -233,13 +233,6 @@ def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
         last, all_false = [step == length - 1 for step in range(5)], [False] * 5
         assert trajectory.terminated[:, m, e].tolist() == (all_false if e == 2 else last)
         assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else all_false)
-
-
-def test_without_keeping_returns_and_lengths_are_the_same() -> None:
-    trajectory, _, _ = scripted_rollout()
-    episodes = rollout(Watching(), Scripted(2, 4), SEEDS, keep=False)
-    assert isinstance(episodes, Episodes)
-    assert torch.equal(episodes.returns, trajectory.returns) and torch.equal(episodes.lengths, trajectory.lengths)
 
 
 def test_random_actions_cover_the_space_evenly() -> None:

@@ -62,10 +62,6 @@ def left(obs: np.ndarray) -> np.ndarray:
     return np.zeros(len(obs), int)
 
 
-def balance(obs: np.ndarray) -> np.ndarray:
-    return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
-
-
 def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[int, Path]:
     """Run ``--learn`` with few agents. Return its exit status and the newest folder."""
     words = ["--learn", game, "--teacher", f"test_learn:{policy}", "--logdir", str(tmp_path), "--exam_agents", "2"]
@@ -159,24 +155,6 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert again.folder == result.folder and again.results == result.results
 
 
-def test_ctrl_c_after_the_training_of_a_teacher(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The status is that of an interruption, and the command continues with the teacher."""
-
-    def interrupt(*arguments: Any) -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    words = ["--learn", "cartpole", "--teacher_steps", "1000", "--implementation", "A2C", "--logdir", str(tmp_path)]
-    with monkeypatch.context() as patched:
-        patched.setitem(learn.STAGES, "bandit", interrupt)
-        assert trainer.main(words) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
-    assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
-    printed = capsys.readouterr().out
-    assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
-
-
 def test_returns_of_a_policy() -> None:
     """Right of cell 2, the goal is 3 steps away: the return is the discount to the power of the steps before it."""
     spaces = make_environment("test_learn:Corridor-v0", 1, 1).spaces
@@ -194,7 +172,7 @@ def test_returns_of_a_policy() -> None:
 
 def test_a_truncated_episode_continues_with_its_last_rewards() -> None:
     spaces = make_environment("cartpole", 1, 1).spaces
-    episodes = TeacherEpisodes(teacher("test_learn:balance", "cartpole", spaces), "cartpole", 0)
+    episodes = TeacherEpisodes(teacher("test_teachers:balance", "cartpole", spaces), "cartpole", 0)
     _, returns = episodes.returns(0.9, 32)
     # Each step pays 1, and the policy nearly always balances to the limit.
     assert returns.median() == pytest.approx(10.0, abs=1e-4)
@@ -207,13 +185,6 @@ def potential_of(game: str, policy: str) -> tuple[Any, Any]:
     stages: Any = stages_of(trainer.config.parse([*words.split(), *flags.split()]).proxy, game)
     flat = cloned_proxy(f"test_learn:{policy}", stages, game, 0)
     return stages.parameters.program(flat[None]), stages
-
-
-def test_a_potential_has_the_returns_of_a_policy() -> None:
-    phi, _ = potential_of("cartpole", "balance")
-    upright, falling = torch.zeros(1, 1, 4), torch.tensor([[[0.0, 0.0, 0.2, 2.0]]])
-    assert phi(upright).item() == pytest.approx(20.0, rel=0.1)
-    assert phi(falling).item() < 0.8 * phi(upright).item()
 
 
 @pytest.mark.usefixtures("short_fits")
@@ -291,7 +262,7 @@ def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pyte
 
 def test_a_scaled_stage_pays_the_same() -> None:
     """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
-    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_learn:balance"
+    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_teachers:balance"
     config = trainer.config.parse([*words.split(), "--agent", "DDQN", "--table_size", "64"]).proxy
     scaled, plain = (stages_of(replace(config, scale_obs=value), "cartpole") for value in (True, False))
     generator = torch.Generator().manual_seed(0)

@@ -179,9 +179,3 @@ def test_named_weights_are_views() -> None:
             assert all(torch.equal(a, b) for a, b in zip(views, named_weights.values(), strict=True))
         network.flat.data = network.flat.data + 1
         assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
-
-
-def test_scale_applies_to_weights() -> None:
-    plain, small = (Network([Dense("a", 10, 4, scale=scale)], Streams([5])).named_weights() for scale in (1.0, 0.1))
-    torch.testing.assert_close(small["a.weight"], 0.1 * plain["a.weight"])
-    assert torch.equal(small["a.bias"], plain["a.bias"])

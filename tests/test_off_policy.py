@@ -38,8 +38,9 @@ def make_agent(config: Any = NOW, seeds: Any = (0, 1, 2)) -> TwinCriticAgent:
     return kind(config, Spaces((OBS,), Continuous(LOW, HIGH)), list(seeds))
 
 
-def live(agent: Any, steps: int, learns: bool = True, first: int = 0) -> None:
-    """So many random steps, each member with separate random numbers. Half of the ends are terminations."""
+def live(agent: Any, steps: int, learns: bool = True, first: int = 0) -> Tensor:
+    """So many random steps, each member with separate random numbers. Half of the ends are terminations. Returns the
+    ends ``[M, E]`` of the last step."""
     for step in range(first, first + steps):
         alone = []
         for seed in agent.seeds:
@@ -49,6 +50,7 @@ def live(agent: Any, steps: int, learns: bool = True, first: int = 0) -> None:
         agent.observe(obs, agent.act(obs), next_obs, reward, (end >= 0.05).float(), end < 0.1)
         if learns:
             agent.learn()
+    return end < 0.1
 
 
 def perturb_targets(agent: TwinCriticAgent) -> None:
@@ -72,17 +74,11 @@ def assert_unchanged(agent: TwinCriticAgent, old_state: dict[str, Tensor]) -> No
         assert torch.equal(value, old_state[name]) and not value.requires_grad, name
 
 
-def assert_critics_descended(agent: TwinCriticAgent, m: int, parameters: Tensor) -> None:
+def assert_descended(agent: TwinCriticAgent, optimizer: Any, m: int, parameters: Tensor) -> None:
     """The first Adam step of member ``m`` was along the gradient of ``parameters``."""
     gradient = parameters.grad
-    assert gradient is not None
-    assert_near(agent.critics.optimizer.mean[m], 0.1 * gradient, 0.1 * gradient_error(agent, gradient))
-
-
-def assert_actor_descended(agent: TwinCriticAgent, m: int, parameters: Tensor) -> None:
-    gradient = parameters.grad
     assert gradient is not None and gradient.abs().max() > 1e-4
-    assert_near(agent.optimizer.mean[m], 0.1 * gradient, 0.1 * gradient_error(agent, gradient))
+    assert_near(optimizer.mean[m], 0.1 * gradient, 0.1 * gradient_error(agent, gradient))
 
 
 def numbers_of(agent: TwinCriticAgent, m: int) -> dict[str, Tensor]:
@@ -157,11 +153,11 @@ def test_gradients_equal_autograd(case: str) -> None:
     for m in range(3):
         losses[m].backward()
         assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-5)
-        assert_critics_descended(agent, m, critics[m])
+        assert_descended(agent, agent.critics.optimizer, m, critics[m])
         obs = rows_of(agent, m)[0]
         action = torch_actor(agent, actors[m], obs, numbers_of(agent, m).get("gumbel", obs))
         torch_critics(agent, agent.critics.flat_parameters[m], obs, action)[0].mean().neg().backward()
-        assert_actor_descended(agent, m, actors[m])
+        assert_descended(agent, agent.optimizer, m, actors[m])
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
@@ -353,7 +349,7 @@ def test_gradients_of_sac_equal_autograd(case: str) -> None:
     for m in range(3):
         losses[m].backward()
         assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-4)
-        assert_critics_descended(agent, m, critics[m])
+        assert_descended(agent, agent.critics.optimizer, m, critics[m])
         obs = rows_of(agent, m)[0]
         sampled_action, log_prob = torch_sample(
             torch_mlp(agent.network, actors[m][:-1], obs), numbers_of(agent, m)["now"].T
@@ -366,7 +362,7 @@ def test_gradients_of_sac_equal_autograd(case: str) -> None:
         if config.learn_temperature:
             loss = loss - actors[m][-1] * (log_prob.detach().mean() + target)
         loss.backward()
-        assert_actor_descended(agent, m, actors[m])
+        assert_descended(agent, agent.optimizer, m, actors[m])
     assert 0 < smaller_of_first < 21, "both critics are the smaller one somewhere"
     assert (agent.optimizer.mean[:, -1] != 0).all() == config.learn_temperature
 
@@ -432,11 +428,10 @@ def test_agents_explore_with_noise(name: str) -> None:
     drifting.flat_parameters.data.zero_()
     raw_actions, normal, ends = [], [], []
     for step in range(120):
-        for agent in (drifting, white):
-            live(agent, 1, learns=False, first=step)
+        live(white, 1, learns=False, first=step)
+        ends.append(live(drifting, 1, learns=False, first=step))
         raw_actions.append(drifting.action_vectors)
         normal.append(white.random_numbers["explore"])
-        ends.append(episode_ends(drifting, step))
     actions, numbers, done = (torch.stack(series).double().numpy() for series in (raw_actions, normal, ends))
     for m, e, a in np.ndindex(actions.shape[1:]):
         noise = by_hand(numbers[:, m, e, a], done[:, m, e] > 0, 0.7 if name == "TD3" else 1.0)
@@ -444,12 +439,3 @@ def test_agents_explore_with_noise(name: str) -> None:
         # The first step, before anything is remembered, is at random.
         assert_near(actions[1:, m, e, a], expected[1:], LEVEL + FUNCTION * UNIT)
     assert done.any(0).all()
-
-
-def episode_ends(agent: TwinCriticAgent, step: int) -> Tensor:
-    """Which episodes ``[M, E]`` `live` ends at a step."""
-    generators = [torch.Generator().manual_seed(1000 * seed + step) for seed in agent.seeds]
-    samples = [
-        (torch.randn(2, agent.envs, OBS, generator=g), torch.rand(2, agent.envs, generator=g)) for g in generators
-    ]
-    return torch.stack([uniform[1] < 0.1 for _, uniform in samples])

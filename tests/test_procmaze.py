@@ -56,13 +56,6 @@ def test_mazes_equal_plain_search(seed: int, size: int) -> None:
     assert cells_of(alone[0], size) == plain_search(seed, size)
 
 
-@pytest.mark.parametrize(("size", "count"), [(4, 300), (10, 8), (12, 3)])
-def test_batches_of_mazes_equal_plain_search(size: int, count: int) -> None:
-    seeds = torch.arange(count) * 7919 - 5
-    for seed, is_open in zip(seeds.tolist(), mazes(seeds, size), strict=True):
-        assert cells_of(is_open, size) == plain_search(seed, size)
-
-
 def sample_mazes(size: int) -> tuple[Tensor, Tensor]:
     """Initial states of 20 000 episodes, and the open cells ``[20 000, size, size]``."""
     state = ProcMaze(size).initial(torch.arange(MAZES).view(1, MAZES))[0]

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +36,7 @@ from helpers import (
     default_game,
     different,
     flags,
+    output_of,
     run_folder,
     same_runs,
     tiny,
@@ -110,10 +110,7 @@ def test_import_loads_no_torch_and_sets_threads(extra_env: dict[str, str], threa
         f"assert os.environ['OMP_NUM_THREADS'] == '{threads}' and os.environ['MKL_CBWR'] == 'AUTO'"
     )
     base_env = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_CBWR")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=base_env | extra_env
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(code, env=base_env | extra_env)
 
 
 def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from helpers import flags, run_folder, trained
+from test_envs import Scripted
 
 Finished = Callable[..., tuple[Path, str]]
 
@@ -134,19 +135,12 @@ def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, cap
 # -- environments ------------------------------------------------------------------------------------------------------
 
 
-class ImageEnvironment(gym.Env):
-    observation_space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), {}
-
-
 def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gym.registry, "ImageEnvironment-v0", EnvSpec("ImageEnvironment-v0", ImageEnvironment))
+    images = {"obs_space": gym.spaces.Box(0, 255, (20, 20, 3), np.uint8), "action_space": gym.spaces.Discrete(2)}
+    monkeypatch.setitem(gym.registry, "Images-v0", EnvSpec("Images-v0", Scripted, kwargs=images))
     for name, options in (("DDQN", []), ("SE", ["--agent", "PPO"]), ("RN", ["--agent", "PPO"])):
-        argv = ["--implementation", name, *options, "--gamename", "ImageEnvironment-v0", "--logdir", str(logdir)]
-        line = f"gamename is 'ImageEnvironment-v0', which shows images; {name} takes vectors of observations"
+        argv = ["--implementation", name, *options, "--gamename", "Images-v0", "--logdir", str(logdir)]
+        line = f"gamename is 'Images-v0', which shows images; {name} takes vectors of observations"
         refused(trainer.main, argv, line, capsys)
 
 

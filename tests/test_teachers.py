@@ -227,20 +227,6 @@ def test_search_from_a_policy_has_the_agents_of_a_clone() -> None:
     assert settings("lunarlander", "two_stage", *start, "--lr", "0.5", "--deploy_steps", "7").agent.lr == 0.5
 
 
-def test_search_from_a_policy_trains_no_agents_on_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)
-    monkeypatch.setattr("control.commands.train.plain_agents_text", lambda module: "real steps: ")
-    game = "gymnasium.envs.classic_control:CartPole-v1"  # has no settings of its own
-    sizes = ["--table_size", "50", "--dagger_rounds", "0", "--deploy_steps", "40", "--report_agents", "2"]
-    changes = {"gamename": game, "proxy": "bandit", "preset": "two_stage", "agent": "DDQN", "generations": 1}
-    start = ["--start_from", "test_teachers:balance"]
-    for words, lines in ([*sizes, *start], 0), (sizes[:2] + sizes[4:], 1):
-        trainer.main(flags(tmp_path / str(lines), *words, implementation="SE", **changes))
-        assert capsys.readouterr().out.count("real steps: ") == lines
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["start", "widest"])
 def test_unbounded_states_come_from_the_target(tmp_path: Path, scale: str) -> None:

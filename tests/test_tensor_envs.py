@@ -19,6 +19,7 @@ from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, CartPoleParameters, resolve
 from envs.tensor import TensorEnvironment
 from envs.wrappers import CartPolePhysics, RepeatAction
+from helpers import seeds_of
 from models.spaces import Discrete
 from understudy import hashing
 
@@ -31,10 +32,6 @@ GAME_IDS = {
     "pendulum": "Pendulum-v1",
 }
 NAMES = ["cartpole", "cartpole-200", "acrobot"]
-
-
-def seeds_of(members: int, envs: int, first: int = 0) -> Tensor:
-    return torch.arange(first, first + members * envs).view(members, envs)
 
 
 def actions_of(name: str, steps: int, members: int, envs: int, seed: int = 0) -> Tensor:
@@ -154,6 +151,13 @@ def test_physics_spread_is_log_uniform() -> None:
         physics = dict(zip(("gravity", "cart_mass", "pole_mass", "half_length"), episode_physics, strict=True))
         alone = CartPole(**physics).step(state[:, i : i + 1, :4], actions[:, i : i + 1])[0]
         torch.testing.assert_close(alone[0, 0], next_state[0, i, :4], rtol=1e-14, atol=1e-14)
+
+
+def test_physics_spread_of_gymnasium_wrapper() -> None:
+    varied_env = CartPolePhysics(gym.make("CartPole-v1"), CartPoleParameters(pole_mass=0.3, physics_spread=1.5))
+    pole_masses = [(varied_env.reset(seed=seed), varied_env.unwrapped.masspole)[1] for seed in range(50)]
+    assert 0.2 <= min(pole_masses) < 0.22 and 0.41 < max(pole_masses) <= 0.45
+    assert varied_env.unwrapped.polemass_length == varied_env.unwrapped.masspole * varied_env.unwrapped.length
 
 
 @pytest.mark.parametrize(("column", "bound"), [(0, 2.4), (2, 12 * 2 * math.pi / 360)])

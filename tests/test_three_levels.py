@@ -125,17 +125,6 @@ def test_published_spaces(flags: str, file: str, ranges: dict[str, Any]) -> None
         trial_settings(search_settings, space.decode(values))
 
 
-@pytest.mark.parametrize(("text", "error"), [
-    ("noise_sdt: [1]", "noise_sdt is unknown; did you mean 'noise_std'?"),
-    ("generations: [1, 2]", "generations is no hyperparameter of SE; give it as a flag"),
-    ("discount: {log1m: [0, 1]}", "discount: log1m is [0, 1]; allowed: [low, high] of 1 minus the value, both above 0"),
-])  # fmt: skip
-def test_space_error_message(tmp_path: Path, text: str, error: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        space_of(tmp_path, text)
-    assert error in str(caught.value) and "\n" not in str(caught.value)
-
-
 # -- a search that is resumed ------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained
 from models.settings import UserError
+from test_envs import Scripted
 
 Finished = Callable[..., tuple[Path, str]]
 
@@ -224,25 +225,13 @@ def test_reload_copies_only_the_weights(
     refused(trainer.main, argv, "whose networks are others", capsys)
 
 
-class LargeRewards(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (3,))
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action):
-        self.age += 1
-        return np.zeros(3, np.float32), 3e38, self.age == 9, False, {}
-
-
 @pytest.mark.parametrize(("name", "limit"), [("UDRL", 5), ("DDQN", None)])
 def test_overflowing_return_is_an_error(
     name: str, limit: int | None, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gym.registry, "Large-v0", EnvSpec("Large-v0", LargeRewards, max_episode_steps=limit))
+    large = {"obs_space": gym.spaces.Box(-1, 1, (3,)), "action_space": gym.spaces.Discrete(2), "rewards": [3e38] * 9}
+    spec = EnvSpec("Large-v0", Scripted, max_episode_steps=limit, kwargs=large)
+    monkeypatch.setitem(gym.registry, "Large-v0", spec)
     argv = flags(logdir, implementation=name, gamename="Large-v0")
     message = "the rewards of an episode add up to nan or to more than a float holds"
     assert refused(trainer.main, argv, message, capsys, run_started=True).startswith("error: environment Large-v0")

@@ -18,6 +18,7 @@ from control.commands.search_space import Dimension, Space, search_space, trial_
 from control.commands.trials import EVALUATED, METRIC, Search, run_trial
 from control.storage import checkpoints
 from fake_runs import Shown, refused
+from helpers import start
 from models.registry import implementations
 from models.settings import SettingError, UserError
 
@@ -58,7 +59,14 @@ def test_space_values_are_parsed_like_flags(tmp_path: Path) -> None:
     assert trial_settings(settings(), values).agent.hidden_sizes == (8, 16)
 
 
-@pytest.mark.parametrize(("text", "error"), [
+BANDITS = "--implementation SE --gamename cartpole --proxy bandit"
+
+
+@pytest.mark.parametrize(("flags", "text", "error"), [
+    (BANDITS, "noise_sdt: [1]", "noise_sdt is unknown; did you mean 'noise_std'?"),
+    (BANDITS, "generations: [1, 2]", "generations is no hyperparameter of SE; give it as a flag"),
+    (BANDITS, "discount: {log1m: [0, 1]}", "log1m is [0, 1]; allowed: [low, high] of 1 minus the value, both above 0"),
+    *(("", text, error) for text, error in (
     ("learning_rat: [1]", "learning_rat is unknown; did you mean 'lr'?"),
     ("lr: []", "lr has no choices"),
     ("lr: 0.1", "lr is '0.1'; allowed: a list of choices, or one of uniform"),
@@ -70,10 +78,11 @@ def test_space_values_are_parsed_like_flags(tmp_path: Path) -> None:
     ("epochs: [1, 2]", "epochs is no hyperparameter of UDRL; give it as a flag"),
     ("grid_size: [3, 4]", "grid_size is no hyperparameter but a parameter of procmaze, opengrid, buttongrid; give it"),
     ("no_expo_weighting: [true]", "no_expo_weighting is no setting; write expo_weighting: [true, false]"),
+    )),
 ])  # fmt: skip
-def test_space_error_message(tmp_path: Path, text: str, error: str) -> None:
+def test_space_error_message(tmp_path: Path, flags: str, text: str, error: str) -> None:
     with pytest.raises(SettingError) as caught:
-        space_of(tmp_path, text)
+        space_of(tmp_path, text, *flags.split())
     assert error in str(caught.value)
     assert str(tmp_path / "space.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
@@ -194,15 +203,12 @@ def search_results(tmp_path: Path) -> list[dict[str, str]]:
     return rows(file)
 
 
-def start(tmp_path: Path, text: str, flags: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "trainer.py"), *command_of(tmp_path, text, flags)], cwd=tmp_path / "here",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def started(tmp_path: Path, text: str, flags: str) -> "subprocess.Popen[str]":
+    return start(command_of(tmp_path, text, flags), cwd=tmp_path / "here")
 
 
 def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
-    with start(tmp_path, text, flags) as process:
+    with started(tmp_path, text, flags) as process:
         try:
             out, err = process.communicate(timeout=900)
         finally:
@@ -249,7 +255,7 @@ def children_of(parent: int, name: str) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
-    process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
+    process = started(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
     assert process.stdout
     try:
         while "best so far" not in process.stdout.readline():
@@ -266,7 +272,7 @@ def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["raylet/raylet", "gcs/gcs_server"])
 def test_dead_ray_server_is_an_error(server: str, tmp_path: Path) -> None:
-    process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
+    process = started(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
     assert process.stdout
     try:
         while "best so far" not in process.stdout.readline():

@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from envs.names import GAMES, CartPoleParameters, RepeatParameters
 from envs.seeded import normal
 from envs.synthetic import starts_of
 from envs.tensor import TensorEnvironment
+from helpers import output_of
 from models.proxies import files
 from models.spaces import Discrete, Spaces
 from proxies import KINDS, dynamics_of, stack_of, step_errors, written
@@ -55,9 +55,7 @@ def test_gymnasium_id_imports_neither_torch_nor_the_trainer(code: str, tmp_path:
         "print(gymnasium.make(module + 'understudy/SyntheticCartPoleMDP-v0').reset(seed=3)[0].tolist())\n"
         "print({'torch', 'models', 'envs', 'control'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{SyntheticEnv('cartpole-mdp').reset(seed=3)[0].tolist()}\nset()\n"
+    assert output_of(code, cwd=tmp_path) == f"{SyntheticEnv('cartpole-mdp').reset(seed=3)[0].tolist()}\nset()\n"
 
 
 def test_registered_ids_make_the_shipped_proxies() -> None:
