@@ -24,12 +24,6 @@ Finished = Callable[..., tuple[Path, str]]
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def test_tags_have_a_group_and_a_description() -> None:
-    for tag in TAGS.values():
-        assert re.fullmatch(r"(rollout|eval|train|time|model|search|command)/[a-z_]+", tag.name), tag.name
-        assert tag.title and tag.text.endswith("."), tag.name
-
-
 def test_page_lists_all_tags() -> None:
     text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
     for tag in TAGS.values():

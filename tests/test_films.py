@@ -72,14 +72,6 @@ def frames(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def test_small_pictures_are_enlarged_by_whole_factors() -> None:
-    small = np.arange(72 * 48 * 3, dtype=np.uint32).reshape(72, 48, 3).astype(np.uint8)
-    large = pictures.enlarged(small)
-    assert large.shape == (432, 288, 3)
-    assert np.array_equal(large[::6, ::6], small) and np.array_equal(large[5::6, 5::6], small)
-    assert pictures.enlarged(np.zeros((256, 768, 3), np.uint8)).shape == (256, 768, 3)
-
-
 def test_caption_fits_below_the_picture() -> None:
     frame = np.full((100, 400, 3), 200, np.uint8)
     one_row = pictures.captioned(frame, [["a"]], 16)
@@ -88,12 +80,6 @@ def test_caption_fits_below_the_picture() -> None:
     assert one_row.shape[0] < two_rows.shape[0] and one_row.shape[1] == two_rows.shape[1] == 400
     caption = two_rows[100:].max(2)
     assert (caption > 200).any() and (caption[:, 395:] < 60).all()  # bright letters, and none at the edge
-
-
-def test_side_by_side_pictures_have_even_sizes() -> None:
-    sheet = pictures.side_by_side([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
-    assert sheet.shape == (4, 20, 3)
-    assert (sheet[:3, :5] == 7).all() and (sheet[:, 13:19] == 9).all()
 
 
 # -- films -------------------------------------------------------------------------------------------------------------

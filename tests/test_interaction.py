@@ -99,19 +99,6 @@ def test_discount_after_truncation(name: str, discount: float) -> None:
     assert all((transition[4][~transition[5]] == 1).all() for transition in recorder.transitions)
 
 
-def test_discount_of_environment() -> None:
-    environment = synthetic(2, 1)
-    dynamics: Any = environment.dynamics
-    dynamics.raw_done = True
-    recorder = Recorder(torch.zeros(40, 2, 1, dtype=torch.int64))
-    interaction = StepLoop(recorder, environment, Streams.from_name([0, 1], "episodes"))
-    for _ in range(40):
-        interaction.step()
-    for obs, action, _, _, discount, done in recorder.transitions:
-        raw = dynamics.program.step(obs, action).done
-        assert torch.equal(discount, 1 - raw) and torch.equal(done | (raw <= 0.5), torch.ones_like(done))
-
-
 def test_episodes_start_from_different_seeds() -> None:
     _, _, interaction = recorded("cartpole", 0)
     starts, firsts = starts_of(make_environment("cartpole", 1, 1)), []

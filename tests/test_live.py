@@ -198,15 +198,3 @@ def test_a_search_ends_after_two_good_exams(script: Path) -> None:
     phases, reports, solved = run(script, exams)
     assert solved and [report["score"] for report in reports] == [480, 480]
     assert [phase for phase in phases if "xam" in phase[0]] == 2 * [["Exam", 16], ["Exam", 0], ["Second exam", 32]]
-
-
-def test_a_member_trains_an_agent(script: Path) -> None:
-    jobs = "u.evolve(0).next().value.jobs.slice(0, 2)"
-    first, again = run(script, f"(u) => [1, 2].map(() => {jobs}.map((job) => u.trainedReturn(...job)))")
-    assert first == again and all(8 < result <= 500 for result in first)
-
-
-@pytest.mark.slow
-def test_a_search_solves_cartpole(script: Path) -> None:
-    _, reports, solved = run(script, f"(u) => ({SEARCH})(u, 1, 20, (job) => u.trainedReturn(...job))", timeout=3600)
-    assert solved and reports[-1]["score"] >= 475

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from helpers import build, config_of
 from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNetwork, HyperNetwork
-from models.layers import ConvolutionalTrunk, Dense, Network
+from models.layers import ConvolutionalTrunk
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
@@ -164,18 +164,3 @@ def test_convolutional_trunk() -> None:
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
-
-
-def test_named_weights_are_views() -> None:
-    network = Network([Dense("a", 3, 2), Dense("b", 2, 5, gain=1.0)], Streams([1, 2]))
-    assert network.flat.shape[1] == 3 * 2 + 2 + 2 * 5 + 5
-    with torch.no_grad():
-        named_weights, cached = network.named_weights(), network.weights()
-        assert {name: tuple(view.shape) for name, view in named_weights.items()} == {
-            "a.weight": (2, 3, 2), "a.bias": (2, 2), "b.weight": (2, 2, 5), "b.bias": (2, 5)}  # fmt: skip
-        network.flat.copy_(torch.arange(2 * network.flat.shape[1]).view(2, -1))
-        assert torch.equal(torch.cat([view.flatten(1) for view in named_weights.values()], 1), network.flat)
-        for views in (cached, network.weights()):
-            assert all(torch.equal(a, b) for a, b in zip(views, named_weights.values(), strict=True))
-        network.flat.data = network.flat.data + 1
-        assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])

@@ -1,6 +1,5 @@
 """Whole searches for synthetic environments, from flags to the proxy file."""
 
-import dataclasses
 import json
 import re
 from functools import partial
@@ -13,7 +12,6 @@ import torch
 
 import trainer
 from control.cli import parse as config
-from control.cli.settings import acting
 from control.commands.evaluate import agent_settings
 from control.evolution.generations import InitialSearch
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -26,7 +24,7 @@ from helpers import SEARCHED, flags, load_events, run_folder, trained
 from models.proxies import files
 from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
-from models.registry import config_of, default_config
+from models.registry import default_config
 from models.streams import Streams, derive_seed
 
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
@@ -141,15 +139,6 @@ def test_agent_settings_follow_the_preset() -> None:
 def test_agent_settings_keep_the_implementation(proxy: str, agent: str, expected: dict) -> None:
     agent_config = agent_settings(files.load(proxy), agent, {})
     assert {name: getattr(agent_config, name) for name in expected} == expected
-
-
-def test_agents_of_one_family_keep_their_settings() -> None:
-    """A search with PPO and A2C trains each with its overrides, and so do evaluations."""
-    words = "--implementation SE --gamename cartpole --agent PPO,A2C --lr 0.01"
-    settings = config.parse(words.split())
-    proxy = dataclasses.replace(files.load("cartpole-bandit"), description={"settings": acting(settings)})
-    for name in ("PPO", "A2C"):
-        assert agent_settings(proxy, name, {}) == config_of(settings.agent, name, ["PPO", "A2C"])
 
 
 def test_search_stops_at_the_target_return(tmp_path: Path, capsys) -> None:

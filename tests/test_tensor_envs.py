@@ -234,19 +234,6 @@ def test_inactive_rows_do_not_change(name: str) -> None:
     assert not environment.step(action, ~active).done[active].any()  # though they are at the time limit
 
 
-def test_returned_tensors_are_not_overwritten() -> None:
-    environment = make_tensor_env("cartpole", 1, 2)
-    given_state = environment.dynamics.initial(seeds_of(1, 2, 9))
-    tensors = [given_state, environment.set_state(given_state), environment.state]
-    for _ in range(2):
-        step = environment.step(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]]))
-        tensors += [step.obs, step.reward, step.terminated, environment.state, environment.age]
-    copies = [tensor.clone() for tensor in tensors]
-    environment.reset(seeds_of(1, 2), torch.tensor([[True, False]]))
-    environment.step(torch.ones(1, 2, dtype=torch.int64))
-    assert all(torch.equal(copy, tensor) for copy, tensor in zip(copies, tensors, strict=True))
-
-
 @pytest.mark.parametrize(
     ("name", "best"), [("procmaze", -1.0), ("buttongrid", None), ("cartpole", None), ("mountaincar", None)]
 )
