@@ -1,6 +1,5 @@
 """Ray workers for the population of a search: same numbers as one process, and no process left behind."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
 from models.streams import Streams
+from running import descendants
 
 # One Ray for all tests, as its start takes 15 seconds.
 pytestmark = pytest.mark.xdist_group("workers")
@@ -61,14 +61,8 @@ def assert_same_outcome(outcome: Outcome, other: Outcome) -> None:
 
 def worker_pids(driver: int, busy: bool = False) -> list[int]:
     """Process ids of the (busy) workers of the Ray started by process ``driver``."""
-    names, parents = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            names[int(folder.name)] = (folder / "cmdline").read_bytes()
-    titles = (b"ray::_work",) if busy else (b"ray::_work", b"ray::IDLE")
-    pids = [pid for pid, name in names.items() if name.startswith(titles)]
-    return sorted(pid for pid in pids if parents.get(parents[pid]) == driver)
+    titles = ("ray::_work",) if busy else ("ray::_work", "ray::IDLE")
+    return sorted(pid for pid, line in descendants(driver).items() if line.startswith(titles))
 
 
 @pytest.mark.slow

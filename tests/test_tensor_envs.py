@@ -382,3 +382,23 @@ def test_time_limit_counts_repetitions() -> None:
     assert endless.spaces.max_episode_steps is None
     assert all(endless.step(torch.tensor([[1]])).reward == -3 for _ in range(100))
     assert make_tensor_env("mountaincar-continuous,action_repeat=2").spaces.max_episode_steps == 500
+
+
+def test_batch_rows_repeat_independently() -> None:
+    """Rows end at different repetitions."""
+    name = "mountaincar,action_repeat=3"
+    batch = make_environment(name, 4, 5)
+    assert isinstance(batch, TensorEnvironment)
+    state = torch.zeros(4, 5, 3, dtype=torch.float64)
+    state[..., 0], state[..., 1] = torch.linspace(0.3, 0.5, 20).view(4, 5), 0.04
+    batch.set_state(state)
+    action, alone = torch.full((4, 5), 2), []
+    joint_step = batch.step(action)
+    for member_state in state.view(20, 1, 1, 3):
+        single = make_tensor_env(name)
+        single.set_state(member_state)
+        step = single.step(torch.tensor([[2]]))
+        alone.append((*step.obs.flatten().tolist(), float(step.reward), bool(step.terminated)))
+    obs, reward, terminated = joint_step.obs.view(20, 2), joint_step.reward.flatten(), joint_step.terminated.flatten()
+    assert alone == [(*o, r, t) for o, r, t in zip(obs.tolist(), reward.tolist(), terminated.tolist(), strict=True)]
+    assert set(reward[terminated].tolist()) == {-1.0, -2.0, -3.0} and not terminated.all()

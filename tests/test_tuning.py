@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from fake_runs import Shown, refused
 from helpers import start
 from models.registry import implementations
 from models.settings import SettingError, UserError
+from running import descendants
 
 TINY = ("--gamename cartpole --num_rand_action_rollouts 4 --training_rollouts_per_worker 4 --num_grad_steps 4 "
         "--eval_every 1 --eval_episodes 2 --batch_size 16").split()  # fmt: skip
@@ -246,25 +249,26 @@ def test_every_algorithm_searches(algorithm: str, length: str, tmp_path: Path) -
     assert len(statuses) == 3 and set(statuses) <= {"finished", "stopped early"}
 
 
-def children_of(parent: int, name: str) -> list[int]:
-    """Process ids of the children whose command has ``name``."""
-    pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in pids if name in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
+@contextmanager
+def searching(tmp_path: Path) -> "Iterator[subprocess.Popen[str]]":
+    """A long search with a first result."""
     process = started(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
     assert process.stdout
     try:
         while "best so far" not in process.stdout.readline():
             assert process.poll() is None
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
+    with searching(tmp_path) as process:
         process.send_signal(number)
         start_time = time.monotonic()
         out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert (process.returncode, err) == (130, "") and time.monotonic() - start_time < 30
     assert "interrupted: 1 trial in" in out and search_results(tmp_path)[0]["status"] == "interrupted"
 
@@ -272,18 +276,10 @@ def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["raylet/raylet", "gcs/gcs_server"])
 def test_dead_ray_server_is_an_error(server: str, tmp_path: Path) -> None:
-    process = started(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
-    assert process.stdout
-    try:
-        while "best so far" not in process.stdout.readline():
-            assert process.poll() is None
-        while not (pids := children_of(process.pid, server)):
-            assert process.poll() is None
-            time.sleep(0.05)
-        os.kill(pids[0], signal.SIGKILL)
+    with searching(tmp_path) as process:
+        (pid,) = (pid for pid, line in descendants(process.pid).items() if server in line.partition("\0")[0])
+        os.kill(pid, signal.SIGKILL)
         _, err = process.communicate(timeout=150)
-    finally:
-        process.kill()
     assert process.returncode == 1 and err.startswith("error: ") and err.count("\n") == 1 and "Ray" in err
 
 
