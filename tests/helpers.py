@@ -13,7 +13,7 @@ import gymnasium.envs.classic_control  # noqa: F401  # names below begin with it
 import numpy as np
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
+from torch import Tensor, nn
 
 import trainer
 from conftest import ROOT
@@ -186,6 +186,16 @@ def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
         x = torch.nn.functional.linear(x, weight[0], bias[0, :, 0])
         x = functions[mlp.activation](x) if i < depth - 1 else x
     return x
+
+
+def torch_network(network: Any, m: int, activation: nn.Module) -> nn.Sequential:
+    """One member of a network as modules of torch."""
+    modules: list[nn.Module] = []
+    for weight, bias in network.layers():
+        linear = nn.Linear(*weight.shape[1:])
+        linear.weight.data, linear.bias.data = weight[m].T.detach().clone(), bias[m].detach().clone()
+        modules += [linear, activation]
+    return nn.Sequential(*modules[:-1])
 
 
 def seeds_of(members: int, envs: int, first: int = 0) -> Tensor:

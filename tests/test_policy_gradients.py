@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers import CASES, build, config_of, on_policy, same_numbers
+from helpers import CASES, build, config_of, on_policy, same_numbers, torch_network
 from models.agents.policy_gradients.agent import Agent
 from models.agents.policy_gradients.batch import CHUNK, pack, table
 from models.losses import entropy_loss, policy_gradient, value_loss
@@ -173,8 +173,9 @@ class Plain:
 
     def __init__(self, agent: Agent, m: int):
         self.config, network = agent.config, agent.network
-        self.policy = self._copy(network.policy, m)
-        self.critic = self._copy(network.critic, m) if network.critic else None
+        activation = {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01)}[self.config.activation]
+        self.policy = torch_network(network.policy, m, activation)
+        self.critic = torch_network(network.critic, m, activation) if network.critic else None
         config = self.config
         self.optimizers = [torch.optim.Adam(self.policy.parameters(), config.lr, eps=config.adam_eps)]
         if self.critic:
@@ -182,14 +183,6 @@ class Plain:
             self.optimizers.append(torch.optim.Adam(self.critic.parameters(), rate, eps=config.adam_eps))
         self.rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
         self.updates = 0
-
-    def _copy(self, network: Any, m: int) -> nn.Sequential:
-        layers: list[nn.Module] = []
-        for weight, bias in network.layers():
-            linear = nn.Linear(*weight.shape[1:])
-            linear.weight.data, linear.bias.data = weight[m].T.detach().clone(), bias[m].detach().clone()
-            layers += [linear, {"relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01)}[self.config.activation]]
-        return nn.Sequential(*layers[:-1])
 
     def flat(self, network: nn.Sequential) -> Tensor:
         return torch.cat([(p.T if p.dim() == 2 else p).detach().flatten() for p in network.parameters()])
