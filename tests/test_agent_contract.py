@@ -260,6 +260,8 @@ def probes_of(case: str) -> list[str]:
         values = ["probe-2", "probe-3"] * has_values(case)
         if case in CASES:
             names = names[:3] if case in FULL else names[:1]
+    if case in ("DuelingDDQN", "DDPG"):  # settings of DDQN and TD3
+        names, values = names[:2], values[:1]
     return [game for game in names if can_play(case, game)] + values
 
 

@@ -131,7 +131,8 @@ def scaled(command: str) -> str:
     for word, limits in (
         ("arms.py measure", f"--searches 1 --agents 1 --real_agents 1 --real_steps 50 --kinds DDQN {SEARCH}"),
         ("learning_curves.py measure", f"--seeds 1 {SEARCH.replace('--inner_steps 60', '--inner_steps 300')}"),
-        ("planted_bugs.py", "--seeds 1 --updates 20 --episodes 1"), ("robustness.py measure", "--agents 1 --scales 1"),
+        ("planted_bugs.py", "--agents DQN --bugs '' 'losses of shape [64, 64]' --seeds 1 --updates 20 --episodes 1"),
+        ("robustness.py measure", "--agents 1 --scales 1"),
         ("step_sizes.py measure", "--searches 1 --generations 1"),
         ("visits.py measure", "--agents 2 --steps 60"), ("step_times.py measure", "--episodes 1"),
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),

@@ -88,7 +88,7 @@ def test_invalid_parameters_are_not_written(path: Path) -> None:
     for parameters, description, error, line in unwritable:
         with pytest.raises(error, match=line):
             files.save(path, parameters, config=config, spaces=spaces, game=game, description=description)
-        assert path.read_bytes() == original_bytes
+        assert path.read_bytes() == original_bytes and [*path.parent.iterdir()] == [path]
 
 
 def one_line(path: Path) -> str:
