@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from conftest import Finished
 from control.cli.settings import from_dict
 from control.lightning.board import Board, hyperparameters
 from control.reports.tags import TAGS
@@ -18,7 +18,6 @@ from control.storage.run_dir import read_metrics
 from helpers import load_events
 
 ROOT = Path(__file__).parents[1]
-Finished = Callable[..., tuple[Path, str]]
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

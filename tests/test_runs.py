@@ -1,7 +1,6 @@
 """Whole runs of policy gradients and of agents that learn between steps."""
 
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 import trainer
+from conftest import Finished
 from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from helpers import flags, trained
 from test_envs import Scripted
-
-Finished = Callable[..., tuple[Path, str]]
 
 
 def test_running_mean_equals_a_deque(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Whole searches for synthetic environments, from flags to the proxy file."""
 
+import dataclasses
 import json
 import re
 from functools import partial
@@ -15,7 +16,6 @@ from control.cli import parse as config
 from control.commands.evaluate import agent_settings
 from control.evolution.generations import InitialSearch
 from control.evolution.inner_loop import InnerLoop, Outcome
-from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
@@ -23,9 +23,9 @@ from fake_runs import refused
 from helpers import SEARCHED, flags, load_events, run_folder, trained
 from models.proxies import files
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks
 from models.registry import default_config
 from models.streams import Streams, derive_seed
+from proxies import KINDS, written
 
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
@@ -232,21 +232,11 @@ def test_evaluation_compares_with_the_real_environment(tmp_path: Path, capsys) -
     assert "sampled for each agent: lr, batch_size, width, depth" in output and "\nreal " not in output
 
 
-def save_random_proxy(folder: Path, **changes: object) -> Path:
-    """The file of a random proxy."""
-    path = folder / "proxy.safetensors"
-    settings = config.parse(search(folder, **changes))
-    networks = Networks(settings.proxy, spaces_of("cartpole"))
-    files.save(path, networks.initial(Streams([0]))[0], config=settings.proxy, spaces=networks.spaces,
-               game="cartpole", description={})  # fmt: skip
-    return path
-
-
 def test_inner_rule_does_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     """They would end the training in a search, as any agent reaches an average of 5 in its first tests."""
-    path = save_random_proxy(
-        tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77
-    )
+    path = tmp_path / "proxy.safetensors"
+    rule: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 5.0, "max_steps": 10, "deploy_steps": 77}
+    written(path, config=dataclasses.replace(KINDS["mdp"][0], **rule))
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
     assert trainer.main(argv) in SEARCHED
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]

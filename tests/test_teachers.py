@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import trainer
+from conftest import Finished
 from control.cli import parse
 from control.evolution import stable_baselines, teachers
 from control.evolution.teachers import check_teacher, cloned_proxy, teacher, visited_states
@@ -32,10 +33,10 @@ searched = partial(trained, implementation="SE")
 pytestmark = pytest.mark.usefixtures("short_fits")
 
 
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def agent(finished: Finished) -> str:
     """The folder of a run of DDQN on CartPole, to be read only."""
-    return str(trained(tmp_path_factory.mktemp("agent"), implementation="DDQN", gamename="cartpole"))
+    return str(finished(implementation="DDQN")[0])
 
 
 def balance(obs: np.ndarray) -> np.ndarray:

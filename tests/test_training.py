@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 import trainer
+from conftest import Finished
 from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
@@ -26,8 +26,6 @@ from fake_runs import Shown, refused
 from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained
 from models.settings import UserError
 from test_envs import Scripted
-
-Finished = Callable[..., tuple[Path, str]]
 
 EVALUATED = {"eval/return_greedy", "time/eval"}
 COMMON = EVALUATED | {
