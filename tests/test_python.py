@@ -360,6 +360,8 @@ def test_notebook_about_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A function replaces the teacher, one kind of agents learns, and the outputs in the file name no path outside."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(learn, "learners", lambda spaces: ("DDQN",))
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 100)  # clones need not be good
+    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 10)
     monkeypatch.setattr(learn, "joint_verdict", lambda verdicts: joint_verdict(verdicts) | {"passed": True})
     budgets = (
         "{'teacher': 'test_python:heat', 'exam_agents': 2, 'exam_steps': 500, 'race_agents': 1, 'race_steps': 100}"
