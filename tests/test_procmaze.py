@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import hashed
 from envs.gridworld import EXTRA, GOAL, POSITION, OpenGrid
 from envs.procmaze import ProcMaze, mazes
 from envs.seeded import uniform, uniform_at
@@ -110,12 +111,7 @@ def maze_state(picture: str, seed: int = 0, time: int = 0) -> Tensor:
 
 def walk(world: ProcMaze | OpenGrid, state: Tensor, actions: list[int]) -> list[tuple[int, float, bool]]:
     """After each action: the player's cell, the reward, and terminated."""
-    transitions = []
-    for action in actions:
-        state, reward, terminated, discount = world.step(state, torch.tensor([[action]]))
-        assert discount is None and reward.dtype == torch.float32
-        transitions.append((int(state[0, 0, POSITION]), reward.item(), bool(terminated)))
-    return transitions
+    return [(state[POSITION], *rest) for state, *rest in hashed.walk(world, state, actions)]
 
 
 def test_moves_and_termination() -> None:
