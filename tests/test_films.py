@@ -249,7 +249,7 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
 
-def test_film_is_a_video_player_in_notebooks(tmp_path: Path) -> None:
+def test_film_is_a_video_player_in_notebooks(tmp_path: Path, brief: None) -> None:
     small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
     run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
     first_film, second_film = (run.film(episodes=2, seed=3) for _ in range(2))

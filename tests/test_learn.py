@@ -137,7 +137,7 @@ def test_a_bandit_that_fails_its_exam(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_task_without_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
     monkeypatch.setattr(learn, "_TIME_LIMIT", 30)
-    status, folder = learned(tmp_path, "test_learn:Endless-v0", "right")
+    status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
     assert files.load(folder / learn.BANDIT).config.test_limit == 30

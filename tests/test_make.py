@@ -136,6 +136,7 @@ def test_installed_wheel_is_tried() -> None:
     assert other.returncode == 1 and "the tag says 9.9.9" in other.stderr
 
 
+@pytest.mark.slow
 def test_image_has_what_the_trainer_imports(tmp_path: Path) -> None:
     """A run with the files alone that the Dockerfile copies."""
     copies = [line.split()[1:] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]

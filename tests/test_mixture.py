@@ -88,7 +88,7 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("case", MIXTURES)
+@pytest.mark.parametrize("case", ["discrete", "continuous", pytest.param("drawn", marks=pytest.mark.slow)])
 def test_agent_alone_equals_agent_in_company(case: str) -> None:
     game, agents, changes = MIXTURES[case]
     arguments = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}

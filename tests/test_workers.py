@@ -123,7 +123,7 @@ def test_invalid_settings_start_no_process():
     assert set(multiprocessing.active_children()) <= set(previous_children)
 
 
-@pytest.mark.parametrize("moment", ["before it is asked", "before it answers"])
+@pytest.mark.parametrize("moment", ["before it is asked", pytest.param("before it answers", marks=pytest.mark.slow)])
 def test_dead_forkserver_is_an_error(moment, monkeypatch, capsys, tmp_path):
     def kill():
         pid = forkserver._forkserver._forkserver_pid
