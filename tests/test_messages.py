@@ -163,11 +163,11 @@ COMMANDS = """
     -> test_noise is on, but noise_type is 'ornstein-uhlenbeck'; allowed...
 --implementation TD3 --gamename pendulum --noise_type ornstein-uhlenbeck --action_std 0
     -> --noise_type has no effect: action_std is 0
---implementation DDQN --gamename cartpole --intrinsic icm --compiled
+--implementation DDQN --gamename cartpole --intrinsic icm --compiled --epochs 1
     -> compiled is true, but DDQN with these settings has no machine code; allowed: false
---implementation SimpleModel --gamename cartpole --binary_obs
+--implementation SimpleModel --gamename cartpole --binary_obs --total_steps 20
     -> binary_obs is True, but observations of this game are numbers; allowed: false, or null
---implementation GaussianLatent --gamename procmaze --learn_obs_variance
+--implementation GaussianLatent --gamename procmaze --learn_obs_variance --total_steps 20
     -> learn_obs_variance is True, but observations are bits; allowed: with binary_obs false
 --implementation SE --gamename cartpole --preset supervised --agent PPO -> ...keeps no transitions...
 --implementation RN --gamename cartpole --preset teacher -> ...start_from is null...
