@@ -1,4 +1,4 @@
-"""Command-conditioned networks against plain torch, in float64, and published weights; and their layers."""
+"""Command-conditioned networks against plain torch, in float64, and published weights."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from helpers import build, config_of
 from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNetwork, HyperNetwork
-from models.layers import ConvolutionalTrunk, dense, sigmoid
+from models.layers import ConvolutionalTrunk
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
@@ -161,25 +161,3 @@ def test_convolutional_trunk() -> None:
             error = gamma(kernel[0].numel() + 1) * terms + carried
             x = F.conv2d(x, kernel, bias, stride=2, padding=1).relu()
         assert_near(trunk(images)[m], x.flatten(1), error.flatten(1))
-
-
-# -- layers ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batch", [1, 2, 31, 768])
-@pytest.mark.parametrize(
-    ("inputs", "outputs"), [(8, 32), (1, 32), (2, 32), (32, 128), (128, 4), (64, 1), (3, 2), (128, 128)]
-)
-def test_member_alone_equals_member_in_company(inputs: int, outputs: int, batch: int) -> None:
-    def run(x, weight, bias):
-        # Inputs of one number are observations or commands, which need no gradient.
-        leaves = [x.clone().requires_grad_(inputs > 1), weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-        out = sigmoid(dense(*leaves)) + dense(*leaves).relu()
-        out.square().mean((1, 2)).sum().backward()
-        return [out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)]
-
-    tensors = torch.randn(3, batch, inputs), torch.randn(3, inputs, outputs), torch.randn(3, outputs)
-    joint_results = run(*tensors)
-    for m in range(3):
-        alone = run(*(t[m : m + 1] for t in tensors))
-        assert all(torch.equal(a[m], b[0]) for a, b in zip(joint_results, alone, strict=True))
