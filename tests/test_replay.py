@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.memory import Episode, EpisodeMemory
-from models.replay import NUMBERS, Columns, ReplayBuffer, row_bytes, rows_of_two
+from models.replay import NUMBERS, Columns, ReplayBuffer, rows_of_two
 from models.streams import Streams
 
 FLOAT = torch.float32
@@ -106,10 +106,6 @@ def test_sampling_equals_plain_list(kind: str, capacity: int, count: int, member
         assert batch[name].shape == (members, len(places), *shape) and batch[name].dtype == dtype
         for at, place in enumerate(places):
             assert torch.equal(batch[name][:, at], latest[place][name][:, 0])
-
-
-def test_row_bytes() -> None:
-    assert [row_bytes(columns) for columns in KINDS.values()] == [24, 16, 46]
 
 
 @pytest.mark.parametrize("kind", KINDS)
