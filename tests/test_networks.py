@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from helpers import build, config_of
 from models.agents.command_conditioned.networks import BehaviorNetwork, GatedNetwork, HyperNetwork
-from models.layers import ConvolutionalTrunk
+from models.layers import ConvolutionalTrunk, Dense, Network
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from rounding import FUNCTION, assert_near, gamma
@@ -161,3 +161,11 @@ def test_convolutional_trunk() -> None:
             error = gamma(kernel[0].numel() + 1) * terms + carried
             x = F.conv2d(x, kernel, bias, stride=2, padding=1).relu()
         assert_near(trunk(images)[m], x.flatten(1), error.flatten(1))
+
+
+def test_views_follow_weights_that_move() -> None:
+    network = Network([Dense("a", 3, 2)], Streams([1, 2]))
+    with torch.no_grad():
+        network.weights()
+        network.flat.data = network.flat.data + 1
+        assert torch.equal(network.weights()[0], network.named_weights()["a.weight"])
