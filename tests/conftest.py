@@ -24,6 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parent.parent
+Finished = Callable[..., tuple[Path, str]]  # the type of the fixture `finished`
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
@@ -126,7 +127,7 @@ def logdir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A function that trains small runs, each once for all tests of a process. It returns the folder, which tests must
     not change, and the output."""
     from helpers import trained

@@ -1,5 +1,7 @@
 """For tests of environments whose chance is a hash of seed and step: the hash in plain Python, and reward rates."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,16 @@ def plain_uniform_at(seed: int, column: int) -> float:
     """`envs.seeded.uniform_at` of one seed, any integer, and one column."""
     seed_hash = _mix((seed + _GOLDEN) % 2**64)
     return (_mix((_mix((seed_hash + 3) % 2**64) + (column + 1) * _GOLDEN) % 2**64) >> 11) / 2**53
+
+
+def walk(world: Any, state: Tensor, actions: list[int]) -> list[tuple[list[int], float, bool]]:
+    """After each action: the state of the one episode, the reward, and whether it terminated."""
+    transitions = []
+    for action in actions:
+        state, reward, terminated, discount = world.step(state, torch.tensor([[action]]))
+        assert discount is None and reward.dtype == torch.float32
+        transitions.append((state[0, 0].tolist(), round(reward.item(), 6), bool(terminated)))
+    return transitions
 
 
 def random_actions(dynamics: Dynamics, *shape: int, seed: int = 0) -> Tensor:

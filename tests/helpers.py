@@ -13,7 +13,7 @@ import gymnasium.envs.classic_control  # noqa: F401  # names below begin with it
 import numpy as np
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
+from torch import Tensor, nn
 
 import trainer
 from conftest import ROOT
@@ -188,6 +188,21 @@ def torch_mlp(mlp: MLP, flat: Tensor, x: Tensor) -> Tensor:
     return x
 
 
+def torch_network(network: Any, m: int, activation: nn.Module) -> nn.Sequential:
+    """One member of a network as modules of torch."""
+    modules: list[nn.Module] = []
+    for weight, bias in network.layers():
+        linear = nn.Linear(*weight.shape[1:])
+        linear.weight.data, linear.bias.data = weight[m].T.detach().clone(), bias[m].detach().clone()
+        modules += [linear, activation]
+    return nn.Sequential(*modules[:-1])
+
+
+def seeds_of(members: int, envs: int, first: int = 0) -> Tensor:
+    """Different seeds of episodes ``[M, E]``."""
+    return torch.arange(first, first + members * envs).view(members, envs)
+
+
 def place(loop: Any, member: int) -> tuple[Any, int]:
     """The agent of a member, and the row of the member in it."""
     if isinstance(loop, EpisodeLoop):
@@ -335,13 +350,20 @@ def forged(source: Path, path: Path, change: Callable[[dict[str, Any]], Any]) ->
     return path
 
 
-def start(argv: Sequence[str], code: str = "") -> "subprocess.Popen[str]":
+def start(argv: Sequence[str], code: str = "", **kwargs: Any) -> "subprocess.Popen[str]":
     """Start ``python trainer.py argv``, or ``code`` instead of the script."""
-    first = ["-c", code] if code else ["trainer.py"]
-    return subprocess.Popen(
-        [sys.executable, *first, *argv], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    first = ["-c", code] if code else [str(ROOT / "trainer.py")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    variables = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    return subprocess.Popen([sys.executable, *first, *argv], **(pipes | variables | kwargs))
+
+
+def output_of(code: str, *words: object, **kwargs: Any) -> str:
+    """What ``code`` prints in another interpreter, which must end with status 0."""
+    process = start([*map(str, words)], code, **kwargs)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[str]", seconds: float = 60) -> None:

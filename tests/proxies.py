@@ -18,7 +18,7 @@ from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from rounding import FUNCTION, UNIT, Stack, gamma
+from rounding import FUNCTION, UNIT, gamma, stack
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500, max_return=500.0)
 PUSHED = Spaces((2,), Continuous((-1.0,), (1.0,)), max_episode_steps=999)
@@ -74,47 +74,59 @@ def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **
     return parameters[0]
 
 
-def stack_of(tensors: dict[str, Tensor], config: Any, name: str, x: Tensor, error: Tensor | float = 0.0) -> Stack:
-    """Error bounds of the network ``name`` of a file for inputs ``x [B, in]``."""
+def stack_of(
+    tensors: dict[str, Tensor], config: Any, name: str, x: Tensor, error: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Outputs of the network ``name`` of a file for inputs ``x [B, in]``, and their error bounds."""
     count = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in tensors)
     layers = [(tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"]) for i in range(count)]
-    return Stack(layers, PLAIN[config.proxy_activation_fn], x, error)
+    return stack(layers, PLAIN[config.proxy_activation_fn], x, error)
 
 
-def step_errors(path: Path | str, kind: str, state: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Error bounds of one step from ``state [B, S]`` by actions ``encoded [B, A]``: next state ``[B, S]``, reward
-    ``[B]``, done ``[B]``."""
+def encoded(spaces: Spaces, actions: Any) -> Tensor:
+    """Actions as inputs of networks, float32 ``[N, A]``: one-hot if discrete."""
+    numbers = torch.as_tensor(actions)
+    if isinstance(spaces.actions, Discrete):
+        return F.one_hot(numbers.reshape(-1), spaces.actions.n).float()
+    return numbers.reshape(-1, spaces.actions.size)
+
+
+def plain_step(path: Path | str, kind: str, state: Tensor, action: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """One step from ``state [B, S]`` by encoded actions ``[B, A]``: reward ``[B]`` and, of an MDP, next state
+    ``[B, S]`` and done ``[B]``, each with the error bound of a float32 result."""
     (config, spaces, _), tensors = KINDS[kind], load_file(path)
-    zero_state_error, sure = torch.zeros(state.shape).double(), torch.zeros(len(state)).double()
     if config.reward_form != "free":
-        return zero_state_error, _target_error(tensors, config, spaces, state, encoded), sure
-    x = torch.cat([encoded, state], 1)
-    reward = stack_of(tensors, config, "reward", x).error[:, 0]
+        return {"reward": _target_reward(tensors, config, spaces, state, action)}
+    x = torch.cat([action, state], 1)
+    (reward, error), (done, done_error) = (
+        stack_of(tensors, config, name, x) for name in ("reward", "reward" if config.proxy == "bandit" else "done")
+    )
+    rewards = {"reward": (reward[:, 0], error[:, 0])}
     if config.proxy == "bandit":
-        return zero_state_error, reward, sure
-    return stack_of(tensors, config, "state", x).error, reward, stack_of(tensors, config, "done", x).error[:, 0]
+        return rewards
+    return rewards | {"done": (done[:, 0], done_error[:, 0]), "state": stack_of(tensors, config, "state", x)}
 
 
-def _target_error(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, encoded: Tensor) -> Tensor:
-    """Error bound of rewards ``[B]`` by a target."""
+def _target_reward(
+    tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, action: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rewards ``[B]`` by a target and their error bounds."""
     scaled_state = (state - tensors["target.center"]) / tensors["target.spread"]
-    aim = stack_of(tensors, config, "target", scaled_state, 2 * UNIT * scaled_state.abs())
+    aim, error = stack_of(tensors, config, "target", scaled_state, 2 * UNIT * scaled_state.abs())
     if isinstance(spaces.actions, Discrete):  # by whether actions are equal
-        difference = torch.tensor(1.0)
-        error = torch.tensor(0.0)
-        clear = aim.outputs.topk(2, 1).values
-        assert (clear[:, 0] - clear[:, 1] > 4 * aim.error.amax(1)).all(), "rounding decides the best action"
+        clear = aim.topk(2, 1).values
+        assert (clear[:, 0] - clear[:, 1] > 4 * error.amax(1)).all(), "rounding decides the best action"
+        off, error = (action - F.one_hot(aim.argmax(1), spaces.actions.n)).abs().double(), 0 * error
     else:
         low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
-        place = (2 * (encoded - low) / (high - low) - 1).clamp(-1, 1)
-        difference = (place - aim.outputs.clamp(-1, 1)).abs()
-        error = aim.error + 4 * UNIT + UNIT * difference
-    size = len(spaces.actions.low) if isinstance(spaces.actions, Continuous) else spaces.actions.n
-    difference, error = (tensor.expand(len(state), size).double() for tensor in (difference, error))
+        off = ((2 * (action - low) / (high - low) - 1).clamp(-1, 1) - aim.clamp(-1, 1)).abs()
+        error = error + 4 * UNIT + UNIT * off
     if config.reward_form == "absolute":
-        return (error + gamma(size + 1) * difference).mean(1)
-    off = (2 * difference * error + gamma(size + 2) * difference.square()).mean(1)
-    return off if config.reward_form == "squared" else 4 * off + FUNCTION * UNIT  # exp(-4 x) has a slope of at most 4
+        return -off.mean(1), (error + gamma(off.shape[1] + 1) * off).mean(1)
+    reward, error = -off.square().mean(1), (2 * off * error + gamma(off.shape[1] + 2) * off.square()).mean(1)
+    if config.reward_form == "squared":
+        return reward, error
+    return (4 * reward).exp(), 4 * error + FUNCTION * UNIT  # exp(-4 x) has a slope of at most 4
 
 
 def _usual_done(networks: Networks, parameters: Tensor) -> float:

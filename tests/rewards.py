@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from envs import names
 from envs.names import Game
@@ -18,7 +18,8 @@ from models.proxies import files
 from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
 from models.streams import Streams
-from rounding import FUNCTION, UNIT, Stack
+from proxies import PLAIN
+from rounding import FUNCTION, UNIT, stack
 
 SEEN, TOLD = 3, ("speed", "cost")
 SCALED: dict[str, Any] = {"rn_input_center": (0.5, -1.0, 0.0), "rn_input_spread": (2.0, 0.5, 3.0)}
@@ -83,23 +84,6 @@ def written(path: Path, stages: Stages, flat: Tensor, **description: Any) -> Pat
     return path
 
 
-LAYERS = {"tanh": nn.Tanh(), "relu": nn.ReLU(), "leakyrelu": nn.LeakyReLU(0.01), "prelu": nn.LeakyReLU(0.25),
-          "identity": nn.Identity()}  # fmt: skip
-
-
-def plain(networks: Networks, flat: Tensor) -> nn.Sequential:
-    """The network of one reward ``[D]`` as anybody would write it, from the tensors of its file."""
-    named_weights, layers = networks.named_tensors(flat), list[nn.Module]()
-    for i in range(sum(name.endswith("weight") for name in named_weights)):
-        weight, bias = named_weights[f"reward.{i}.weight"], named_weights.get(f"reward.{i}.bias")
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-        linear.weight.data = weight
-        if bias is not None:
-            linear.bias.data = bias
-        layers += [LAYERS[networks.config.proxy_activation_fn]] * (i > 0) + [linear]
-    return nn.Sequential(*layers)
-
-
 def phi_inputs(networks: Networks, obs: Tensor, info: Tensor | None) -> Tensor:
     """What the network sees of ``obs [N, S]`` and ``info [N, I]``, scaled as the settings say."""
     config, mode = networks.config, networks.mode
@@ -108,25 +92,18 @@ def phi_inputs(networks: Networks, obs: Tensor, info: Tensor | None) -> Tensor:
     return torch.cat([scaled_obs] * mode.state + ([info] if mode.info and info is not None else []), 1)
 
 
-def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
-    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by `plain`."""
+def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by plain layers from the tensors of a file, and the error bound
+    of a float32 result."""
     config = networks.config
     if config.mode == 0:
-        return torch.zeros(len(obs))
-    with torch.no_grad():
-        phi = plain(networks, flat)(phi_inputs(networks, obs, info))[:, 0] * float(networks.output_scale(flat[None]))
-    return phi.sign() * (phi.abs().exp() - 1) if config.rn_output == "symexp" else phi
-
-
-def phi_error(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
-    """Error bound ``[N]`` of `phi_of`."""
-    config = networks.config
-    if config.mode == 0:
-        return torch.zeros(len(obs))
-    x = phi_inputs(networks, obs, info)
-    linear = [layer for layer in plain(networks, flat) if isinstance(layer, nn.Linear)]
-    layers = [(layer.weight, torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias) for layer in linear]
-    bounds = Stack(layers, LAYERS[config.proxy_activation_fn], x, 2 * UNIT * x.abs())
-    scale = abs(float(networks.output_scale(flat[None])))
-    error, size = scale * (bounds.error[:, 0] + UNIT * bounds.outputs[:, 0].abs()), scale * bounds.outputs[:, 0].abs()
-    return size.exp() * (error + FUNCTION * UNIT) if config.rn_output == "symexp" else error
+        return torch.zeros(len(obs)), torch.zeros(len(obs))
+    named, x = networks.named_tensors(flat), phi_inputs(networks, obs, info)
+    weights = [named[f"reward.{i}.weight"] for i in range(sum(name.endswith("weight") for name in named))]
+    layers = [(weight, named.get(f"reward.{i}.bias", torch.zeros(len(weight)))) for i, weight in enumerate(weights)]
+    outputs, error = (part[:, 0] for part in stack(layers, PLAIN[config.proxy_activation_fn], x, 2 * UNIT * x.abs()))
+    scale = float(networks.output_scale(flat[None]))
+    phi, error = scale * outputs, abs(scale) * (error + UNIT * outputs.abs())
+    if config.rn_output == "symexp":
+        return phi.sign() * (phi.abs().exp() - 1), phi.abs().exp() * (error + FUNCTION * UNIT)
+    return phi, error

@@ -5,7 +5,7 @@ fused operations, has an error of at most gamma_n times the sum of the absolute 
 (Higham 2002, Accuracy and Stability of Numerical Algorithms, lemma 3.1 and equation 3.5; chapter 4 for sums).
 Processors and libraries differ in the order of sums alone, so two results differ by at most twice that.
 
-`affine` and `Stack` carry this bound through layers: an error of inputs goes on through absolute weights, an activation
+`affine` and `stack` carry this bound through layers: an error of inputs goes on through absolute weights, an activation
 multiplies it by its largest slope (Higham 2002, section 3.3, running error analysis).
 """
 
@@ -60,51 +60,15 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, error: Tensor | float = 0.0)
     return carried + gamma(weight.shape[1] + 1) * (x @ weight.T + bias)
 
 
-class Stack:
-    """Error bounds of linear layers with an activation between them.
-
-    Args:
-        layers: weights ``[out, in]`` and biases ``[out]``.
-        activation: as torch computes it. Its slopes are at most `STEEPEST`, and its slope changes by at most 1 where
-            its argument does by 1, except at kinks.
-        x: inputs ``[B, in]``, with an error of at most ``error``.
-    """
-
-    def __init__(self, layers: Layers, activation: Any, x: Tensor, error: Tensor | float = 0.0):
-        self.layers = [(weight.detach().double(), bias.detach().double()) for weight, bias in layers]
-        x, error = x.detach().double(), torch.as_tensor(error).double().expand(x.shape)
-        self.inputs, self.arguments, self.slopes = [(x, error)], list[tuple[Tensor, Tensor]](), list[Tensor]()
-        for i, (weight, bias) in enumerate(self.layers):
-            x, error = x @ weight.T + bias, affine(x, weight, bias, error)
-            if i < len(self.layers) - 1:
-                self.arguments.append((x, error))
-                z = x.clone().requires_grad_()
-                with torch.enable_grad():
-                    h = activation(z)
-                    self.slopes.append(torch.autograd.grad(h.sum(), z)[0].abs())
-                x, error = h.detach(), STEEPEST * error + FUNCTION * UNIT * h.detach().abs()
-                self.inputs.append((x, error))
-        self.outputs, self.error = x, error
-
-    def backward(
-        self, upstream: Tensor, error: Tensor | float = 0.0
-    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-        """Error bounds of gradients, if the outputs have ``upstream [B, out]``.
-
-        Returns:
-            Those of all weights and biases; of the inputs ``[B, in]``; of a slope that all activations share.
-        """
-        gradient, wrong = upstream.detach().double().abs(), torch.as_tensor(error).double().expand(upstream.shape)
-        layers, shared, batch = list[tuple[Tensor, Tensor]](), torch.zeros(()).double(), len(upstream)
-        for i in reversed(range(len(self.layers))):
-            weight, (x, input_error) = self.layers[i][0].abs(), self.inputs[i]
-            of_weight = gradient.T @ input_error + wrong.T @ x.abs() + gamma(batch + 1) * (gradient.T @ x.abs())
-            layers.insert(0, (of_weight, (wrong + gamma(batch + 1) * gradient).sum(0)))
-            gradient, wrong = gradient @ weight, wrong @ weight + gamma(len(weight) + 1) * (gradient @ weight)
-            if i:
-                (z, moved), slope = self.arguments[i - 1], self.slopes[i - 1]
-                terms = gradient * z.abs()
-                shared = shared + (wrong * z.abs() + gradient * moved + gamma(terms.numel() + 1) * terms).sum()
-                bent = torch.where(z.abs() <= moved, 1.0, moved + FUNCTION * UNIT)
-                gradient, wrong = gradient * slope, wrong * slope + gradient * bent
-        return layers, wrong, shared
+def stack(layers: Layers, activation: Any, x: Tensor, error: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+    """Outputs ``[B, out]`` of linear layers with an activation between them, in float64, and the error bound of float32
+    outputs. Slopes of the ``activation`` are at most `STEEPEST`. Inputs ``x [B, in]`` have an error of at most
+    ``error``."""
+    x, error = x.detach().double(), torch.as_tensor(error).double().expand(x.shape)
+    for i, (weight, bias) in enumerate(layers):
+        weight, bias = weight.detach().double(), bias.detach().double()
+        x, error = x @ weight.T + bias, affine(x, weight, bias, error)
+        if i < len(layers) - 1:
+            x = activation(x)
+            error = STEEPEST * error + FUNCTION * UNIT * x.abs()
+    return x, error

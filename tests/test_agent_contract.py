@@ -165,7 +165,10 @@ def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_
     assert torch.equal(source_loop.evaluate(3).returns, other.evaluate(3).returns)
 
 
-@pytest.mark.parametrize("case", [case for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)])
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=[pytest.mark.slow] * (case in VARIANTS and "own" not in case and "ornstein" not in case))
+    for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)
+])  # fmt: skip
 def test_select_does_not_change_remaining_members(case: str) -> None:
     """From the restored state of another agent, within episodes and rollouts."""
     config = tiny(case, default_game(case), fill=10)
@@ -260,6 +263,8 @@ def probes_of(case: str) -> list[str]:
         values = ["probe-2", "probe-3"] * has_values(case)
         if case in CASES:
             names = names[:3] if case in FULL else names[:1]
+    if case in ("DuelingDDQN", "DDPG"):  # settings of DDQN and TD3
+        names, values = names[:2], values[:1]
     return [game for game in names if can_play(case, game)] + values
 
 
@@ -287,7 +292,17 @@ def trained(case: str, game: str) -> Any:
     return loop
 
 
-@pytest.mark.parametrize(("case", "game"), quick([(case, game) for case in ALL for game in probes_of(case)]))
+def is_quick_probe(case: str, game: str) -> bool:
+    """Variants are slow, and so are probes beside that of actions and that of later rewards, but for one agent each of
+    episodes, values, rollouts and continuous actions."""
+    few = game.startswith(("probe-3", "probe-4", "probe-5"))
+    return case not in VARIANTS and (few or case in ("UDRL", "DDQN", "PPO", "TD3"))
+
+
+@pytest.mark.parametrize(("case", "game"), [
+    pytest.param(case, game, marks=[pytest.mark.slow] * (not is_quick_probe(case, game)))
+    for case in ALL for game in probes_of(case)
+])  # fmt: skip
 def test_agent_learns_probe(case: str, game: str) -> None:
     """Best actions if actions matter, and true values if the agent has values."""
     loop, probe = trained(case, game), PROBES[game]

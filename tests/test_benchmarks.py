@@ -15,16 +15,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import Result, interleave, median_ratio, ratio_interval, verdict
 from benchmarks.plain import ddqn as plain_ddqn
-from benchmarks.plain import model_generalisation as plain_mg
 from benchmarks.plain import policy_gradients as plain_pg
 from benchmarks.plain.udrl import BehaviorPolicy
 from conftest import ROOT
-from control.cli.settings import from_dict
-from control.loops.build import build_loop
 from fake_runs import Shown
 from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
@@ -37,7 +33,6 @@ from models.trajectory import Trajectory
 from test_policy_gradients import make_trajectory
 
 BENCHMARKS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("__init__", "common"))
-AGAINST_JAX = ROOT / "benchmarks" / "against_jax.py"
 FLAGS = {"against_jax": ["--sides", "ours"]}  # the other libraries are in an extra of their own
 
 
@@ -57,32 +52,10 @@ def test_benchmark_prints_json(name: str, tmp_path: Path) -> None:
         assert result["against"] is None or isinstance(result["against"], str), key
 
 
-@pytest.mark.slow
-def test_first_result_of_this_project(tmp_path: Path) -> None:
-    """The stored file has the whole command's seconds and steps."""
-    out = tmp_path / "numbers.json"
-    command = [sys.executable, str(AGAINST_JAX), "--quick", "--first_result", "--sides", "ours", "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    numbers = json.loads(out.read_text())["first_result"]["CartPole-v1"]["sides"]["ours"]
-    assert len(numbers["seconds"]) == 1 and numbers["steps"][0] % 2560 == 0 and numbers["steps"][0] > 0
-
-
 @pytest.fixture
 def against_jax(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("benchmarks.against_jax")
-
-
-def test_libraries_that_are_missing_are_named(against_jax: ModuleType, capsys: Shown) -> None:
-    missing = {name for name in ("rejax", "gymnax", "sbx") if not importlib.util.find_spec(name)}
-    if not missing:
-        pytest.skip("the extra jax is installed")
-    assert against_jax.main(["--quick", "--peers_python", sys.executable]) == 2
-    output = capsys.readouterr()
-    (line,) = output.err.splitlines()
-    assert line.startswith("against_jax.py: ") and all(name in line for name in missing) and "--peers_python" in line
-    assert not output.out
 
 
 def test_tables_of_the_page_are_of_the_stored_numbers(against_jax: ModuleType, capsys: Shown) -> None:
@@ -233,33 +206,3 @@ def plain_episode(trajectory: Trajectory, env: int) -> plain_pg.Episode:
     columns = (trajectory.obs, trajectory.action, trajectory.reward)
     obs, actions, rewards = (values[:steps, 0, env] for values in columns)
     return plain_pg.Episode(list(obs), actions.tolist(), rewards.tolist())
-
-
-def model_agent(name: str, **changes: Any) -> Any:
-    """Two seeds on mazes after thirty steps."""
-    values = {
-        "implementation": name, "gamename": "procmaze", "num_seeds": 2, "seed": 3, "buffer_size": 50,
-        "hidden_sizes": (16, 16), "batch_size": 4,
-    }  # fmt: skip
-    loop: Any = build_loop(from_dict(values | changes))
-    loop.groups[0].loop.epoch(30)
-    return loop.agents[0]
-
-
-@torch.no_grad()
-def model_update(agent: Any) -> None:
-    agent.numbers = agent.noise.next()
-    agent.update(agent.numbers_of_update(0))
-
-
-@pytest.mark.parametrize("name", ["ER", "PerfectModel", "SimpleModel", "CategoricalLatent", "GaussianLatent"])
-def test_flops_of_update(name: str) -> None:
-    latent = {"num_features": 3, "feature_width": 5} if name == "CategoricalLatent" else {}
-    agent = model_agent(name, rollout_length=5, **latent)
-    model_update(agent)
-    with FlopCounterMode(display=False) as counter:
-        model_update(agent)
-    # The last layers of heads, 16 units to one number, are no matrix products: for both, a pass over the 20 steps of
-    # rollouts and three over a batch of 4.
-    heads = 0 if name in ("ER", "PerfectModel") else 2 * 2 * 16 * (20 + 3 * 4)
-    assert counter.get_total_flops() == agent.members * (round(1e9 * plain_mg.update_gflop(agent)) - heads)

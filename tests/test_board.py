@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from conftest import Finished
 from control.cli.settings import from_dict
 from control.lightning.board import Board, hyperparameters
 from control.reports.tags import TAGS
@@ -18,16 +18,9 @@ from control.storage.run_dir import read_metrics
 from helpers import load_events
 
 ROOT = Path(__file__).parents[1]
-Finished = Callable[..., tuple[Path, str]]
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
-
-
-def test_tags_have_a_group_and_a_description() -> None:
-    for tag in TAGS.values():
-        assert re.fullmatch(r"(rollout|eval|train|time|model|search|command)/[a-z_]+", tag.name), tag.name
-        assert tag.title and tag.text.endswith("."), tag.name
 
 
 def test_page_lists_all_tags() -> None:

@@ -6,27 +6,30 @@ import re
 import pytest
 
 import trainer
-from conftest import ROOT
 from control.cli import parse as config
 from envs.base import EnvironmentFault
-from helpers import start
+from helpers import output_of, start
 from models.registry import family, implementations
 from models.settings import SettingError
 
 COMMAND = "  python trainer.py "
 
 
-@pytest.mark.parametrize("words", ["--help", "--implementation RCP-A --hidden_sizes 64,64", "--seed -1"])
-def test_parsing_imports_nothing_heavy(words: str) -> None:
+def test_parsing_imports_nothing_heavy() -> None:
     code = """
-import sys, trainer
-try:
-    trainer.config.parse()
-except (SystemExit, trainer.config.SettingError):
-    pass
-print("HEAVY", sorted({"torch", "lightning", "pytorch_lightning", "gymnasium", "ray"} & set(sys.modules)))
+import contextlib, sys, trainer
+from control.reports import curves
+from models.registry import implementations
+lines = [["--help"], ["--seed", "-1"]]
+for name in implementations():
+    lines += [["--implementation", name, *words] for words in ([], ["--help"])]
+for words in lines:
+    with contextlib.suppress(SystemExit, trainer.config.SettingError):
+        trainer.config.parse(words)
+heavy = {"torch", "pytorch_lightning", "gymnasium", "matplotlib", "ray", "scipy", "tensorboard"}
+print("HEAVY", sorted(heavy & set(sys.modules)))
 """
-    assert start(words.split(), code).communicate(timeout=60)[0].endswith("HEAVY []\n")
+    assert output_of(code).endswith("HEAVY []\n")
 
 
 @pytest.mark.parametrize(("word", "status", "message"), [
@@ -82,28 +85,6 @@ def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         "error: help is 'discont', which no setting contains; did you mean 'discount'?; allowed: all, or a word\n"
     )
-
-
-def test_help_begins_with_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "110")
-    with pytest.raises(SystemExit):
-        trainer.main(["--help"])
-    lines = capsys.readouterr().out.splitlines()
-    first = lines[: next(number for number, line in enumerate(lines) if line.startswith("A bare flag"))]
-    assert len(first) <= 26 and sum(line.startswith(COMMAND) for line in first) == 4
-    for page in re.findall(r"\S+\.md", "\n".join(first)):
-        assert (ROOT / page).is_file()
-    for words in (line.removeprefix(COMMAND).split("  ")[0].split() for line in lines if line.startswith(COMMAND)):
-        try:
-            config.parse(words)
-        except SettingError as error:  # example files
-            assert "no such file or folder" in str(error)
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        trainer.main(["--version"])
-    assert end.value.code == 0 and capsys.readouterr().out.startswith("understudy ")
 
 
 # Errors and their messages; None for a bug, which keeps its traceback.

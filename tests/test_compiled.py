@@ -109,7 +109,8 @@ PPOS = {
     "minibatches of one, not orthogonal": f"SE --gamename cartpole {SMALL_PPO} --rollout_steps 13 --no_orthogonal "
     "--max_grad_norm 0.01 --clip_range 0.01 --activation prelu",
     "continuous": f"SE --gamename pendulum --proxy mdp {SMALL_PPO} --action_std 0.5 --max_steps 9",
-    "continuous, one environment, real": f"RN --gamename mountaincar-continuous --mode 2 {SMALL_PPO} --clip_range 0.05",
+    "continuous, one environment, real": f"RN --gamename mountaincar-continuous --mode 2 --rn_init torch {SMALL_PPO} "
+    "--clip_range 0.05",
 }
 CLIFF = "RN --gamename cliff --mode 2 --agent"
 TABLES = {

@@ -121,12 +121,12 @@ def test_rnd_equals_reference() -> None:
         _, action, next_obs = rows = batch("three", step, scale=4.0**step)
         next_obs[1] *= 50
         target = curiosity.target_network.flat.clone()
-        reference = []
+        reference, inputs = [], []
         for m in range(2):
             obs_history[m] = np.concatenate((obs_history[m], next_obs[m].double().numpy()))
             x = (next_obs[m].double().numpy() - obs_history[m].mean(0)) / obs_history[m].std(0)
             cut += (np.abs(x) > 2).sum()
-            x = x.clip(-2, 2)
+            inputs.append(x := x.clip(-2, 2))
             error = (
                 (numpy_network(curiosity.network, m, x) - numpy_network(curiosity.target_network, m, x)) ** 2
             ).mean(1)
@@ -137,20 +137,10 @@ def test_rnd_equals_reference() -> None:
         torch.testing.assert_close(rewards, torch.tensor(np.stack(reference)).float(), rtol=1e-4, atol=1e-5)
         assert torch.equal(curiosity.target_network.flat, target)
         assert ((curiosity.network.flat - old_weights).abs() > 0).float().mean() > 0.5
+        for m, x in enumerate(inputs):  # a step down the error
+            difference = numpy_network(curiosity.network, m, x) - numpy_network(curiosity.target_network, m, x)
+            assert (difference**2).mean() < errors[m][-BATCH:].mean()
     assert cut > 0 and not curiosity.target_network.flat.requires_grad
-
-
-def test_rnd_rewards_novelty() -> None:
-    seeds = range(8)  # one random target may be easy to predict
-    curiosity = make_curiosity("rnd", seeds=seeds)
-    familiar_obs = torch.randn(1, 20, OBS).expand(len(seeds), -1, -1) * 0.3
-    new = torch.tensor([[[3.0, -3, 3]]]).expand(len(seeds), -1, -1)
-    for _ in range(150):
-        pick = familiar_obs[:, torch.randint(20, (BATCH,))]
-        curiosity.rewards(pick, torch.zeros(len(seeds), BATCH), pick)
-    obs = torch.cat((familiar_obs[:, :4], new), 1)
-    rewards = curiosity.rewards(obs, torch.zeros(len(seeds), 5), obs)
-    assert rewards[:, 4].mean() > 3 * rewards[:, :4].mean()
 
 
 def test_moments_of_constant() -> None:

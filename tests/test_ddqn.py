@@ -13,7 +13,6 @@ from models.agents.ddqn.agent import Agent
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import DuelingQNetwork
 from models.spaces import Discrete, Spaces
-from models.streams import Streams
 from models.varied import sample_config
 from rounding import assert_near, backpropagated, gamma
 from test_off_policy import OBS, live
@@ -206,15 +205,6 @@ def test_epsilon_greedy_frequencies(epsilon: float) -> None:
     assert not torch.equal(actions[:, 0], actions[:, 1]) and not torch.equal(actions[:, :, 0], actions[:, :, 1])
 
 
-def test_greedy_policy() -> None:
-    agent = make_agent()
-    agent.flat_parameters.data.zero_()
-    assert agent.with_weights(agent.flat_parameters).act(torch.randn(3, 2, OBS)).tolist() == [[0, 0]] * 3
-    policy = agent.with_weights(make_agent(seeds=(7, 8)).flat_parameters.data)
-    obs = torch.randn(2, 6, OBS)
-    assert torch.equal(policy.act(obs), make_agent(seeds=(7, 8)).begin(6, Streams([7, 8])).act(obs))
-
-
 def test_members_wait_for_init_episodes() -> None:
     """Member m ends an episode at every step from 3 m on, and needs two."""
     agent = make_agent(dataclasses.replace(NOW, init_episodes=2))
@@ -231,22 +221,6 @@ def test_members_wait_for_init_episodes() -> None:
             same = [torch.equal(value[m], old_state[name][m]) for name, value in learner_state(agent).items()]
             assert same == [waits] * 5
         assert agent.optimizer.count.tolist() == [max(0, tick - start + 1) for start in started]
-
-
-def test_no_updates_before_fill() -> None:
-    agent = make_agent(dataclasses.replace(NOW, fill=11, num_envs=2))
-    old_weights = agent.flat_parameters.data.clone()
-    live(agent, 5)
-    assert agent.replay_buffer.size == 10 and torch.equal(agent.flat_parameters.data, old_weights)
-    live(agent, 1)
-    assert agent.optimizer.count.tolist() == [1, 1, 1] and not torch.equal(agent.flat_parameters.data, old_weights)
-
-
-def test_updates_per_step() -> None:
-    agent = make_agent(dataclasses.replace(NOW, updates_per_step=3))
-    live(agent, 9)
-    assert agent.optimizer.count.tolist() == [27, 27, 27]
-    assert not torch.equal(*agent.random_numbers["replay"].unbind(1)[:2])
 
 
 VARIED = dataclasses.replace(NOW, vary_hp=True, hidden_sizes=(9, 9), activation="tanh", lr=1e-2)

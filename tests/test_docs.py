@@ -112,10 +112,6 @@ def scaled(command: str) -> str:
         return f"{command} --agents 2 --steps 100 --every 50 --late 50"
     if "clones.sh" in command:
         return f"SEEDS=0 AGENTS=1 TEACHER_STEPS=300 {command}"
-    if "rules.py" in command:
-        return f"{command} --episodes 1"
-    if "plain_q_learning.py" in command:
-        return f"{command} --agents 1 --steps 20"
     if "exam.py" in command:
         return f"{command} --agents 1" + ("" if "--exams" in command else " --exams 'DDQN, drawn'")
     if command.endswith("policy_gradients/run.sh"):
@@ -123,15 +119,16 @@ def scaled(command: str) -> str:
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
         limits = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
         return f"{limits} {command} {MODELS.replace('--total_steps 20 ', '')}"
-    if "baseline.py" in command:
-        return f"{command} --batches 2 --episodes 1 --critic_episodes 5"
     if "parity.py" in command:  # the others compare later steps
         limits = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {limits}"
     for word, limits in (
+        ("rules.py", "--episodes 1"), ("plain_q_learning.py", "--agents 1 --steps 20"),
+        ("baseline.py", "--batches 2 --episodes 1 --critic_episodes 5"),
         ("arms.py measure", f"--searches 1 --agents 1 --real_agents 1 --real_steps 50 --kinds DDQN {SEARCH}"),
         ("learning_curves.py measure", f"--seeds 1 {SEARCH.replace('--inner_steps 60', '--inner_steps 300')}"),
-        ("planted_bugs.py", "--seeds 1 --updates 20 --episodes 1"), ("robustness.py measure", "--agents 1 --scales 1"),
+        ("planted_bugs.py", "--agents DQN --bugs '' 'losses of shape [64, 64]' --seeds 1 --updates 20 --episodes 1"),
+        ("robustness.py measure", "--agents 1 --scales 1"),
         ("step_sizes.py measure", "--searches 1 --generations 1"),
         ("visits.py measure", "--agents 2 --steps 60"), ("step_times.py measure", "--episodes 1"),
         ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
@@ -307,7 +304,7 @@ def test_python_examples_run(page: Path, workplace: Path, small: None) -> None:
             missing = "stable_baselines3" in block and importlib.util.find_spec("stable_baselines3") is None
             block = "\n".join(re.findall(r"^import .*", block, re.MULTILINE)) if missing else block
             block = block.replace("max_episodes=640", "max_episodes=64").replace("learn(10_000)", "learn(500)")
-            block = block.replace('teacher_steps=100_000, only="exam"', 'teacher_steps=5_000, only="bandit"')
+            block = block.replace('teacher_steps=100_000, only="exam"', 'teacher_steps=1_000, only="bandit"')
             if not re.match(r"# \S+\.py\n", block):
                 exec(compile(block, str(page), "exec"), names)
 

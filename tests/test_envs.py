@@ -13,7 +13,7 @@ from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.names import GAMES, Game, import_module, is_continuous, resolve
-from helpers import STEPPED_PENDULUM
+from helpers import STEPPED_PENDULUM, seeds_of
 from models import spaces as our
 from models.settings import SettingError
 
@@ -53,10 +53,6 @@ def cartpole(members, envs):
     return GymnasiumEnvironment(GAMES["cartpole"], members, envs)
 
 
-def seeds(members, envs, first=0):
-    return torch.arange(first, first + members * envs).view(members, envs)
-
-
 def no_ops(members=1, envs=1):
     return torch.zeros(members, envs, dtype=torch.int64)
 
@@ -72,7 +68,7 @@ def random_actions(environment, steps, seed=0):
 
 def record(environment, first_seed, steps=40):
     """Observations, rewards and ends; each environment stops after its first episode."""
-    history = [environment.reset(seeds(environment.members, environment.envs, first_seed))]
+    history = [environment.reset(seeds_of(environment.members, environment.envs, first_seed))]
     active = torch.ones(environment.members, environment.envs, dtype=torch.bool)
     for actions in random_actions(environment, steps, first_seed):
         step = environment.step(actions, active)
@@ -91,7 +87,7 @@ def test_episode_depends_on_seed_and_actions_alone(name):
     batch, alone = make_environment(name, 2, 3), make_environment(name, 1, 1)
     record(alone, 100, 25)
     gym_env = gym.make(resolve(name).gym_id) if name in ("lunarlander", STEPPED_PENDULUM) else None
-    obs, single = batch.reset(seeds(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
+    obs, single = batch.reset(seeds_of(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
     assert torch.equal(obs, single)
     assert gym_env is None or np.array_equal(single.numpy(), gym_env.reset(seed=5)[0])
     for actions in random_actions(batch, 30):
@@ -104,14 +100,14 @@ def test_episode_depends_on_seed_and_actions_alone(name):
 
 def test_inactive_environments_do_not_move():
     environment = cartpole(2, 2)
-    initial_obs = environment.reset(seeds(2, 2))
+    initial_obs = environment.reset(seeds_of(2, 2))
     active = torch.tensor([[True, False], [False, True]])
     step = environment.step(torch.ones(2, 2, dtype=torch.int64), active)
     copies = [tensor.clone() for tensor in (initial_obs, step.obs, step.reward, step.terminated)]
     moved = (step.obs != initial_obs).any(-1)
     assert torch.equal(moved, active)
     assert torch.equal(step.reward, active.float())
-    reset_obs = environment.reset(seeds(2, 2, 50), where=~active)
+    reset_obs = environment.reset(seeds_of(2, 2, 50), where=~active)
     assert torch.equal((reset_obs != step.obs).any(-1), ~active)
     environment.step(no_ops(2, 2))
     assert same(copies, [initial_obs, step.obs, step.reward, step.terminated]), "nothing is overwritten"
@@ -120,7 +116,7 @@ def test_inactive_environments_do_not_move():
 def test_sparse_reward():
     environment = scripted(wrappers=("SparseReward",), rewards=(1.0, 2.0, 4.0))
     for first_seed in (0, 1):
-        environment.reset(seeds(1, 1, first_seed))
+        environment.reset(seeds_of(1, 1, first_seed))
         rewards = [environment.step(no_ops()).reward.item() for _ in range(3)]
         assert rewards == [0.0, 0.0, 7.0]
 
@@ -135,7 +131,7 @@ BOX = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))
 def test_actions_are_unflattened(space, flat, flat_action, env_action):
     environment = scripted(action_space=space)
     assert environment.spaces.actions == flat
-    environment.reset(seeds(1, 1))
+    environment.reset(seeds_of(1, 1))
     actions = torch.tensor([[flat_action]])
     environment.step(actions)
     actions.zero_()
@@ -150,7 +146,7 @@ def test_actions_are_unflattened(space, flat, flat_action, env_action):
 ])  # fmt: skip
 def test_observations_are_flattened(space, sample, expected):
     environment = scripted(obs_space=space, observations=[sample] * 4)
-    obs = environment.reset(seeds(1, 1))
+    obs = environment.reset(seeds_of(1, 1))
     assert environment.spaces.obs_shape == (len(expected),) and obs.dtype == torch.float32
     assert obs[0, 0].tolist() == expected
     assert environment.spaces.one_hot is isinstance(space, Discrete)
@@ -169,7 +165,7 @@ def test_images_become_stacks_of_gray_frames(layout):
         frames = [{"screen": frame, "health": np.float32([100])} for frame in frames]
         space = Dict(screen=space, health=Box(0, 200, (1,)))
     environment = scripted(obs_space=space, observations=frames)
-    obs = environment.reset(seeds(1, 1))
+    obs = environment.reset(seeds_of(1, 1))
     assert environment.spaces.obs_shape == (8, 32, 32) and obs.dtype == torch.uint8
     assert (obs == 10).all()
     for _ in range(3):
@@ -182,7 +178,7 @@ def test_gray_is_luma():
     red = np.zeros((32, 32, 3), np.uint8)
     red[..., 0] = 200
     environment = scripted(obs_space=Box(0, 255, (32, 32, 3), np.uint8), observations=[red] * 4)
-    assert (environment.reset(seeds(1, 1)) == 60).all()
+    assert (environment.reset(seeds_of(1, 1)) == 60).all()
 
 
 def test_step_before_reset_is_a_fault():
@@ -193,7 +189,7 @@ def test_step_before_reset_is_a_fault():
 def test_frames(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "")
     environment = make_environment("cartpole", 1, 2, num_workers=2, render=True)
-    environment.reset(seeds(1, 2))
+    environment.reset(seeds_of(1, 2))
     frame = environment.frame(0, 1)
     assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3 and frame.std() > 0
     with pytest.raises(SettingError, match="record: scripted cannot be drawn"):

@@ -3,11 +3,8 @@
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,7 +20,6 @@ import fake_runs
 from conftest import ROOT
 from control.cli.parse import parse
 from control.evolution.inner_loop import Outcome
-from control.reports.plot import plot
 from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH
 from envs.base import Step
@@ -43,6 +39,7 @@ exam, physics, tuning, proxies, transfer, curves, arms, behaviour, noise, choice
     )
 )  # fmt: skip
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
+parity = load_script("model_generalisation/parity")
 TEXT, RESULTS, IMAGES = ROOT / "pyproject.toml", ROOT / "docs/results", ROOT / "docs/images"
 OTHER, LEARNED = RESULTS / "reliability.json", "a=cliff-additive-potential"
 NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: a new file, or one of this script"
@@ -78,6 +75,11 @@ NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: 
     (behaviour, f"cartpole-mdp --numbers {OTHER} --out x.png", "which holds no numbers of this script"),
     (visits, "measure --json x --reward cartpole-exclusive", "reward of cartpole-200; allowed: reward of cliff"),
     (of_rewards, "curves a.json b.json --out x.png", "source is 'a.json b.json'; allowed for curves: one file"),
+    (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
+    (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
+    (cells, ". --plot_format jpg", "plot_format is 'jpg'; allowed: png, pdf, svg"),
+    *((script, f"{OTHER} --out x.png", "holds no numbers of this") for script in (gradients, cells)),
+    (proxies, "--out x.png", "hold nothing to draw"),
 ])  # fmt: skip
 def test_flag_error_message(
     script: ModuleType, flags: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
@@ -88,45 +90,6 @@ def test_flag_error_message(
     assert OTHER.read_bytes() == previous_bytes and not list(tmp_path.glob("*.png"))
 
 
-@pytest.mark.slow
-def test_font_cache_prints_nothing(tmp_path: Path) -> None:
-    """matplotlib looks for fonts at its first import and prints a line after 5 seconds; here at once."""
-    code = (
-        "import sys, threading\n"
-        "later = threading.Timer\n"
-        "threading.Timer = lambda seconds, function: later(0, function)\n"
-        "from experiments.reward_networks import figure\n"
-        "sys.exit(figure.main(['curves', 'docs/results/reward_networks.json', '--out', sys.argv[1]]))\n"
-    )
-    variables = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
-    words = [sys.executable, "-c", code, str(tmp_path / "figure.png")]
-    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("script", "argv"),
-    [
-        (of_rewards, ["curves", str(RESULTS / "reward_networks.json")]),
-        (physics, ["--numbers", str(RESULTS / "physics.json")]),
-        (proxies, ["--numbers", str(RESULTS / "synthetic_environments.json")]),
-    ],
-)
-def test_figure_creates_its_folder(script: ModuleType, argv: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "new" / "figure.png"
-    assert script.main([*argv, "--out", str(out)]) == 0 and out.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"mean": [], "low": [], "high": []}, {"low": [1]}, {"every": "one"}],
-)
-def test_damaged_curves_are_refused(change: dict[str, Any], tmp_path: Path, capsys: Shown) -> None:
-    row = {"every": 1, "tests": 2, "mean": [1, 2], "low": [1, 2], "high": [1, 2]}
-    (file := tmp_path / "curves.json").write_text(json.dumps({"cliff, QLearning": {"native": row | change}}))
-    refused(of_rewards.main, ["curves", str(file), "--out", "x.png"], "which holds no numbers of compare.py", capsys)
-
-
 def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "rewards.json"
     for name in ("native", "optimal"):
@@ -134,16 +97,6 @@ def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
         assert rewards.main(argv) == 0
     rows = json.loads(file.read_text())["cliff, QLearning, gamma=0.9"]
     assert [rows[name]["late"]["from"] for name in ("native", "optimal")] == [0, 0]
-
-
-def test_supervised_policies_have_no_real_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dict.fromkeys(("agents", "mean", "iqm", "worst", "cpu_seconds"), 1.0) | {"iqm_low": None, "iqm_high": None}
-    monkeypatch.setattr(exam, "opened", lambda path, exams: path)
-    monkeypatch.setattr(exam, "examine", lambda *args: row)
-    for _ in range(2):  # the second call replaces the rows
-        assert exam.main(f"x --exams supervised DDQN --real --json {tmp_path / 'exam.json'}".split()) == 0
-    results = json.loads((tmp_path / "exam.json").read_text())
-    assert {name: list(rows) for name, rows in results.items()} == {"x": ["supervised", "DDQN"], "x, real": ["DDQN"]}
 
 
 def test_row_of_a_reward_by_hand() -> None:
@@ -199,59 +152,25 @@ def test_visits_are_counted() -> None:
     assert all(sum(share) == pytest.approx(1, abs=1e-3) and len(share) == 48 for share in shares.values())
 
 
-def test_histograms_are_shares() -> None:
-    generator = np.random.default_rng(0)
-    data = {label: generator.normal(size=(500, 5)) for label in behaviour.LABELS}
-    panels = behaviour.histograms(data, "cartpole", bandit=True)
-    assert [set(panel) - {"name", "edges"} for panel in panels[:-1]] == [{"synthetic", "real"}] * 4
-    assert set(panels[-1]) == {"name", "edges", *behaviour.LABELS} and panels[-1]["name"] == "reward"
-    for panel in panels:
-        edges = np.array(panel["edges"])
-        assert len(edges) == 61 and (np.diff(edges) > 0).all()
-        # 0.2 % at either side may lie outside.
-        assert all(0.995 <= sum(panel[label]) <= 1.0001 for label in panel.keys() - {"name", "edges"})
-
-
 # -- published figures -------------------------------------------------------------------------------------------------
 
 
-def check_age(figure: Path, numbers: Path) -> None:
-    with Image.open(figure) as image:
-        assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {figure} again"
-
-
-def test_published_figures_are_up_to_date() -> None:
-    """The commands of the page name the source of each figure."""
+def test_no_published_figure_is_older_than_its_numbers() -> None:
+    """The commands of the page on the paper name the source of each of its figures."""
     page = (ROOT / "docs/paper.md").read_text()
     pairs = re.findall(
         r"^python experiments/.* (docs/results/\w+\.json).* --out exp_dir/(\w+)\.png", page, re.MULTILINE
     )
-    assert len(pairs) >= 9
-    for source, name in (pair for pair in pairs if not pair[1].endswith("_dark")):
-        for path in (IMAGES / f"{name}.png", IMAGES / f"{name}_dark.png"):
-            check_age(path, ROOT / source)
-
-
-@pytest.mark.draws
-@pytest.mark.parametrize(("script", "name"), [
-    (curves, "learning_curves"), (step_sizes, "step_sizes"), (visits, "visits"), (times, "step_times"),
-])  # fmt: skip
-def test_figures_have_a_light_and_a_dark_version(script: ModuleType, name: str, tmp_path: Path) -> None:
-    assert script.main(["draw", str(RESULTS / f"{name}.json"), "--out", str(tmp_path / "f.png")]) == 0
-    assert is_png(tmp_path / "f.png") and is_png(tmp_path / "f_dark.png")
-    colours = [Image.open(tmp_path / name).convert("RGB").getpixel((0, 0)) for name in ("f.png", "f_dark.png")]
-    assert colours == [(255, 255, 255), (13, 17, 23)]
-
-
-def test_no_published_figure_is_older_than_its_numbers() -> None:
-    figures = {
-        path: path.with_name(f"{path.stem.removesuffix('_dark').removesuffix('_cliff').removesuffix('_cartpole')}.json")
-        for path in RESULTS.glob("*.png")
-    }
-    figures = {path: numbers for path, numbers in figures.items() if "curves" not in path.stem}
-    assert len(figures) == 26
-    for path, numbers in figures.items():
-        check_age(path, numbers)
+    sources = {IMAGES / f"{name}{dark}.png": ROOT / source for source, name in pairs for dark in ("", "_dark")
+               if not name.endswith("_dark")}  # fmt: skip
+    sources |= {
+        path: path.with_name(f"{re.sub('(_cliff|_cartpole)?(_dark)?$', '', path.stem)}.json")
+        for path in RESULTS.glob("*.png") if "curves" not in path.stem
+    }  # fmt: skip
+    assert len(pairs) >= 9 and len(sources) >= 26 + 9
+    for figure, numbers in sources.items():
+        with Image.open(figure) as image:
+            assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {figure} again"
 
 
 def titles(figure: Any) -> list[str]:
@@ -283,36 +202,7 @@ def test_figures_of_scripts(theme: str, tmp_path: Path, figures: list[Any], caps
     assert len({figure.get_facecolor() for figure in figures}) == 1
 
 
-@pytest.mark.parametrize("name", ["lunarlander", "rcp_a_ablation"])
-def test_figures_of_plot(name: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
-    """Nothing but the figure is written, and the numbers stay as they are."""
-    source = Path(shutil.copy(RESULTS / f"{name}.json", tmp_path))
-    previous_bytes = source.read_bytes()
-    plot([source], tmp_path / "again.png")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.png", source.name]
-    assert source.read_bytes() == previous_bytes and f"Numbers: {source}" in capsys.readouterr().out
-    (figure,) = figures
-    assert len(figure.axes) == 5 and titles(figure)[0] == "Score of each seed"
-    labels = {label.get_text() for label in figure.axes[0].get_yticklabels()}
-    ablation_labels = {"full", "raw-commands", "max-command", "return-advantage", "no-bootstrap", "published"}
-    assert labels == ({"RCP-A", "RCP-R", "UDRL"} if name == "lunarlander" else ablation_labels)
-
-
-def test_what_holds_no_numbers_is_one_line(tmp_path: Path, capsys: Shown) -> None:
-    (tmp_path / "x.json").write_text("{}")
-    for main in (gradients.main, cells.main):
-        refused(main, [str(tmp_path / "x.json"), "--out", str(tmp_path / "x.png")], "holds no numbers of this", capsys)
-    refused(proxies.main, ["--out", str(tmp_path / "x.png")], "hold nothing to draw", capsys)
-    refused(cells.main, [str(tmp_path), "--plot_format", "jpg"], "plot_format is 'jpg'; allowed: png, pdf, svg", capsys)
-    with pytest.raises(SettingError, match="no curves and fewer than two groups of three seeds: there is nothing"):
-        plot([RESULTS / "lunarlander_sparse.json"], tmp_path / "x.png")
-    assert not (tmp_path / "x.png").exists()
-
-
 # -- runs of policy gradients and model generalisation -----------------------------------------------------------------
-
-
-parity = load_script("model_generalisation/parity")
 
 
 def write_gradients(
@@ -436,13 +326,8 @@ def write_twice(logdir: Path) -> None:
     shutil.copytree(folder, folder.with_name("again"))
 
 
-def write_without_config(logdir: Path) -> None:
-    (write_gradients(logdir, "CPG") / "config.yaml").unlink()
-
-
 @pytest.mark.parametrize(("script", "write", "message"), [
     (gradients, lambda logdir: write_gradients(logdir, "UDRL"), "holds no run of VPG, EPG, BPG, CPG, AAC"),
-    (gradients, write_without_config, "config.yaml, which says what was trained, cannot be read: No such file"),
     (gradients, lambda logdir: (write_gradients(logdir, "CPG"), write_gradients(logdir, "VPG", game="cartpole")),
      "gamename of these runs is beresheet and cartpole; allowed: one"),
     (cells, write_twice, "logdir holds seed 0 of ER twice"),
@@ -455,19 +340,6 @@ def test_unsuitable_run_is_an_error(
     write(logdir)
     refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], message, capsys)
     assert not (tmp_path / "x.png").exists()
-
-
-@pytest.mark.parametrize(("script", "flags", "message"), [
-    (cells, "-w 30", "window is 30, but "),
-    (gradients, "--out x.jpg", "out is 'x.jpg'; allowed: a folder, or a file ending in .png, .pdf, .svg"),
-    (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
-    (parity, "--fixture A --agents ER --model_lr 1", "--model_lr has no effect: model is 'none'"),
-])  # fmt: skip
-def test_flag_error_message_with_runs(
-    script: ModuleType, flags: str, message: str, logdir: Path, capsys: Shown
-) -> None:
-    write = {gradients: lambda: write_gradients(logdir, "CPG"), cells: lambda: write_maze(logdir)}.get(script)
-    refused(script.main, [*([str(write())] if write else []), *flags.split()], message, capsys)
 
 
 # -- against the original ----------------------------------------------------------------------------------------------

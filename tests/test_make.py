@@ -102,17 +102,6 @@ def test_workflows(path: Path) -> None:
             assert subprocess.run(["bash", "-n", "-c", step["run"]], capture_output=True).returncode == 0, step["run"]
 
 
-def test_continuous_integration() -> None:
-    workflow = read(CI)
-    assert workflow["on"].keys() == {"push", "pull_request"} and workflow["on"]["push"] == {"branches": ["main"]}
-    assert workflow["jobs"]["check"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
-    action_inputs = [step["with"] for step in steps(CI) if "with" in step]
-    (cached,) = [entry["cache-dependency-glob"] for entry in action_inputs if "cache-dependency-glob" in entry]
-    assert (ROOT / cached).is_file()
-    (site,) = [entry["path"] for entry in action_inputs if "path" in entry]
-    assert f"-c docs . {site} " in MAKEFILE
-
-
 def test_release_publishes_only_what_was_tried() -> None:
     """A tag starts the release; the job with the right to publish has no other, and runs nothing of its own."""
     workflow = read(RELEASE)
@@ -147,6 +136,7 @@ def test_installed_wheel_is_tried() -> None:
     assert other.returncode == 1 and "the tag says 9.9.9" in other.stderr
 
 
+@pytest.mark.slow
 def test_image_has_what_the_trainer_imports(tmp_path: Path) -> None:
     """A run with the files alone that the Dockerfile copies."""
     copies = [line.split()[1:] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
@@ -161,10 +151,3 @@ def test_image_has_what_the_trainer_imports(tmp_path: Path) -> None:
         isolated, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert done.returncode == 0 and (tmp_path / "exp_dir/cartpole").is_dir(), done.stderr
-
-
-def test_hooks_run_the_tools_of_make() -> None:
-    (repository,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
-    entries = [hook["entry"] for hook in repository["hooks"]]
-    assert entries[-1].split()[1] in TARGETS
-    assert all(f"-m {tool}" in MAKEFILE for entry in entries[:-1] for tool in re.findall(r"-m (ruff \w+)", entry))

@@ -106,6 +106,11 @@ train -> 'train' is not a flag; flags start with --
 --implementation CategoricalLatent --min_std 1 -> --min_std has no effect: latent_type is 'categorical'
 --implementation GaussianLatent --binary_obs --learn_obs_variance
     -> learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them
+--gamename pendulum,action_repeat=0
+    -> gamename is 'pendulum,action_repeat=0': action_repeat is 0; allowed: integer, at least 1, at most 1000
+--learn -> --learn needs a value...
+--learn CartPole-v1 --only exams -> only is 'exams'; did you mean 'exam'? Allowed: ...
+--learn CartPole-v1 --lr 0.1 --implementation PPO -> --lr has no effect with --learn...
 --implementation ER --preset procmaze_low --gamename panflute
     -> preset is 'procmaze_low', but gamename is 'panflute'; leave out --gamename, or take a preset of panflute
 """
@@ -158,6 +163,17 @@ COMMANDS = """
     -> test_noise is on, but noise_type is 'ornstein-uhlenbeck'; allowed...
 --implementation TD3 --gamename pendulum --noise_type ornstein-uhlenbeck --action_std 0
     -> --noise_type has no effect: action_std is 0
+--implementation DDQN --gamename cartpole --intrinsic icm --compiled --epochs 1
+    -> compiled is true, but DDQN with these settings has no machine code; allowed: false
+--implementation SimpleModel --gamename cartpole --binary_obs --total_steps 20
+    -> binary_obs is True, but observations of this game are numbers; allowed: false, or null
+--implementation GaussianLatent --gamename procmaze --learn_obs_variance --total_steps 20
+    -> learn_obs_variance is True, but observations are bits; allowed: with binary_obs false
+--implementation SE --gamename cartpole --preset supervised --agent PPO -> ...keeps no transitions...
+--implementation RN --gamename cartpole --preset teacher -> ...start_from is null...
+--implementation RN --gamename cartpole --mode 5 --start_from test_teachers:balance -> ...mode is 5...
+--learn ALE/Pong-v5x -> ...ALE/Pong-v5x...
+--learn cartpole --teacher test_teachers:nobody -> ...module:function...
 --implementation DDQN --gamename pendulum
     -> gamename is 'pendulum', whose actions are continuous; DDQN takes discrete actions
 --implementation QLearning --gamename cartpole
@@ -323,14 +339,14 @@ def test_parse_error_message(words: str, line: str) -> None:
 def test_command_error_message(
     words: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown, finished: Any
 ) -> None:
-    """The command prints one line and writes no file."""
+    """The command prints one line and leaves no file or folder."""
     monkeypatch.chdir(tmp_path)
     runs = {"RUN": "DDQN", "UDRL": "UDRL"} if "RUN" in words or "--eval_agent UDRL" in words else {}
     folders = {word: str(finished(implementation=name)[0]) for word, name in runs.items()}
     argv = [folders.get(word, word) for word in words.replace("@", __file__).split()]
     error = refused(trainer.main, argv, "", capsys, run_started="supervised" in argv)
     check(error.removeprefix("error: ").removesuffix("\n"), line.replace("@", __file__))
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [*tmp_path.rglob("*")]
 
 
 @pytest.mark.parametrize(("text", "words", "line"), FILES, ids=lambda part: part[:40])

@@ -80,25 +80,6 @@ def test_defaults_depend_on_agents(agents: str, per_proxy: int, rank_apart: bool
     assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, rank_apart)
 
 
-@pytest.mark.parametrize(("flags", "agents", "expected"), [
-    ("pendulum --preset two_stage", "TD3", {"agents_take_turns": "seeds"}),
-    ("cartpole --preset published", "PPO,DDQN", {"agents_take_turns": "generations", "agents_per_proxy": 1}),
-    ("pendulum --preset published --agent SAC", "SAC", {}),
-    ("mountaincar-continuous --preset published", "PPO,SAC,DDPG,TD3",
-     {"generations": 300, "population": 128, "test_limit_first": None, "test_episodes": 50}),
-    ("pendulum --preset published", "PPO,SAC,DDPG,TD3",
-     {"generations": 1000, "population": 64, "agents_per_proxy": 8, "agents_take_turns": "generations"}),
-    ("halfcheetah --preset published", "PPO,SAC,DDPG,TD3",
-     {"test_limit_first": 100, "test_limit": 1000, "test_limit_grows": (200, 1800), "generations": 2000}),
-    ("hopper --preset published", "PPO,SAC,DDPG,TD3",
-     {"population": 256, "generations": 2000, "test_limit_first": 100, "test_episodes": 16}),
-])  # fmt: skip
-def test_presets_choose_agents(flags: str, agents: str, expected: dict[str, Any]) -> None:
-    settings = config.parse(["--implementation", "SE", "--proxy", "bandit", "--gamename", *flags.split()])
-    assert settings.run.agent == agents and {name: getattr(settings.proxy, name) for name in expected} == expected
-    assert from_dict(as_dict(settings)).proxy == settings.proxy
-
-
 SMALL = {"hidden_sizes": (8,), "batch_size": 8, "vary_hp": False}
 MIXTURES = {
     "discrete": ("cartpole", "DDQN,PPO,TD3Discrete", {"rollout_steps": 16, "fill": 20, "PPO_num_envs": 2}),
@@ -107,7 +88,7 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("case", MIXTURES)
+@pytest.mark.parametrize("case", ["discrete", "continuous", pytest.param("drawn", marks=pytest.mark.slow)])
 def test_agent_alone_equals_agent_in_company(case: str) -> None:
     game, agents, changes = MIXTURES[case]
     arguments = {"implementation": "SE", "gamename": game, "agent": agents, **SMALL, **changes}

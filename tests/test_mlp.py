@@ -80,22 +80,6 @@ def test_forward_and_backward_equal_torch(sizes: list[int], layout: str, activat
         torch.testing.assert_close((trace[-1], parameters, inputs), (expected, *gradients))
 
 
-@pytest.mark.parametrize("activation", ModelConfig.__dataclass_fields__["activation"].metadata["choices"])
-@pytest.mark.parametrize("sizes", [[4, 9, 9, 3], [5, 7, 1]], ids=str)
-def test_autograd_equals_manual_backward(sizes: list[int], activation: str) -> None:
-    net = MlpNetwork(sizes, activation, Streams(range(3)), Truncated, BLOCK)
-    x, upstream = random_tensor(3, 6, sizes[0]).requires_grad_(), random_tensor(3, 6, sizes[-1], seed=1)
-    outputs = net(x)
-    parameters, input_gradient = torch.autograd.grad(outputs, (net.flat, x), upstream)
-    with torch.no_grad():
-        by_hand = net.gradient(x, net.activations(x), upstream, need_input_gradient=True)
-        assert torch.equal(net(x), outputs) and torch.equal(net.activations(x, net.flat.clone())[-1], outputs)
-        assert torch.equal(by_hand[0], parameters)
-        assert by_hand[1] is not None and torch.equal(by_hand[1], input_gradient)
-        net.flat.data = net.flat.data * 2  # invalidates the views of layers
-        assert torch.equal(net.activations(x)[-1], net.activations(x, net.flat)[-1])
-
-
 @pytest.mark.parametrize("sizes", [[4, 83, 1], [9, 40, 30, 2], [2, 6, 5]], ids=str)
 def test_initialization_equals_linear(sizes: list[int]) -> None:
     """Weights and biases are uniform within 1/sqrt(inputs)."""

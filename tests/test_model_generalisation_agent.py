@@ -25,10 +25,7 @@ from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Transitions
 from models.agents.model_generalisation.latents import latent_distribution, sample_classes
 from models.agents.model_generalisation.values import explore
-from models.registry import default_config
 from models.replay import row_bytes
-from models.settings import SettingError
-from models.spaces import Discrete, Spaces
 from models.streams import Streams
 
 NAMES = MODELS[:5]
@@ -79,15 +76,6 @@ def test_greedy_policy_takes_best_action(name: str) -> None:
         for part in agent.values.parameters():
             part.zero_()
     assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # the first of equal values
-
-
-@pytest.mark.parametrize(("name", "spaces", "changes", "message"), [
-    ("SimpleModel", Spaces((4,), Discrete(2)), {"binary_obs": True}, "^binary_obs is "),
-    ("GaussianLatent", Spaces((6,), Discrete(3), binary=True), {"learn_obs_variance": True}, "^learn_obs_variance is "),
-])  # fmt: skip
-def test_invalid_settings(name: str, spaces: Spaces, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        Agent(dataclasses.replace(default_config(name, ""), **changes), spaces, [0])
 
 
 @pytest.mark.parametrize(("probability", "table"), [

@@ -85,17 +85,6 @@ def test_presets_ignore_environment_parameters() -> None:
     assert default_config("SimpleModel", "opengrid") == default_config("SimpleModel", "procmaze")
 
 
-@pytest.mark.parametrize("flags", [
-    "ER --double_DQN --batch_size 200000 --exploration_strat epsilon_greedy --epsilon 0.2 --episodic_env no",
-    "GaussianLatent --binary_obs no --learn_obs_variance --latent_type tanh_gaussian --std_act sigmoid --min_std 1",
-    "SimpleModel --bernoulli_logits --rollout_length 3 --rollout_batch_size 7 --reward_weight 2",
-    "CategoricalLatent --feature_width 3 --KL_prior_weight 0 --double_DQN",
-])  # fmt: skip
-def test_valid_settings(flags: str) -> None:
-    settings = parse_settings(f"--gamename procmaze --implementation {flags}")
-    assert settings.agent != default_config(flags.split()[0], "procmaze")
-
-
 def test_periods_are_rounded_up() -> None:
     config = parse_settings("--implementation ER --total_steps 1001 --training_start_time 501").agent
     assert (config.epochs, config.first_update) == (3, 1000)

@@ -17,6 +17,7 @@ from torch.distributions import Categorical, Normal, kl_divergence
 
 from envs.buttongrid import ButtonGrid
 from envs.procmaze import ProcMaze
+from helpers import torch_network
 from models.agents.model_generalisation.agent import Agent
 from models.mlp import MlpNetwork
 from models.registry import default_config
@@ -66,21 +67,14 @@ class Oracle:
     def __init__(self, agent: Agent, m: int, world: Any):
         self.config, self.world, self.t, self.actions = agent.config, world, -1, agent.num_actions
         self.bits = agent.config.binary_obs is not False
-        self.nets = {name: self.torch_network(network, m) for name, network in nets(agent).items()}
+        activation = {"elu": nn.ELU(), "relu": nn.ReLU(), "silu": nn.SiLU()}[self.config.activation]
+        self.nets = {name: torch_network(network, m, activation) for name, network in nets(agent).items()}
         self.target = copy.deepcopy(self.nets["values"])
         self.rows: list[Rows] = []
         model = [parameter for name, net in self.nets.items() if name != "values" for parameter in net.parameters()]
         c = self.config
         self.value_optimizer = self.adamw(list(self.nets["values"].parameters()), c.lr)
         self.model_optimizer = self.adamw(model, c.model_lr) if model else None
-
-    def torch_network(self, network: MlpNetwork, m: int) -> nn.Sequential:
-        modules: list[nn.Module] = []
-        for weight, bias in network.layers():
-            linear = nn.Linear(*weight.shape[1:])
-            linear.weight.data, linear.bias.data = weight[m].T.detach().clone(), bias[m].detach().clone()
-            modules += [linear, {"elu": nn.ELU, "relu": nn.ReLU, "silu": nn.SiLU}[self.config.activation]()]
-        return nn.Sequential(*modules[:-1])
 
     def adamw(self, parameters: list[Any], lr: float) -> torch.optim.AdamW:
         """torch multiplies the decay by the learning rate; the public code does not."""

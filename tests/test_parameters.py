@@ -65,18 +65,6 @@ def test_the_environment_that_is_played(tmp_path: Path, text: str, words: str, n
     assert resolve(name).name == name and resolve(name).base_name == name.split(",")[0]
 
 
-def test_help_lists_parameters_with_the_games_values(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, size in (("procmaze", 4), (FIVE, 5), ("opengrid", 10)):
-        with pytest.raises(SystemExit):
-            parse(["--gamename", name, "--help"])
-        output = " ".join(capsys.readouterr().out.split())
-        assert f"cells along a side of the grid (default: {size}; allowed: integer, at least 2, at most 100)" in output
-        assert "--num_pipes" not in output
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    assert "--grid_size" not in capsys.readouterr().out
-
-
 def test_settings_of_such_a_game_survive_files_and_have_a_plain_folder(tmp_path: Path) -> None:
     settings = parse(["--gamename", FIVE])
     assert settings.agent == parse(["--gamename", "procmaze"]).agent

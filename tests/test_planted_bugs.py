@@ -12,7 +12,10 @@ bugs = load_script("synthetic_environments/planted_bugs")
 
 @pytest.mark.parametrize(
     ("agent", "bug", "updates"),
-    [("DQN", "losses of shape [64, 64]", 500), ("PPO", "minus the advantages", 800)],
+    [
+        ("DQN", "losses of shape [64, 64]", 500),
+        pytest.param("PPO", "minus the advantages", 800, marks=pytest.mark.slow),
+    ],
 )
 def test_learned_environment_tells_a_bug_from_a_correct_agent(
     agent: str, bug: str, updates: int, tmp_path: Path, capsys: Shown

@@ -14,12 +14,9 @@ import fake_runs
 from control.reports.curves import (
     clip_below,
     learning_curve,
-    levels,
     note_hidden,
     on_grid,
     smooth,
-    solved_return,
-    sources,
 )
 from control.reports.plot import plot
 from control.reports.runs import Run, find_groups, read_runs, return_tags
@@ -218,14 +215,6 @@ def test_plot_writes_figure_table_and_numbers(logdir: Path, capsys: Shown) -> No
     assert "136.0" in output and "IQM" in output and "seed 27" in output and str(figure) in output
 
 
-@pytest.mark.draws
-def test_pdf_embeds_truetype_fonts(logdir: Path) -> None:
-    """TrueType fonts, not matplotlib's default of Type 3."""
-    plot([write_run(logdir)], out=logdir / "a.pdf")
-    written = (logdir / "a.pdf").read_bytes()
-    assert b"/Type3" not in written and b"/CIDFontType2" in written
-
-
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -382,18 +371,3 @@ def test_searches_and_agents_have_separate_axes(logdir: Path, figures: list[Any]
     assert max(ends["environment steps"]) < 50_000 and min(ends["steps of all agents on proxies"]) > 4_000_000
     assert json.loads((logdir / "all.json").read_text())["compared"]["groups"] == ["RCP-A", "UDRL"]
     assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]
-
-
-def test_reference_levels_have_names_and_sources() -> None:
-    thresholds = {"lunarlander": 200, "beresheet": 200, "cartpole": 475, "acrobot": -100}
-    assert {game: solved_return(game) for game in thresholds} == thresholds
-    assert all(solved_return(game) is None for game in ("pendulum", "procmaze,grid_size=3", "unheard of"))
-    reference_levels = levels("lunarlander", ["RCP-A", "RCP-R"])
-    assert [level.label for level in reference_levels] == [
-        "solved: 200",
-        "RCP-R, published: 220",
-        "RCP-A, published: 200",
-    ]
-    assert sources(reference_levels) == (
-        "solved: Gymnasium's reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019, read off a figure"
-    )

@@ -20,7 +20,7 @@ from control.cli.parse import parse
 from control.cli.settings import RunConfig, Settings
 from control.commands.run import export_policy
 from control.loops.build import spaces_of
-from helpers import ALL, CELLS, build, default_game, flags, run_folder, tiny
+from helpers import ALL, CELLS, build, default_game, flags, output_of, run_folder, tiny
 from models.agents.command_conditioned.agent import Agent as CommandConditioned
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -190,8 +190,7 @@ def test_the_command_writes_a_file_that_needs_no_torch(tmp_path: Path, capsys: p
     again = trainer.load(run).export(tmp_path / "b.safetensors")
     assert file.read_bytes() == content == again.read_bytes()
     code = f"import sys, understudy; print(understudy.Policy({str(file)!r})([0.0, 0, 0, 0]), 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{trainer.load(run).predict(np.zeros(4, np.float32))} False\n"
+    assert output_of(code) == f"{trainer.load(run).predict(np.zeros(4, np.float32))} False\n"
 
 
 class FakeHub:

@@ -1,6 +1,5 @@
 """Ray workers for the population of a search: same numbers as one process, and no process left behind."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,11 +19,11 @@ from conftest import ROOT
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected, make_workers
 from control.evolution.inner_loop import InnerLoop, Outcome
-from helpers import learned
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
 from models.streams import Streams
+from running import descendants
 
 # One Ray for all tests, as its start takes 15 seconds.
 pytestmark = pytest.mark.xdist_group("workers")
@@ -63,14 +61,8 @@ def assert_same_outcome(outcome: Outcome, other: Outcome) -> None:
 
 def worker_pids(driver: int, busy: bool = False) -> list[int]:
     """Process ids of the (busy) workers of the Ray started by process ``driver``."""
-    names, parents = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            names[int(folder.name)] = (folder / "cmdline").read_bytes()
-    titles = (b"ray::_work",) if busy else (b"ray::_work", b"ray::IDLE")
-    pids = [pid for pid, name in names.items() if name.startswith(titles)]
-    return sorted(pid for pid in pids if parents.get(parents[pid]) == driver)
+    titles = ("ray::_work",) if busy else ("ray::_work", "ray::IDLE")
+    return sorted(pid for pid, line in descendants(driver).items() if line.startswith(titles))
 
 
 @pytest.mark.slow
@@ -138,23 +130,6 @@ def test_worker_that_dies_three_times_is_an_error(two: RayWorkers, proxies: torc
         stop_event.set()
         killer.join()
     assert len(killed) >= 3
-
-
-@pytest.mark.slow
-def test_workers_of_a_trial_use_the_ray_of_the_search(local: InnerLoop, two: RayWorkers, proxies: torch.Tensor) -> None:
-    """Trials occupy all cores."""
-    import ray
-
-    @ray.remote(num_cpus=2)
-    def trial() -> Outcome:
-        workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)
-        outcome = workers.run(proxies, SEEDS)
-        workers.close()
-        assert ray.is_initialized()
-        return outcome
-
-    assert_same_outcome(local.run(proxies, SEEDS), ray.get(trial.remote()))
-    assert_same_outcome(local.run(proxies, SEEDS), two.run(proxies, SEEDS))
 
 
 # -- in other processes ------------------------------------------------------------------------------------------------
@@ -241,47 +216,3 @@ def test_ctrl_c_leaves_no_output_or_process() -> None:
     finally:
         process.kill()
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-SEARCH = (
-    "--implementation SE --gamename cartpole --population 4 --generations 5 --inner_steps 300 --hidden_sizes 8 "
-    "--batch_size 8 --test_episodes 1 --test_limit 20 --center_agents 1 --retest_agents 1 --report_agents 1 "
-    "--initial_draws 1 --deploy_steps 40 --max_steps 20 --no_compiled --logger none"
-)
-
-
-def search(logdir: Path, *flags: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-u", str(ROOT / "trainer.py"), *SEARCH.split(), "--logdir", str(logdir), *flags]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-@pytest.mark.slow
-def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first node trains the agents of the dead one again."""
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    alone = search(tmp_path / "alone")
-    output = alone.communicate(timeout=600)[0]
-    assert alone.returncode == 0, output
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    session = cluster.head_node.get_session_dir_path()
-    try:
-        second = cluster.add_node(num_cpus=1)
-        process = search(tmp_path / "cluster", "--num_workers", "2", "--ray_address", cluster.address)
-        assert process.stdout
-        output = ""
-        while " 1/5" not in output:
-            output += (line := process.stdout.readline())
-            assert line, output
-        cluster.remove_node(second, allow_graceful=False)
-        output += process.communicate(timeout=600)[0]
-        assert process.returncode == 0 and " 5/5" in output, output
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(session, ignore_errors=True)
-    alone_folder, other = (next((tmp_path / name).rglob("metrics.csv")).parent for name in ("alone", "cluster"))
-    np.testing.assert_equal(learned(other), learned(alone_folder))
-    assert (other / "proxy.safetensors").read_bytes() == (alone_folder / "proxy.safetensors").read_bytes()

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from conftest import Finished
 from control.storage import run_dir
 from control.storage.run_dir import read_metrics
 from helpers import flags, same_runs, trained
 from resuming import stopped
 
-Finished = Callable[..., tuple[Path, str]]
 Names = dict[str, int]  # path below the root -> number of the file; -1 for a folder
 State = dict[str, bytes | None]  # path -> content; None for a folder
 

@@ -16,7 +16,7 @@ from models.losses import clipped_surrogate, clipped_value_loss, standardized
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from models.trajectory import gae, lambda_returns
+from models.trajectory import gae
 from rounding import assert_near, backpropagated, gamma
 
 SPACES = {
@@ -61,16 +61,6 @@ def test_gae_by_hand() -> None:
     done = torch.tensor([[[False, False], [True, True], [False, False]]])
     advantages = gae(reward, value, next_value, discount, done, 0.5)
     assert advantages.tolist() == [[[-1.25, 0.0], [1.0, 6.0], [6.0, 6.0]]]
-
-
-@pytest.mark.parametrize("trace", [0.0, 0.7, 1.0])
-def test_gae_equals_lambda_returns_minus_values(trace: float) -> None:
-    g = torch.Generator().manual_seed(1)
-    reward, value, next_value = torch.randn(3, 9, 4, generator=g)
-    next_value[:-1] = value[1:]
-    all_valid, no_ends = torch.ones(9, 4, dtype=torch.bool), torch.zeros(1, 9, 4, dtype=torch.bool)
-    advantages = gae(reward[None], value[None], next_value[None], torch.full((1, 9, 4), 0.9), no_ends, trace)
-    torch.testing.assert_close(advantages[0] + value, lambda_returns(reward, next_value, all_valid, 0.9, trace))
 
 
 def test_clipped_surrogate_by_hand() -> None:

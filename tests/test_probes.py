@@ -8,10 +8,7 @@ import torch
 from envs.names import GAMES
 from envs.probes import PROBES, TARGET, ProbeEnvironment
 from envs.seeded import sign
-
-
-def seeds(members, envs, first=0):
-    return torch.arange(first, first + members * envs).view(members, envs)
+from helpers import seeds_of
 
 
 def best_actions(environment, obs):
@@ -28,7 +25,7 @@ def random_actions(environment, generator):
 
 def play(environment, choose, first_seed=0):
     """Observations before each step and rewards, both ``[T, M, E]``, and the last step."""
-    obs = environment.reset(seeds(environment.members, environment.envs, first_seed))
+    obs = environment.reset(seeds_of(environment.members, environment.envs, first_seed))
     observations, rewards = [], []
     while True:
         observations.append(obs[..., 0])

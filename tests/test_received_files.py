@@ -31,7 +31,7 @@ from understudy import ProxyError
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
-PICKLE, STORAGE = "archive/data.pkl", "archive/data/0"
+PICKLE = "archive/data.pkl"
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\nq\x07"  # the function, and its place 7 in the memo
 
 

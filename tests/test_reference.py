@@ -16,7 +16,3 @@ def test_the_pages_have_every_setting() -> None:
     text = "".join(pages().values())
     setting_names = {name for implementation in implementations() for name in flags(implementation, "procmaze")}
     assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`**: " not in text]
-
-
-def test_no_page_is_long() -> None:
-    assert max(len(text.split()) for text in pages().values()) < 5_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.memory import Episode, EpisodeMemory
-from models.replay import NUMBERS, Columns, ReplayBuffer, row_bytes, rows_of_two
+from models.replay import NUMBERS, Columns, ReplayBuffer, rows_of_two
 from models.streams import Streams
 
 FLOAT = torch.float32
@@ -106,10 +106,6 @@ def test_sampling_equals_plain_list(kind: str, capacity: int, count: int, member
         assert batch[name].shape == (members, len(places), *shape) and batch[name].dtype == dtype
         for at, place in enumerate(places):
             assert torch.equal(batch[name][:, at], latest[place][name][:, 0])
-
-
-def test_row_bytes() -> None:
-    assert [row_bytes(columns) for columns in KINDS.values()] == [24, 16, 46]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,13 +236,3 @@ def test_sampling_is_uniform(by: str, expected: list[float]) -> None:
     assert counts[~real].sum() == 0
     chi_square = ((counts - expected_counts)[real].square() / expected_counts[real]).sum()
     assert 4 < chi_square < 44  # 19 degrees of freedom: 0.9999 and 0.001
-
-
-def test_columns_are_in_order_of_episodes() -> None:
-    memory = EpisodeMemory(2, 100, "steps", "recent")
-    memory.add(0, [episode(0, 3, 0.0), episode(1, 1, 0.0)])
-    memory.add(1, [episode(2, 5, 0.0)])
-    assert [column.tolist() for column in memory.column("number")] == [[1, 0, 0, 0], [2] * 5]
-    memory.set_column("place", 10 * torch.cat(memory.column("place")))
-    assert memory.fields["place"][1][memory.episodes[1][0].slots].tolist() == [0, 10, 20, 30, 40]
-    assert memory.fields["place"][0][memory.episodes[0][1].slots].tolist() == [0, 10, 20]

@@ -14,6 +14,7 @@ from PIL import Image
 
 import trainer
 from control.films.encoding import mp4
+from control.reports.tables import solved_text
 from control.storage.versions import FILE, read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
@@ -178,6 +179,10 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     scores = json.loads((folder / "scores.json").read_text())
     assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
     assert f"{scores['verdict']['sentence']}." in page.text
+
+
+def test_a_return_at_the_level_solves() -> None:
+    assert [solved_text(score, 475) for score in (474.9, 475.0)] == ["not solved", "solved"]
 
 
 def test_page_of_incomplete_runs(logdir: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A resumed run equals an uninterrupted one."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import yaml
 
 import trainer
+from conftest import Finished
 from control.storage import checkpoints
 from control.storage.checkpoints import OURS
 from control.storage.run_dir import locked, read_metrics
@@ -29,7 +29,6 @@ from helpers import (
 )
 from resuming import epochs_of, killed, stopped
 
-Finished = Callable[..., tuple[Path, str]]
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
 CASES: dict[str, dict[str, Any]] = {
     "UDRL": UDRL,

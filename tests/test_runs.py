@@ -1,7 +1,6 @@
 """Whole runs of policy gradients and of agents that learn between steps."""
 
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 import trainer
+from conftest import Finished
 from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from envs.make import make_environment
 from fake_runs import Shown, refused
-from helpers import flags, run_folder, trained
-
-Finished = Callable[..., tuple[Path, str]]
+from helpers import flags, trained
+from test_envs import Scripted
 
 
 def test_running_mean_equals_a_deque(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,36 +133,13 @@ def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, cap
 # -- environments ------------------------------------------------------------------------------------------------------
 
 
-class ImageEnvironment(gym.Env):
-    observation_space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), {}
-
-
 def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gym.registry, "ImageEnvironment-v0", EnvSpec("ImageEnvironment-v0", ImageEnvironment))
+    images = {"obs_space": gym.spaces.Box(0, 255, (20, 20, 3), np.uint8), "action_space": gym.spaces.Discrete(2)}
+    monkeypatch.setitem(gym.registry, "Images-v0", EnvSpec("Images-v0", Scripted, kwargs=images))
     for name, options in (("DDQN", []), ("SE", ["--agent", "PPO"]), ("RN", ["--agent", "PPO"])):
-        argv = ["--implementation", name, *options, "--gamename", "ImageEnvironment-v0", "--logdir", str(logdir)]
-        line = f"gamename is 'ImageEnvironment-v0', which shows images; {name} takes vectors of observations"
+        argv = ["--implementation", name, *options, "--gamename", "Images-v0", "--logdir", str(logdir)]
+        line = f"gamename is 'Images-v0', which shows images; {name} takes vectors of observations"
         refused(trainer.main, argv, line, capsys)
 
 
-def test_beresheet_has_300_steps() -> None:
-    environment = make_environment("beresheet", 1, 1)
-    environment.close()
-    assert environment.spaces.max_episode_steps == 300 and environment.spaces.actions.n == 4
-
-
 # -- learning ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["CPG", "AAC"])
-def test_learns_cartpole(name: str, logdir: Path) -> None:
-    """Three seeds; past runs reached 280 to 480."""
-    argv = ["--implementation", name, "--gamename", "cartpole", "--num_seeds", "3", "--logdir", str(logdir),
-            "--max_episodes", "800", "--eval_every", "1000"]  # fmt: skip
-    assert trainer.main(argv) == 0
-    assert min(read_metrics(run_folder(logdir) / "metrics.csv")["rollout/return_running_best"][-3:]) > 150

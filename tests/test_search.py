@@ -13,11 +13,9 @@ import torch
 
 import trainer
 from control.cli import parse as config
-from control.cli.settings import acting
 from control.commands.evaluate import agent_settings
 from control.evolution.generations import InitialSearch
 from control.evolution.inner_loop import InnerLoop, Outcome
-from control.loops.build import spaces_of
 from control.loops.rollout import rollout
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
@@ -25,9 +23,9 @@ from fake_runs import refused
 from helpers import SEARCHED, flags, load_events, run_folder, trained
 from models.proxies import files
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks
-from models.registry import config_of, default_config
+from models.registry import default_config
 from models.streams import Streams, derive_seed
+from proxies import KINDS, written
 
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
@@ -145,15 +143,6 @@ def test_agent_settings_keep_the_implementation(proxy: str, agent: str, expected
     assert {name: getattr(agent_config, name) for name in expected} == expected
 
 
-def test_agents_of_one_family_keep_their_settings() -> None:
-    """A search with PPO and A2C trains each with its overrides, and so do evaluations."""
-    words = "--implementation SE --gamename cartpole --agent PPO,A2C --lr 0.01"
-    settings = config.parse(words.split())
-    proxy = dataclasses.replace(files.load("cartpole-bandit"), description={"settings": acting(settings)})
-    for name in ("PPO", "A2C"):
-        assert agent_settings(proxy, name, {}) == config_of(settings.agent, name, ["PPO", "A2C"])
-
-
 def test_search_stops_at_the_target_return(tmp_path: Path, capsys) -> None:
     def epochs(*extra_flags: str, **changes: object) -> tuple[Path, list[float]]:
         folder = searched(tmp_path, *extra_flags, eval_every=1, **changes)
@@ -245,21 +234,11 @@ def test_evaluation_compares_with_the_real_environment(tmp_path: Path, capsys) -
     assert "sampled for each agent: lr, batch_size, width, depth" in output and "\nreal " not in output
 
 
-def save_random_proxy(folder: Path, **changes: object) -> Path:
-    """The file of a random proxy."""
-    path = folder / "proxy.safetensors"
-    settings = config.parse(search(folder, **changes))
-    networks = Networks(settings.proxy, spaces_of("cartpole"))
-    files.save(path, networks.initial(Streams([0]))[0], config=settings.proxy, spaces=networks.spaces,
-               game="cartpole", description={})  # fmt: skip
-    return path
-
-
 def test_inner_rule_does_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     """They would end the training in a search, as any agent reaches an average of 5 in its first tests."""
-    path = save_random_proxy(
-        tmp_path, inner_rule="tests", solved_reward=5, init_episodes=1, max_steps=10, deploy_steps=77
-    )
+    path = tmp_path / "proxy.safetensors"
+    rule: dict[str, Any] = {"inner_rule": "tests", "solved_reward": 5.0, "max_steps": 10, "deploy_steps": 77}
+    written(path, config=dataclasses.replace(KINDS["mdp"][0], **rule))
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
     assert trainer.main(argv) in SEARCHED
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]

@@ -41,14 +41,6 @@ def test_interval_lies_within_the_runs_and_is_repeatable(statistic, values: list
     assert interval(values, statistic) == bounds
 
 
-def test_interval_agrees_with_scipy() -> None:
-    values = np.random.default_rng(1).normal(100, 30, size=20)
-    reference = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=9999).confidence_interval
-    bounds = interval(values)
-    assert bounds is not None
-    assert bounds == pytest.approx((reference.low, reference.high), abs=2.5)
-
-
 # -- performance profiles and probability of improvement -------------------------------------------------------------
 
 # Runs of two algorithms on four tasks, and what rliable 1.2.0 makes of them (with pandas 2, which it needs): the shares

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import trainer
+from conftest import Finished
 from control.cli import parse
 from control.evolution import stable_baselines, teachers
 from control.evolution.teachers import check_teacher, cloned_proxy, teacher, visited_states
@@ -32,10 +33,10 @@ searched = partial(trained, implementation="SE")
 pytestmark = pytest.mark.usefixtures("short_fits")
 
 
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def agent(finished: Finished) -> str:
     """The folder of a run of DDQN on CartPole, to be read only."""
-    return str(trained(tmp_path_factory.mktemp("agent"), implementation="DDQN", gamename="cartpole"))
+    return str(finished(implementation="DDQN")[0])
 
 
 def balance(obs: np.ndarray) -> np.ndarray:
@@ -225,20 +226,6 @@ def test_search_from_a_policy_has_the_agents_of_a_clone() -> None:
     tuned, random_start = settings("cartpole", "two_stage", *start), settings("cartpole", "two_stage")
     assert tuned.agent == random_start.agent and tuned.proxy.deploy_steps == random_start.proxy.deploy_steps
     assert settings("lunarlander", "two_stage", *start, "--lr", "0.5", "--deploy_steps", "7").agent.lr == 0.5
-
-
-def test_search_from_a_policy_trains_no_agents_on_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)
-    monkeypatch.setattr("control.commands.train.plain_agents_text", lambda module: "real steps: ")
-    game = "gymnasium.envs.classic_control:CartPole-v1"  # has no settings of its own
-    sizes = ["--table_size", "50", "--dagger_rounds", "0", "--deploy_steps", "40", "--report_agents", "2"]
-    changes = {"gamename": game, "proxy": "bandit", "preset": "two_stage", "agent": "DDQN", "generations": 1}
-    start = ["--start_from", "test_teachers:balance"]
-    for words, lines in ([*sizes, *start], 0), (sizes[:2] + sizes[4:], 1):
-        trainer.main(flags(tmp_path / str(lines), *words, implementation="SE", **changes))
-        assert capsys.readouterr().out.count("real steps: ") == lines
 
 
 @pytest.mark.slow

@@ -13,14 +13,13 @@ from scipy import stats
 from torch import Tensor
 
 from envs import seeded
-from envs.base import EnvironmentFault
 from envs.cartpole import CartPole
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES, CartPoleParameters, resolve
 from envs.tensor import TensorEnvironment
 from envs.wrappers import CartPolePhysics, RepeatAction
-from models.settings import SettingError
+from helpers import seeds_of
 from models.spaces import Discrete
 from understudy import hashing
 
@@ -33,10 +32,6 @@ GAME_IDS = {
     "pendulum": "Pendulum-v1",
 }
 NAMES = ["cartpole", "cartpole-200", "acrobot"]
-
-
-def seeds_of(members: int, envs: int, first: int = 0) -> Tensor:
-    return torch.arange(first, first + members * envs).view(members, envs)
 
 
 def actions_of(name: str, steps: int, members: int, envs: int, seed: int = 0) -> Tensor:
@@ -239,39 +234,6 @@ def test_inactive_rows_do_not_change(name: str) -> None:
     assert not environment.step(action, ~active).done[active].any()  # though they are at the time limit
 
 
-def test_returned_tensors_are_not_overwritten() -> None:
-    environment = make_tensor_env("cartpole", 1, 2)
-    given_state = environment.dynamics.initial(seeds_of(1, 2, 9))
-    tensors = [given_state, environment.set_state(given_state), environment.state]
-    for _ in range(2):
-        step = environment.step(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]]))
-        tensors += [step.obs, step.reward, step.terminated, environment.state, environment.age]
-    copies = [tensor.clone() for tensor in tensors]
-    environment.reset(seeds_of(1, 2), torch.tensor([[True, False]]))
-    environment.step(torch.ones(1, 2, dtype=torch.int64))
-    assert all(torch.equal(copy, tensor) for copy, tensor in zip(copies, tensors, strict=True))
-
-
-def test_select_continues_episodes() -> None:
-    full_env = TensorEnvironment(CartPole(), 4, 2, time_limit=12)
-    full_env.reset(seeds_of(4, 2))
-    actions = actions_of("cartpole", 12, 4, 2)
-    for action in actions[:5]:
-        full_env.step(action)
-    members = torch.tensor([3, 1])
-    selected = full_env.select(members)
-    assert (selected.members, selected.envs, selected.spaces.max_episode_steps) == (2, 2, 12)
-    for action in actions[5:]:
-        selected_step, everyone = selected.step(action[members]), full_env.step(action)
-        assert torch.equal(selected_step.obs, everyone.obs[members]) and torch.equal(
-            selected_step.truncated, everyone.truncated[members]
-        )
-    assert selected_step.truncated.all() and (selected.age == 12).all()
-    unstarted = TensorEnvironment(CartPole(), 2, 1).select(torch.tensor([0]))
-    with pytest.raises(EnvironmentFault, match="before its first reset"):
-        unstarted.step(torch.zeros(1, 1, dtype=torch.int64))
-
-
 @pytest.mark.parametrize(
     ("name", "best"), [("procmaze", -1.0), ("buttongrid", None), ("cartpole", None), ("mountaincar", None)]
 )
@@ -422,18 +384,6 @@ def test_time_limit_counts_repetitions() -> None:
     assert make_tensor_env("mountaincar-continuous,action_repeat=2").spaces.max_episode_steps == 500
 
 
-def test_frames_with_repeated_actions() -> None:
-    name = "mountaincar-continuous,action_repeat=4"
-    environment = make_environment(name, 1, 1, render=True, time_limit=10)
-    assert isinstance(environment, GymnasiumEnvironment) and environment.spaces.max_episode_steps == 3
-    environment.reset(torch.tensor([[0]]))
-    steps = [environment.step(torch.full((1, 1, 1), 0.5)) for _ in range(3)]
-    rewards = [step.reward.item() for step in steps]
-    assert rewards == pytest.approx([-0.1, -0.1, -0.05]) and steps[-1].truncated.all()
-    assert environment.frame(0, 0).shape[2] == 3
-    environment.close()
-
-
 def test_batch_rows_repeat_independently() -> None:
     """Rows end at different repetitions."""
     name = "mountaincar,action_repeat=3"
@@ -452,9 +402,3 @@ def test_batch_rows_repeat_independently() -> None:
     obs, reward, terminated = joint_step.obs.view(20, 2), joint_step.reward.flatten(), joint_step.terminated.flatten()
     assert alone == [(*o, r, t) for o, r, t in zip(obs.tolist(), reward.tolist(), terminated.tolist(), strict=True)]
     assert set(reward[terminated].tolist()) == {-1.0, -2.0, -3.0} and not terminated.all()
-
-
-def test_invalid_action_repeat() -> None:
-    for text in ("0", "1001", "1.5"):
-        with pytest.raises(SettingError, match=f"action_repeat is .*{text}.*; allowed: integer, at least 1, at most"):
-            resolve(f"pendulum,action_repeat={text}")

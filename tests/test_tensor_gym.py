@@ -9,7 +9,6 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from envs.make import make_dynamics
-from envs.names import resolve
 from envs.tensor import TensorEnvironment
 from models.settings import SettingError
 
@@ -85,10 +84,3 @@ def test_invalid_parameters_and_calls() -> None:
     env.reset(seed=0)
     with pytest.raises(gym.error.InvalidAction, match="action is 7"):
         env.step(7)
-
-
-@pytest.mark.parametrize("game", ["procmaze", "opengrid", "buttongrid", "panflute"])
-def test_gymnasium_ids(game: str) -> None:
-    env, dynamics = gym.make(resolve(game).gym_id), make_dynamics(game)
-    assert env.observation_space.shape == dynamics.spaces.obs_shape
-    assert env.spec.max_episode_steps == dynamics.spaces.max_episode_steps

@@ -92,12 +92,8 @@ def test_defaults_of_trials() -> None:
     assert (run.num_seeds, default.subcommand.tune_algorithm) == (3, "optuna_asha")
     assert default.subcommand.tune_objective == "generations"
     assert default.proxy.quit_when_solved and default.proxy.eval_every == 1
-    change_first_trial = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
-    assert (
-        change_first_trial.run.num_seeds,
-        change_first_trial.subcommand.tune_algorithm,
-        change_first_trial.proxy.eval_every,
-    ) == (1, "asha", 2)
+    given = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
+    assert (given.run.num_seeds, given.subcommand.tune_algorithm, given.proxy.eval_every) == (1, "asha", 2)
     reward = for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
     assert reward.subcommand.tune_objective == "score" and not reward.proxy.quit_when_solved
     trial = trial_settings(settings(), {"noise_std": 0.2})
@@ -123,17 +119,6 @@ def test_published_spaces(flags: str, file: str, ranges: dict[str, Any]) -> None
     for end in (0, -1):  # both ends of every range are valid together
         values = {name: dimension.labels[end] for name, dimension in space.dimensions.items()}
         trial_settings(search_settings, space.decode(values))
-
-
-@pytest.mark.parametrize(("text", "error"), [
-    ("noise_sdt: [1]", "noise_sdt is unknown; did you mean 'noise_std'?"),
-    ("generations: [1, 2]", "generations is no hyperparameter of SE; give it as a flag"),
-    ("discount: {log1m: [0, 1]}", "discount: log1m is [0, 1]; allowed: [low, high] of 1 minus the value, both above 0"),
-])  # fmt: skip
-def test_space_error_message(tmp_path: Path, text: str, error: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        space_of(tmp_path, text)
-    assert error in str(caught.value) and "\n" not in str(caught.value)
 
 
 # -- a search that is resumed ------------------------------------------------------------------------------------------

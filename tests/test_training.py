@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 import trainer
+from conftest import Finished
 from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
@@ -25,8 +25,7 @@ from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spoil, start, trained
 from models.settings import UserError
-
-Finished = Callable[..., tuple[Path, str]]
+from test_envs import Scripted
 
 EVALUATED = {"eval/return_greedy", "time/eval"}
 COMMON = EVALUATED | {
@@ -103,18 +102,6 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
     for line in (" 1/5", " 4/5", "greedy", str(folder), "--eval_agent", "tensorboard"):
         assert line in output
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
-
-
-@pytest.mark.parametrize(
-    ("best", "verdict"), [(475.0, "475.0, solved (475 or more)"), (474.9, "474.9, not solved (475 or more)")]
-)
-def test_summary_says_whether_the_environment_is_solved(
-    best: float, verdict: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(AgentModule, "score", lambda self: best)
-    monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
-    trained(logdir, implementation="DDQN", epochs=2)
-    assert f"mean greedy return {verdict}\n" in capsys.readouterr().out
 
 
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,25 +223,13 @@ def test_reload_copies_only_the_weights(
     refused(trainer.main, argv, "whose networks are others", capsys)
 
 
-class LargeRewards(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (3,))
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.age = 0
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action):
-        self.age += 1
-        return np.zeros(3, np.float32), 3e38, self.age == 9, False, {}
-
-
 @pytest.mark.parametrize(("name", "limit"), [("UDRL", 5), ("DDQN", None)])
 def test_overflowing_return_is_an_error(
     name: str, limit: int | None, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gym.registry, "Large-v0", EnvSpec("Large-v0", LargeRewards, max_episode_steps=limit))
+    large = {"obs_space": gym.spaces.Box(-1, 1, (3,)), "action_space": gym.spaces.Discrete(2), "rewards": [3e38] * 9}
+    spec = EnvSpec("Large-v0", Scripted, max_episode_steps=limit, kwargs=large)
+    monkeypatch.setitem(gym.registry, "Large-v0", spec)
     argv = flags(logdir, implementation=name, gamename="Large-v0")
     message = "the rewards of an episode add up to nan or to more than a float holds"
     assert refused(trainer.main, argv, message, capsys, run_started=True).startswith("error: environment Large-v0")
@@ -393,13 +368,6 @@ def test_choice_of_machine_code_is_stored_and_kept(
     refused(trainer.main, flags(logdir, "--resume", other, implementation="DDQN", **changes), "compiled", capsys)
 
 
-def test_machine_code_that_does_not_exist_is_refused(logdir: Path, capsys: Shown) -> None:
-    pytest.importorskip("numba")
-    argv = flags(logdir, "--compiled", implementation="DDQN", intrinsic="icm")
-    message = "compiled is true, but DDQN with these settings has no machine code; allowed: false"
-    refused(trainer.main, argv, message, capsys)
-
-
 def test_without_numba_agents_train_in_torch(logdir: Path) -> None:
     process = start(flags(logdir, implementation="DDQN"), WITHOUT_NUMBA)
     out, err = process.communicate()
@@ -414,23 +382,6 @@ def test_without_a_cache_agents_train_in_torch(logdir: Path, capsys: Shown, monk
     folder = trained(logdir, implementation="DDQN")
     assert capsys.readouterr().out.count("note: the cache folder for machine code is not writable") == 1
     assert "compiled: false\n" in (folder / "config.yaml").read_text()
-
-
-@pytest.mark.slow
-def test_compiling_is_announced_once_and_before_the_first_epoch(
-    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("numba")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for times in (1, 0):
-        words = "--implementation QLearning --gamename cliff --epochs 2 --logdir".split()
-        process = start([*words, str(logdir)])
-        lines = process.communicate()[0].splitlines()
-        assert process.returncode == 0
-        announced = [line for line in lines if line.startswith("note: the machine code of tabular is compiled")]
-        assert len(announced) == times
-    metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
-    assert metrics["time/train"][0] < 3, "compiling takes ten seconds"
 
 
 # -- imports of the commands to type next ------------------------------------------------------------------------------

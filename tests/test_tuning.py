@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ from control.commands.search_space import Dimension, Space, search_space, trial_
 from control.commands.trials import EVALUATED, METRIC, Search, run_trial
 from control.storage import checkpoints
 from fake_runs import Shown, refused
+from helpers import start
 from models.registry import implementations
 from models.settings import SettingError, UserError
+from running import descendants
 
 TINY = ("--gamename cartpole --num_rand_action_rollouts 4 --training_rollouts_per_worker 4 --num_grad_steps 4 "
         "--eval_every 1 --eval_episodes 2 --batch_size 16").split()  # fmt: skip
@@ -58,7 +62,14 @@ def test_space_values_are_parsed_like_flags(tmp_path: Path) -> None:
     assert trial_settings(settings(), values).agent.hidden_sizes == (8, 16)
 
 
-@pytest.mark.parametrize(("text", "error"), [
+BANDITS = "--implementation SE --gamename cartpole --proxy bandit"
+
+
+@pytest.mark.parametrize(("flags", "text", "error"), [
+    (BANDITS, "noise_sdt: [1]", "noise_sdt is unknown; did you mean 'noise_std'?"),
+    (BANDITS, "generations: [1, 2]", "generations is no hyperparameter of SE; give it as a flag"),
+    (BANDITS, "discount: {log1m: [0, 1]}", "log1m is [0, 1]; allowed: [low, high] of 1 minus the value, both above 0"),
+    *(("", text, error) for text, error in (
     ("learning_rat: [1]", "learning_rat is unknown; did you mean 'lr'?"),
     ("lr: []", "lr has no choices"),
     ("lr: 0.1", "lr is '0.1'; allowed: a list of choices, or one of uniform"),
@@ -70,10 +81,11 @@ def test_space_values_are_parsed_like_flags(tmp_path: Path) -> None:
     ("epochs: [1, 2]", "epochs is no hyperparameter of UDRL; give it as a flag"),
     ("grid_size: [3, 4]", "grid_size is no hyperparameter but a parameter of procmaze, opengrid, buttongrid; give it"),
     ("no_expo_weighting: [true]", "no_expo_weighting is no setting; write expo_weighting: [true, false]"),
+    )),
 ])  # fmt: skip
-def test_space_error_message(tmp_path: Path, text: str, error: str) -> None:
+def test_space_error_message(tmp_path: Path, flags: str, text: str, error: str) -> None:
     with pytest.raises(SettingError) as caught:
-        space_of(tmp_path, text)
+        space_of(tmp_path, text, *flags.split())
     assert error in str(caught.value)
     assert str(tmp_path / "space.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
@@ -194,15 +206,12 @@ def search_results(tmp_path: Path) -> list[dict[str, str]]:
     return rows(file)
 
 
-def start(tmp_path: Path, text: str, flags: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "trainer.py"), *command_of(tmp_path, text, flags)], cwd=tmp_path / "here",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def started(tmp_path: Path, text: str, flags: str) -> "subprocess.Popen[str]":
+    return start(command_of(tmp_path, text, flags), cwd=tmp_path / "here")
 
 
 def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
-    with start(tmp_path, text, flags) as process:
+    with started(tmp_path, text, flags) as process:
         try:
             out, err = process.communicate(timeout=900)
         finally:
@@ -240,25 +249,26 @@ def test_every_algorithm_searches(algorithm: str, length: str, tmp_path: Path) -
     assert len(statuses) == 3 and set(statuses) <= {"finished", "stopped early"}
 
 
-def children_of(parent: int, name: str) -> list[int]:
-    """Process ids of the children whose command has ``name``."""
-    pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in pids if name in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()]
+@contextmanager
+def searching(tmp_path: Path) -> "Iterator[subprocess.Popen[str]]":
+    """A long search with a first result."""
+    process = started(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
+    assert process.stdout
+    try:
+        while "best so far" not in process.stdout.readline():
+            assert process.poll() is None
+        yield process
+    finally:
+        process.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
-    process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
-    assert process.stdout
-    try:
-        while "best so far" not in process.stdout.readline():
-            assert process.poll() is None
+    with searching(tmp_path) as process:
         process.send_signal(number)
         start_time = time.monotonic()
         out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert (process.returncode, err) == (130, "") and time.monotonic() - start_time < 30
     assert "interrupted: 1 trial in" in out and search_results(tmp_path)[0]["status"] == "interrupted"
 
@@ -266,18 +276,10 @@ def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["raylet/raylet", "gcs/gcs_server"])
 def test_dead_ray_server_is_an_error(server: str, tmp_path: Path) -> None:
-    process = start(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
-    assert process.stdout
-    try:
-        while "best so far" not in process.stdout.readline():
-            assert process.poll() is None
-        while not (pids := children_of(process.pid, server)):
-            assert process.poll() is None
-            time.sleep(0.05)
-        os.kill(pids[0], signal.SIGKILL)
+    with searching(tmp_path) as process:
+        (pid,) = (pid for pid, line in descendants(process.pid).items() if server in line.partition("\0")[0])
+        os.kill(pid, signal.SIGKILL)
         _, err = process.communicate(timeout=150)
-    finally:
-        process.kill()
     assert process.returncode == 1 and err.startswith("error: ") and err.count("\n") == 1 and "Ray" in err
 
 

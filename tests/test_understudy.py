@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from envs.names import GAMES, CartPoleParameters, RepeatParameters
 from envs.seeded import normal
 from envs.synthetic import starts_of
 from envs.tensor import TensorEnvironment
+from helpers import output_of
 from models.proxies import files
-from models.spaces import Discrete, Spaces
-from proxies import KINDS, dynamics_of, stack_of, step_errors, written
+from proxies import KINDS, dynamics_of, encoded, plain_step, stack_of, written
 from rounding import FUNCTION, UNIT, assert_near
 from understudy import ProxyError, program
 from understudy.env import SyntheticEnv, SyntheticVectorEnv, make_synthetic
@@ -55,9 +54,7 @@ def test_gymnasium_id_imports_neither_torch_nor_the_trainer(code: str, tmp_path:
         "print(gymnasium.make(module + 'understudy/SyntheticCartPoleMDP-v0').reset(seed=3)[0].tolist())\n"
         "print({'torch', 'models', 'envs', 'control'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{SyntheticEnv('cartpole-mdp').reset(seed=3)[0].tolist()}\nset()\n"
+    assert output_of(code, cwd=tmp_path) == f"{SyntheticEnv('cartpole-mdp').reset(seed=3)[0].tolist()}\nset()\n"
 
 
 def test_registered_ids_make_the_shipped_proxies() -> None:
@@ -151,21 +148,19 @@ def test_real_starts_equal_the_trainers(name: str) -> None:
     assert_near(program.real_starts(name)(seeds.numpy()), starts, UNIT * np.abs(starts))  # of float64, rounded once
 
 
-def encoded(spaces: Spaces, actions: Any) -> torch.Tensor:
-    """Actions as inputs of networks, float32 ``[N, A]``: one-hot if discrete."""
-    numbers = torch.as_tensor(np.atleast_1d(actions))
-    if isinstance(spaces.actions, Discrete):
-        return torch.nn.functional.one_hot(numbers, spaces.actions.n).float()
-    return numbers.view(-1, spaces.actions.size)
-
-
 def first_error(path: str, kind: str) -> torch.Tensor:
     """Error bound of first states ``[S]``: the largest of a thousand."""
     tensors = load_file(path)
     if "initial.0.weight" not in tensors:
         return torch.zeros(1).double()
     noise = torch.randn(1000, tensors["initial.0.weight"].shape[1])
-    return stack_of(tensors, KINDS[kind][0], "initial", noise).error.amax(0)
+    return stack_of(tensors, KINDS[kind][0], "initial", noise)[1].amax(0)
+
+
+def step_errors(path: Path | str, kind: str, state: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Error bounds of next states ``[B, S]``, 0 for a bandit, and of rewards ``[B]``."""
+    step = plain_step(path, kind, state, action)
+    return step.get("state", (state, 0.0 * state.double()))[1], step["reward"][1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,7 +175,7 @@ def test_steps_equal_the_tensor_program(tmp_path: Path, kind: str) -> None:
     error = FUNCTION * UNIT * expected[0].abs()
     if latent := dynamics.program.networks.latent:
         noise = normal(seeds[0], latent).float()
-        error = stack_of(load_file(env.unwrapped.proxy.path), config, "initial", noise, UNIT * noise.abs()).error
+        _, error = stack_of(load_file(env.unwrapped.proxy.path), config, "initial", noise, UNIT * noise.abs())
     assert_near(firsts[0], expected[0], error)
     tensors = TensorEnvironment(dynamics, 1, 1)
     ends = []
@@ -192,7 +187,7 @@ def test_steps_equal_the_tensor_program(tmp_path: Path, kind: str) -> None:
             action, previous_obs = env.action_space.sample(), torch.from_numpy(obs)[None]
             obs, reward, terminated, truncated, info = env.step(action)
             expected = tensors.step(torch.as_tensor(action)[None, None])
-            of_obs, of_reward, _ = step_errors(env.unwrapped.proxy.path, kind, previous_obs, encoded(spaces, action))
+            of_obs, of_reward = step_errors(env.unwrapped.proxy.path, kind, previous_obs, encoded(spaces, action))
             assert_near(obs, expected.obs[0, 0], of_obs[0])
             assert_near(reward, expected.reward[0, 0], of_reward[0])
             assert obs.dtype == np.float32 and isinstance(reward, float) and info == {}
@@ -298,7 +293,7 @@ def test_vector_environment_equals_single_ones(tmp_path: Path, kind: str, mode: 
             assert_same_step(vector_env.reset(seed=seed), sync_env.reset(seed=seed), firsts)
         actions = vector_env.action_space.sample()
         previous_states = torch.from_numpy(vector_env.unwrapped._state)
-        of_obs, of_reward, _ = step_errors(path, kind, previous_states, encoded(KINDS[kind][1], actions))
+        of_obs, of_reward = step_errors(path, kind, previous_states, encoded(KINDS[kind][1], actions))
         vector_step, sync_step = vector_env.step(actions), sync_env.step(actions)
         assert_same_step(vector_step, sync_step, torch.maximum(of_obs, firsts), of_reward)
         for env, state in zip(sync_env.envs, vector_env.unwrapped._state, strict=True):

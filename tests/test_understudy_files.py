@@ -2,14 +2,12 @@
 
 import dataclasses
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,8 +19,8 @@ from models.proxies import files
 from models.proxies.synthetic.networks import Networks
 from models.registry import family
 from models.settings import allowed, bounds, kinds
-from models.spaces import Discrete, Spaces
-from proxies import DESCRIPTION, KINDS, PLAIN, REWARDS, stack_of, step_errors, written
+from models.spaces import Discrete
+from proxies import DESCRIPTION, KINDS, REWARDS, encoded, plain_step, stack_of, written
 from rounding import assert_near
 from understudy import ProxyError
 from understudy.kinds import KINDS as FILE_KINDS
@@ -49,72 +47,33 @@ def test_save_and_load_round_trip(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
-    parameters = written(path, kind)
-    config, spaces, _ = KINDS[kind]
+    parameters, (config, spaces, _) = written(path, kind), KINDS[kind]
     tensors, generator = load_file(path), torch.Generator().manual_seed(1)
-
-    def network(name: str, x: Tensor) -> Tensor:
-        for i in range(config.proxy_hidden_layer + 1):
-            x = PLAIN[config.proxy_activation_fn](x) if i else x
-            x = F.linear(x, tensors.pop(f"{name}.{i}.weight"), tensors.pop(f"{name}.{i}.bias"))
-        return x
-
     state = torch.randn(50, *spaces.obs_shape, generator=generator)
     if isinstance(spaces.actions, Discrete):
         action = torch.randint(spaces.actions.n, (50,), generator=generator)
-        encoded = F.one_hot(action, spaces.actions.n).float()
     else:
-        action = encoded = 3 * torch.randn(50, spaces.actions.size, generator=generator)
-    x = torch.cat([encoded, state], 1)
+        action = 3 * torch.randn(50, spaces.actions.size, generator=generator)
     program = Networks(config, spaces).program(parameters[None])
-    transition = program.step(state[None], action[None])
-    of_state, of_reward, of_done = step_errors(path, kind, state, encoded)
-    if config.reward_form == "free":
-        pairs = [(transition.reward[0], network("reward", x)[:, 0], of_reward)]
-    else:
-        aim = network("target", (state - tensors.pop("target.center")) / tensors.pop("target.spread"))
-        pairs = [(transition.reward[0], reward_by_target(config.reward_form, aim, encoded, spaces), of_reward)]
-    if config.first_states == "table":
-        table = tensors.pop("states.table")
-        pairs.append((program.table_rows(torch.tensor([[0.0, 0.99999]]))[0], table[[0, len(table) - 1]], 0.0))
+    step, expected = program.step(state[None], action[None]), plain_step(path, kind, state, encoded(spaces, action))
+    actual = {"reward": step.reward[0]}
     if config.proxy == "mdp":
-        pairs.append((transition.next_state[0], network("state", x), of_state))
-        pairs.append((transition.done[0], network("done", x)[:, 0], of_done))
+        actual |= {"state": step.next_state[0], "done": step.done[0]}
     if latent := program.networks.latent:
         noise = torch.randn(50, latent, generator=generator)
-        error = stack_of(tensors, config, "initial", noise).error
-        pairs.append((program.first_states(noise[None])[0], network("initial", noise), error))
-    for actual, expected, error in pairs:
-        assert_near(actual, expected, error)
-    assert not tensors  # the program uses all of them
-
-
-def reward_by_target(form: str, aim: Tensor, encoded: Tensor, spaces: Spaces) -> Tensor:
-    """Rewards ``[N]`` of encoded actions ``[N, A]`` with the outputs ``aim [N, A]`` of a target network."""
-    if isinstance(spaces.actions, Discrete):
-        aim = F.one_hot(aim.argmax(1), spaces.actions.n)
-    else:
-        low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
-        aim, encoded = aim.clamp(-1, 1), (2 * (encoded - low) / (high - low) - 1).clamp(-1, 1)
-    off = (encoded - aim).abs()
-    assert off.max() > 0.5
-    if form == "absolute":
-        return -off.mean(1)
-    return -off.square().mean(1) if form == "squared" else (-4 * off.square().mean(1)).exp()
-
-
-@pytest.mark.parametrize("fails", ["fsync", "replace"])
-def test_failed_write_keeps_the_old_file(path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = written(path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, fails, full)
-    with pytest.raises(OSError):
-        written(path, seed=1)
-    assert torch.equal(files.load(path).parameters, old)
-    assert list(path.parent.iterdir()) == [path]
+        actual["initial"] = program.first_states(noise[None])[0]
+        expected["initial"] = stack_of(tensors, config, "initial", noise)
+    assert actual.keys() == expected.keys() and actual["reward"].std() > 0.03
+    for name, value in actual.items():
+        assert_near(value, *expected[name])
+    used = {*actual}
+    if config.reward_form != "free":
+        used = used - {"reward"} | {"target"}
+    if config.first_states == "table":
+        table = tensors["states.table"]
+        assert torch.equal(program.table_rows(torch.tensor([[0.0, 0.99999]]))[0], table[[0, len(table) - 1]])
+        used.add("states")
+    assert {name.partition(".")[0] for name in tensors} == used, "the program uses all of them"
 
 
 def test_invalid_parameters_are_not_written(path: Path) -> None:
@@ -129,7 +88,7 @@ def test_invalid_parameters_are_not_written(path: Path) -> None:
     for parameters, description, error, line in unwritable:
         with pytest.raises(error, match=line):
             files.save(path, parameters, config=config, spaces=spaces, game=game, description=description)
-        assert path.read_bytes() == original_bytes
+        assert path.read_bytes() == original_bytes and [*path.parent.iterdir()] == [path]
 
 
 def one_line(path: Path) -> str:

@@ -208,17 +208,12 @@ def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.usefixtures("short_fits")
 def test_a_teacher(tmp_path: Path) -> None:
     """A clone is compared with its policy."""
-    changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_verdict:balance", "table_size": 50}
+    changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_teachers:balance", "table_size": 50}
     status = trainer.main(flags(tmp_path, implementation="SE", **changes))
     (scores,) = tmp_path.rglob("scores.json")
     result = trainer.load(scores.parent).verdict
     assert result["teacher"]["mean"] == 30  # the limit of tests
     assert status == 1 - result["passed"]
-
-
-def balance(obs: Any) -> Any:
-    """A policy for CartPole: push towards the side to which the pole falls."""
-    return (obs[:, 2] + obs[:, 3] > 0).astype(int)
 
 
 def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:

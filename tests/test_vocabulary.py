@@ -17,7 +17,7 @@ from control.commands.search_space import search_space, trial_settings
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown
-from helpers import SEARCHED, same_runs
+from helpers import SEARCHED, run_folder, same_runs
 from models.registry import agent_class, implementations
 from models.settings import SettingError
 from models.spaces import Discrete
@@ -34,18 +34,13 @@ def cartpole_implementations() -> Iterator[str]:
                 yield name
 
 
-def folder_of(logdir: Path) -> Path:
-    (table,) = logdir.rglob("metrics.csv")
-    return table.parent
-
-
 @pytest.mark.parametrize("name", cartpole_implementations())
 def test_one_command_line_trains_every_algorithm(name: str, tmp_path: Path, capsys: Shown) -> None:
     agent = parse(["--algo", name]).agent
     short_flags = "--num_grad_steps 2 --num_rand_action_rollouts 2" if hasattr(agent, "num_grad_steps") else ""
     short_flags += "--steps_per_epoch 60 --eval_steps 3 --eval_episodes 2" if hasattr(agent, "eval_steps") else ""
     assert trainer.main([*f"--algo {name} {WORDS} {short_flags} --logdir".split(), str(tmp_path)]) == 0
-    folder = folder_of(tmp_path)
+    folder = run_folder(tmp_path)
     steps = read_metrics(folder / "metrics.csv")["env_steps"]
     assert steps[-1] >= 60 and all(step < 60 for step in steps[:-1])
     written = yaml.safe_load((folder / "config.yaml").read_text())
@@ -151,7 +146,7 @@ def test_total_steps_ends_repeats_and_resumes_runs(kind: str, tmp_path: Path) ->
             resume_flags = ["--resume"] * number
             flags = [*words, "--total_steps", steps, "--logdir", str(tmp_path / name), *resume_flags]
             assert trainer.main(flags) in statuses
-    full_folder, parts = folder_of(tmp_path / "whole"), folder_of(tmp_path / "parts")
+    full_folder, parts = run_folder(tmp_path / "whole"), run_folder(tmp_path / "parts")
     env_steps = read_metrics(full_folder / "metrics.csv")["env_steps"]
     assert env_steps[-1] >= 150 and all(step < 150 for step in env_steps[:-1]) and len(env_steps) > 1
     assert read_metrics(parts / "metrics.csv")["env_steps"][0] == env_steps[0]
@@ -164,7 +159,7 @@ def test_total_steps_ends_repeats_and_resumes_runs(kind: str, tmp_path: Path) ->
     assert not {"epochs", "max_episodes", "generations", "num_samples", "evaluation", "plot"} & written.keys()
     again = ["--config", str(full_folder / "config.yaml"), "--logdir", str(tmp_path / "again")]
     assert trainer.main(again) in statuses
-    same_runs(full_folder, folder_of(tmp_path / "again"))
+    same_runs(full_folder, run_folder(tmp_path / "again"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_environment
 from envs.names import Game
 from envs.workers import ParallelEnvironment
-from helpers import STEPPED_PENDULUM
+from helpers import STEPPED_PENDULUM, seeds_of
 from models.settings import SettingError
 
 FIELDS = ("obs", "reward", "terminated", "truncated")
@@ -54,10 +54,6 @@ class Mortal(gym.Env):
 gym.register("Mortal-v0", Mortal)
 
 
-def seeds(members, envs, first=0):
-    return torch.arange(first, first + members * envs).view(members, envs)
-
-
 def all_gone(pids, seconds=10.0):
     """Whether the processes end in time; zombies count as ended."""
 
@@ -79,7 +75,7 @@ def pids_of(environment):
 def test_two_workers_equal_one_process(name):
     serial, parallel = make_environment(name, 3, 3, num_workers=1), make_environment(name, 3, 3, num_workers=2)
     assert isinstance(parallel, ParallelEnvironment) and serial.spaces == parallel.spaces
-    assert torch.equal(serial.reset(seeds(3, 3)), parallel.reset(seeds(3, 3)))
+    assert torch.equal(serial.reset(seeds_of(3, 3)), parallel.reset(seeds_of(3, 3)))
     generator = torch.Generator().manual_seed(0)
     for t in range(30):
         active = torch.rand(3, 3, generator=generator) < 0.8
@@ -89,18 +85,18 @@ def test_two_workers_equal_one_process(name):
         assert all(torch.equal(getattr(serial_step, key), getattr(parallel_step, key)) for key in FIELDS)
         if t == 15:
             first = parallel_step.obs.clone()
-            assert torch.equal(serial.reset(seeds(3, 3, 90), active), parallel.reset(seeds(3, 3, 90), active))
+            assert torch.equal(serial.reset(seeds_of(3, 3, 90), active), parallel.reset(seeds_of(3, 3, 90), active))
             assert torch.equal(first, parallel_step.obs)
     pids = pids_of(parallel)
     parallel.close()
     assert all_gone(pids) and multiprocessing.active_children() == []
     with pytest.raises(EnvironmentFault, match="closed"):
-        parallel.reset(seeds(3, 3))
+        parallel.reset(seeds_of(3, 3))
 
 
 def test_fault_or_death_of_a_worker():
     environment = ParallelEnvironment(Game("mortal", f"{__name__}:Mortal-v0"), 1, 2, 2)
-    engines = environment.reset(seeds(1, 2, 40))[0, :, 0].int().tolist()
+    engines = environment.reset(seeds_of(1, 2, 40))[0, :, 0].int().tolist()
     with pytest.raises(EnvironmentFault, match="^environment mortal, step 1 .* seed 41: reward is nan"):
         environment.step(torch.tensor([[0, 1]]))
     pids = pids_of(environment)
@@ -113,7 +109,7 @@ def test_workers_return_named_numbers_of_info():
     """Even with more workers than environments."""
     for make in (GymnasiumEnvironment, lambda *size: ParallelEnvironment(*size, 5)):
         environment = make(Game("mortal", f"{__name__}:Mortal-v0", info=("a", "pid")), 1, 2)
-        pids = environment.reset(seeds(1, 2))[0, :, 1].tolist()
+        pids = environment.reset(seeds_of(1, 2))[0, :, 1].tolist()
         info = environment.step(torch.tensor([[0, 0]]), torch.tensor([[True, False]])).info
         environment.close()
         environment.close()
@@ -127,7 +123,7 @@ def test_invalid_settings_start_no_process():
     assert set(multiprocessing.active_children()) <= set(previous_children)
 
 
-@pytest.mark.parametrize("moment", ["before it is asked", "before it answers"])
+@pytest.mark.parametrize("moment", ["before it is asked", pytest.param("before it answers", marks=pytest.mark.slow)])
 def test_dead_forkserver_is_an_error(moment, monkeypatch, capsys, tmp_path):
     def kill():
         pid = forkserver._forkserver._forkserver_pid
