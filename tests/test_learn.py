@@ -282,3 +282,21 @@ def test_a_scaled_stage_pays_the_same() -> None:
     policy = SimpleNamespace(members=2, act=lambda inputs: inputs)
     torch.testing.assert_close(environments[0].dynamics.adapted(policy).act(obs), scaled_obs, atol=1e-4, rtol=1e-3)
     assert environments[1].dynamics.adapted(policy) is policy
+
+
+def test_ctrl_c_after_the_training_of_a_teacher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status is that of an interruption, and the command continues with the teacher."""
+
+    def interrupt(*arguments: Any) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    words = ["--learn", "cartpole", "--teacher_steps", "1000", "--implementation", "A2C", "--logdir", str(tmp_path)]
+    with monkeypatch.context() as patched:
+        patched.setitem(learn.STAGES, "bandit", interrupt)
+        assert trainer.main(words) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
+    assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
+    printed = capsys.readouterr().out
+    assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1

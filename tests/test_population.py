@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from conftest import ROOT
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected, make_workers
 from control.evolution.inner_loop import InnerLoop, Outcome
+from helpers import learned
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import SettingError, UserError
@@ -137,6 +139,7 @@ def test_worker_that_dies_three_times_is_an_error(two: RayWorkers, proxies: torc
 SETUP = f"""
 import os, signal, sys
 from control.evolution.cluster import make_workers
+from helpers import learned
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
@@ -216,3 +219,47 @@ def test_ctrl_c_leaves_no_output_or_process() -> None:
     finally:
         process.kill()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+SEARCH = (
+    "--implementation SE --gamename cartpole --population 4 --generations 5 --inner_steps 300 --hidden_sizes 8 "
+    "--batch_size 8 --test_episodes 1 --test_limit 20 --center_agents 1 --retest_agents 1 --report_agents 1 "
+    "--initial_draws 1 --deploy_steps 40 --max_steps 20 --no_compiled --logger none"
+)
+
+
+def search(logdir: Path, *flags: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-u", str(ROOT / "trainer.py"), *SEARCH.split(), "--logdir", str(logdir), *flags]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first node trains the agents of the dead one again."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    alone = search(tmp_path / "alone")
+    output = alone.communicate(timeout=600)[0]
+    assert alone.returncode == 0, output
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    session = cluster.head_node.get_session_dir_path()
+    try:
+        second = cluster.add_node(num_cpus=1)
+        process = search(tmp_path / "cluster", "--num_workers", "2", "--ray_address", cluster.address)
+        assert process.stdout
+        output = ""
+        while " 1/5" not in output:
+            output += (line := process.stdout.readline())
+            assert line, output
+        cluster.remove_node(second, allow_graceful=False)
+        output += process.communicate(timeout=600)[0]
+        assert process.returncode == 0 and " 5/5" in output, output
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(session, ignore_errors=True)
+    alone_folder, other = (next((tmp_path / name).rglob("metrics.csv")).parent for name in ("alone", "cluster"))
+    np.testing.assert_equal(learned(other), learned(alone_folder))
+    assert (other / "proxy.safetensors").read_bytes() == (alone_folder / "proxy.safetensors").read_bytes()

@@ -402,3 +402,27 @@ def test_what_to_type_next_imports_what_the_run_needed(
     second = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
     assert len(first) == 2 and second == first
     assert all("trainer.py --import json,registers_cart --" in line for line in first)
+
+
+@pytest.mark.slow
+def test_compiling_is_announced_once_and_before_the_first_epoch(
+    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for times in (1, 0):
+        words = "--implementation QLearning --gamename cliff --epochs 2 --logdir".split()
+        process = start([*words, str(logdir)])
+        lines = process.communicate()[0].splitlines()
+        assert process.returncode == 0
+        announced = [line for line in lines if line.startswith("note: the machine code of tabular is compiled")]
+        assert len(announced) == times
+    metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
+    assert metrics["time/train"][0] < 3, "compiling takes ten seconds"
+
+
+def test_machine_code_that_does_not_exist_is_refused(logdir: Path, capsys: Shown) -> None:
+    pytest.importorskip("numba")
+    argv = flags(logdir, "--compiled", implementation="DDQN", intrinsic="icm")
+    message = "compiled is true, but DDQN with these settings has no machine code; allowed: false"
+    refused(trainer.main, argv, message, capsys)
