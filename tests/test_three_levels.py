@@ -92,8 +92,8 @@ def test_defaults_of_trials() -> None:
     assert (run.num_seeds, default.subcommand.tune_algorithm) == (3, "optuna_asha")
     assert default.subcommand.tune_objective == "generations"
     assert default.proxy.quit_when_solved and default.proxy.eval_every == 1
-    given = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
-    assert (given.run.num_seeds, given.subcommand.tune_algorithm, given.proxy.eval_every) == (1, "asha", 2)
+    changed = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
+    assert (changed.run.num_seeds, changed.subcommand.tune_algorithm, changed.proxy.eval_every) == (1, "asha", 2)
     reward = for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
     assert reward.subcommand.tune_objective == "score" and not reward.proxy.quit_when_solved
     trial = trial_settings(settings(), {"noise_std": 0.2})
