@@ -242,7 +242,7 @@ def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest
 
     alone = search(tmp_path / "alone")
     output = alone.communicate(timeout=600)[0]
-    assert alone.returncode == 0, output
+    assert alone.returncode in (0, 1) and " 5/5" in output, output  # 1: agents are no better than random play
     monkeypatch.setenv("RAY_worker_niceness", "0")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     session = cluster.head_node.get_session_dir_path()
@@ -256,7 +256,7 @@ def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest
             assert line, output
         cluster.remove_node(second, allow_graceful=False)
         output += process.communicate(timeout=600)[0]
-        assert process.returncode == 0 and " 5/5" in output, output
+        assert process.returncode == alone.returncode and " 5/5" in output, output
     finally:
         cluster.shutdown()
         shutil.rmtree(session, ignore_errors=True)
