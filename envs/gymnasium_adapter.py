@@ -1,7 +1,6 @@
 """Gymnasium environments as tensors ``[M, E, ...]``, stepped one after another in this process."""
 
 import contextlib
-import math
 import os
 import sys
 import warnings
@@ -133,12 +132,7 @@ class GymnasiumEnvironment(Replayed):
         """Number of pictures that show one second: the environment's ``render_fps`` (30 if missing), divided by the
         action repeat and clipped to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
-        try:
-            rate = float(metadata.get("render_fps") or 30)
-        except (TypeError, ValueError, AttributeError):
-            rate = 30.0
-        if math.isnan(rate):
-            return 30.0
+        rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
 
     def frame(self, member: int, env: int) -> np.ndarray:

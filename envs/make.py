@@ -32,7 +32,6 @@ def make_environment(
     render: bool = False,
     time_limit: int | None = None,
     device: torch.device = CPU,
-    step_timeout: float | None = None,
 ) -> Environment:
     """Return ``members * envs`` environments of that name (see `envs.names.resolve`).
 
@@ -40,9 +39,8 @@ def make_environment(
     environments with ``render`` are always stepped in this process. With ``render`` environments have ``frame(member,
     env)`` and are always Gymnasium's, in which a seed starts a different episode than in a tensor program.
     ``time_limit`` in steps replaces the environment's limit; 0 means no limit; probes keep theirs. A ``device`` other
-    than the CPU needs `envs.tensor.Dynamics`. With ``step_timeout``, even a single process is a separate one, and an
-    environment that does not answer for that many seconds raises EnvironmentFault. Raises SettingError for an unknown
-    name, missing packages, or arguments that the environment does not take.
+    than the CPU needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, missing packages, or arguments
+    that the environment does not take.
     """
     game = _limited(name, time_limit)
     dynamics = None if render else _dynamics(game)
@@ -54,9 +52,8 @@ def make_environment(
         return TensorEnvironment(dynamics, members, envs, device=device)
     if not game.gym_id:  # a tensor program without a Gymnasium id
         raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
-    needs_processes = step_timeout is not None or (num_workers > 1 and members * envs > 1)
-    if needs_processes and not render:
-        return ParallelEnvironment(game, members, envs, num_workers, step_timeout)
+    if num_workers > 1 and members * envs > 1 and not render:
+        return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)
 
 

@@ -433,10 +433,6 @@ def _unknown(name: str) -> SettingError:
         suggestion = f"{module}:{suggestion}"
     else:
         suggestion = closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
-    if not module and not suggestion and name.isidentifier() and importlib.util.find_spec(name):
-        example = package_ids[0] if package_ids else "MyEnv-v0"
-        line = f"that is a module; allowed: an id that it registers, as {name}:{example}"
-        return SettingError(f"gamename is {format_value(name)}: {line}", "gamename")
     hint = f"; did you mean '{suggestion}'? Allowed:" if suggestion else "; allowed:"
     listed = ", ".join([*(game.name for game in _TABLE), *declared_games()])
     return SettingError(f"gamename is {format_value(name)}{hint} {listed}, or any Gymnasium id", "gamename")

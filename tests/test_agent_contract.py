@@ -187,10 +187,9 @@ def test_select_does_not_change_remaining_members(case: str) -> None:
         assert torch.equal(part.agent.state_dict()[name], values[members]), name
 
 
-def test_incomplete_agent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(agent_class("DDQN"), "act")
-    with pytest.raises(TypeError, match="ddqn.agent.Agent has no act; every InnerAgent must have .*, per_member"):
-        agent_class("DDQN")
+def test_incomplete_agent_is_an_error() -> None:
+    with pytest.raises(TypeError, match="abstract methods act, begin, learn, learning, observe, with_weights"):
+        InnerAgent()  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize(

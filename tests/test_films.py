@@ -134,7 +134,7 @@ def test_error_while_filming_leaves_no_file(stripes: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("render_fps", "speed"), [
-    (15, 15.0), (None, 30.0), ("fast", 30.0), (0.1, 1.0), (10**9, 240.0),
+    (15, 15.0), (None, 30.0), (0.1, 1.0), (10**9, 240.0),
 ])  # fmt: skip
 def test_frame_rate_of_the_environment(
     render_fps: Any, speed: float, stripes: str, monkeypatch: pytest.MonkeyPatch

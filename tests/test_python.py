@@ -181,19 +181,6 @@ def test_module_stops_early_and_its_best_checkpoint_loads(name: str, tmp_path: P
     assert trainer.evaluate(best.best_model_path, episodes=3).returns.shape == (1, 3)
 
 
-def test_misspelt_monitor_prints_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = next(iter(SMALL))
-    wrong = EarlyStopping(monitor="eval/retrun_greedy", mode="max")
-    right = ModelCheckpoint(tmp_path, monitor="eval/return_greedy", mode="max")
-    with pytest.raises(RuntimeError, match="conditioned on metric"):  # Lightning's, after the first evaluation
-        lightning(tmp_path, 1, wrong, right).fit(trainer.module(**SMALL[name]))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-    assert lines == [
-        "warning: EarlyStopping has monitor 'eval/retrun_greedy', which no run measures; did you mean "
-        "'eval/return_greedy'?"
-    ]
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_lightnings_checkpoints_resume_exactly(name: str, tmp_path: Path) -> None:
     checkpointer = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="eval/return_greedy", save_top_k=-1)

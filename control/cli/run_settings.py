@@ -97,14 +97,6 @@ class RunConfig:
         commands=_FILMS,
         replaced={"evolution": "test_limit"},
     )
-    step_timeout: float | None = _run(
-        None,
-        "seconds in which an environment must answer, else the run ends; the environment then runs in a separate "
-        "process; null waits",
-        above=0,
-        outcome=False,
-        replaced={"evolution": ""},
-    )
     logdir: str = _output(
         "exp_dir",
         "folder for all output",

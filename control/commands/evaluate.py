@@ -61,7 +61,6 @@ _OF_CHECKPOINTS = (
     "command",
     "implementation",
     "gamename",
-    "step_timeout",
     "accelerator",
 )
 _MAX_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from control.cli.colour import warning
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
-from models.settings import nearest
 from models.state import check_like
 
 
@@ -116,10 +114,6 @@ class RunModule(pl.LightningModule):
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}
 
-    def seconds_after(self) -> float:
-        """Return the estimated seconds of work after the last epoch."""
-        return 0.0
-
     def close(self) -> None:
         """Close the module's environments and end its processes."""
 
@@ -142,15 +136,6 @@ class RunModule(pl.LightningModule):
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
 
     val_dataloader = test_dataloader = train_dataloader
-
-    def on_fit_start(self) -> None:
-        """Warn about a callback that monitors an unknown name, which Lightning detects only after the first evaluation.
-        This is no error, because callbacks may log other names."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            name = getattr(callback, "monitor", None)
-            likely_tag = "eval/return_greedy" if str(name).startswith("val") else str(name)  # such as val_loss
-            if isinstance(name, str) and name not in TAGS and (hint := nearest(likely_tag, TAGS)):
-                warning(f"{type(callback).__name__} has monitor {name!r}, which no run measures{hint}")
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch
