@@ -12,7 +12,6 @@ from torch import Tensor
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game, resolve
-from envs.probes import ProbeEnvironment
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
 from models.proxies.contract import Parameters, Trainee
@@ -35,10 +34,10 @@ def make_environment(
 ) -> Environment:
     """Return ``members * envs`` environments of that name (see `envs.names.resolve`).
 
-    ``num_workers`` processes step them; 1 is this process. Tensor programs (probes, environments with dynamics) and
+    ``num_workers`` processes step them; 1 is this process. Tensor programs (environments with dynamics) and
     environments with ``render`` are always stepped in this process. With ``render`` environments have ``frame(member,
     env)`` and are always Gymnasium's, in which a seed starts a different episode than in a tensor program.
-    ``time_limit`` in steps replaces the environment's limit; 0 means no limit; probes keep theirs. A ``device`` other
+    ``time_limit`` in steps replaces the environment's limit; 0 means no limit. A ``device`` other
     than the CPU needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, missing packages, or arguments
     that the environment does not take.
     """
@@ -46,8 +45,6 @@ def make_environment(
     dynamics = None if render else _dynamics(game)
     if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
-    if game.is_probe and not render:
-        return ProbeEnvironment(game.name, members, envs)
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
     if not game.gym_id:  # a tensor program without a Gymnasium id
@@ -58,7 +55,7 @@ def make_environment(
 
 
 def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """Return the game of that name as a tensor program, from a cache; None if there is none (as for probes).
+    """Return the game of that name as a tensor program, from a cache; None if there is none.
 
     ``time_limit`` in steps replaces the game's limit; 0 means none. Raises SettingError for an unknown name.
     """

@@ -28,8 +28,6 @@ from models.settings import (
     setting,
 )
 
-PROBE_PREFIX = "probe-"
-
 
 @dataclass(frozen=True)
 class Parameters:
@@ -106,7 +104,7 @@ class CartPoleParameters(Parameters):
 class Game:
     """One environment with its name.
 
-    ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; empty for probes.
+    ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; may be empty beside ``dynamics``.
     ``max_return`` is an upper bound on returns, None if unknown. Commands are clipped to it.
     ``kwargs`` are arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the
     fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`). ``wrappers`` are classes of ``envs/wrappers.py``,
@@ -137,10 +135,6 @@ class Game:
         """Return every parameter with its value in this game."""
         values = asdict(self.parameters()) if self.parameters else {}
         return {name: self.kwargs.get(name, value) for name, value in values.items()}
-
-    @property
-    def is_probe(self) -> bool:
-        return self.name.startswith(PROBE_PREFIX)
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
@@ -228,10 +222,7 @@ _TABLE = (
     _tensor_game("panflute:PanFlute", 100.0, FluteParameters),
 )
 _CONTINUOUS = ("mountaincar-continuous", "pendulum", "carracing", "halfcheetah", "hopper", "swimmer")
-_PROBES = ("1", "2", "3", "4", "5", "4-continuous", "5-continuous", "truncated", "truncated-continuous")
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
-for _name in _PROBES:
-    GAMES[PROBE_PREFIX + _name] = Game(PROBE_PREFIX + _name, max_return=8.0 if "truncated" in _name else 1.0)
 
 
 def resolve(name: str) -> Game:

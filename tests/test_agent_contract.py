@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from control.reports.tags import TAGS
-from envs.probes import PROBES
 from helpers import (
     ALL,
     CASES,
@@ -36,6 +35,7 @@ from models.registry import agent_class, family
 from models.settings import HAS_NUMBA
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
+from probes import PROBES
 
 SPACES = {
     "discrete": Spaces((3,), Discrete(4)),
