@@ -4,7 +4,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,20 +92,6 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     return dynamics
 
 
-class PolicyEpisodes(Protocol):
-    """Episodes of a policy on the real environment. Every call plays new ones."""
-
-    def states(self, count: int, limit: int | None, clone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Return observations ``[count, S]`` that the policy visits or, if given, its ``clone``, a function from
-        observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps; None means the environment's
-        limit."""
-        ...
-
-    def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
-        """Return observations ``[N, S]`` of ``episodes`` episodes, and the discounted returns ``[N]`` from them on."""
-        ...
-
-
 class Stages:
     """Base class of one kind of proxy around one real environment. Its methods are for kinds that cannot be cloned from
     a policy and have only searched parameters.
@@ -139,11 +125,10 @@ class Stages:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
-    def cloned_from_policy(
-        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
-    ) -> Tensor:
-        """Return parameters ``[M, D]`` made from a policy and its ``episodes``. ``policy`` maps observations ``[N, S]``
-        to its actions or action values (`check_policy`)."""
+    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
+        """Return parameters ``[M, D]`` made from a policy and its ``episodes``, whose methods ``states`` and
+        ``returns`` play new ones (`control.evolution.teachers.TeacherEpisodes`). ``policy`` maps observations
+        ``[N, S]`` to its actions or action values (`check_policy`)."""
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
@@ -158,8 +143,9 @@ class Stages:
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return parameters ``flat [D]`` with initial states replaced by states from episodes of the proxy's target
         policy, if the settings ask for that. ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from
-        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see
-        `PolicyEpisodes.states`). With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
+        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions. They restart after ``limit``
+        steps; None means the environment's limit. With ``scaled`` the target's inputs also get mean 0 and variance 1 on
+        these states."""
         return flat
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:

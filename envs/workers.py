@@ -59,7 +59,7 @@ class ParallelEnvironment(Replayed):
         for i in range(num_processes):
             parent_pipe, worker_pipe = context.Pipe()
             worker_tensors = {key: tensor.tensor_split(num_processes)[i] for key, tensor in self._shared.items()}
-            process = context.Process(target=_serve, args=(worker_pipe, game, worker_tensors, self.spaces), daemon=True)
+            process = context.Process(target=_serve, args=(worker_pipe, game, worker_tensors), daemon=True)
             try:
                 process.start()
             except (EOFError, OSError) as error:
@@ -131,7 +131,7 @@ class ParallelEnvironment(Replayed):
         return (message, False) if message else None
 
 
-def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor], spaces: Spaces) -> None:
+def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
     """Run a worker: carry out orders on its rows until the other end of the pipe is closed.
 
     ``tensors`` are the worker's rows of the shared tensors, from which it takes seeds and actions and to which it
@@ -149,9 +149,6 @@ def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor], spaces: Spa
             try:
                 if environment is None:
                     environment = GymnasiumEnvironment(game, *tensors["active"].shape)
-                    if environment.spaces != spaces:
-                        text = f"its spaces are {environment.spaces}; expected {spaces}, as when it was first made"
-                        raise EnvironmentFault(f"environment {game.name}: {text}")
                 if order == "reset":
                     tensors["obs"][:] = environment.reset(tensors["seeds"], tensors["active"])
                 else:

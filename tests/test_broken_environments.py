@@ -30,10 +30,6 @@ def raising(error: BaseException) -> Any:
     raise error
 
 
-def changed(**spaces: Any) -> Any:
-    return lambda env: (vars(env).update(spaces), (ZEROS, {}))[1]
-
-
 def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
     """Observations: a good one at the reset and a bad one at the first step."""
     return {"observation_space": space, "reset": lambda env: (good, {}), "obs": bad}
@@ -71,10 +67,6 @@ RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
     "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is inf; it must be finite"),
     "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
-    "more actions": ({"reset": changed(action_space=Discrete(3))},
-                     "its action space is Discrete(3); expected Discrete(2)"),
-    "other observations": ({"reset": changed(observation_space=Box(-1, 1, (3,)))},
-                           "its observation space is Box(-1.0, 1.0, (3,), float32); expected Box(-1.0, 1.0, (2,), "),
 }  # fmt: skip
 
 

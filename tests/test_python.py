@@ -101,9 +101,6 @@ def test_loaded_agent_predicts_and_evaluates(tmp_path: Path) -> None:
         trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
-    assert run.evaluate(2, env="CartPole-v1").mean == run.evaluate(2).mean
-    with pytest.raises(SettingError, match="episode is unknown; did you mean 'episodes'"):
-        run.evaluate(episode=3)
 
 
 @pytest.mark.parametrize(("extra_env", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])

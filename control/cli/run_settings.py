@@ -59,7 +59,7 @@ class RunConfig:
         25,
         "seed of the run; with num_seeds, its first seed",
         minimum=0,
-        maximum=2**63 - 1,
+        maximum=2**62,  # later seeds of num_seeds fit into 64 bits
         identity=True,
         commands=(*_FILMS, "learn"),
     )

@@ -26,10 +26,9 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
 from envs.names import resolve
 from models.contract import Agent, Policy
-from models.settings import INTEGER, SettingError, UserError, check_value, nearest, raise_all
+from models.settings import INTEGER, SettingError, UserError, check_value
 from models.spaces import Discrete
 from models.streams import Streams
-from models.vocabulary import translate
 from understudy.policy import PARTS
 
 if TYPE_CHECKING:
@@ -131,21 +130,11 @@ class Run:
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
     def evaluate(
-        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **aliases: Any
+        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
     ) -> Evaluation:
         """Play ``episodes`` for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
-        ``gamename`` is another environment with the same spaces; ``aliases`` are other names of this argument, such as
-        ``env``. ``seed`` determines the episodes. Results equal ``--eval_agent`` with the same ``--evaluation``. Raises
-        SettingError."""
-        names = ("episodes", "sample", "seed", "gamename")
-        allowed = ", ".join(names)
-        translated, _ = translate(aliases, (), names, lambda name: None)
-        errors = []
-        for name in translated:
-            if name != "gamename" or gamename is not None:  # an unknown name, or a second name of the environment
-                errors.append(SettingError(f"{name} is unknown{nearest(name, names)}; allowed: {allowed}", name))
-        raise_all(errors)
-        gamename = translated.get("gamename", gamename)
+        ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. Results equal
+        ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = to_play(self.settings.replace(num_workers=1), episodes)
         prepare(settings.run)
