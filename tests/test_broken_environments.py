@@ -190,12 +190,6 @@ def test_equivalent_types_are_accepted(name: str, monkeypatch: pytest.MonkeyPatc
         assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
 
 
-def test_equal_spaces_after_reset_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed_reset = changed(observation_space=Box(-1, 1, (2,)), action_space=Discrete(2))
-    monkeypatch.setitem(FAULTS, "honest", ({"reset": changed_reset}, ""))
-    assert one_step(start_environment("honest")).terminated.item()
-
-
 @pytest.mark.slow
 def test_keyboard_interrupt_in_worker() -> None:
     """test_workers.py has other faults of workers."""
