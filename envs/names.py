@@ -281,20 +281,10 @@ def import_module(setting: str, value: str) -> None:
 @functools.cache
 def declared_games() -> dict[str, str]:
     """Return name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
-    Game("name"``, without annotation. They are read as text, because importing them imports torch. Raises RuntimeError
-    if a name is not unique."""
+    Game("name"``, without annotation. They are read as text, because importing them imports torch."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
-    modules: dict[str, str] = {}
-    for stem, match in matches.items():
-        if not match:
-            continue
-        name, module = match[1], f"envs.{stem}"
-        if name in GAMES or name in modules:
-            other_module = modules.get(name, __name__)  # this module, if the name is in the table
-            raise RuntimeError(f"environment {name} is in {other_module} and in {module}")
-        modules[name] = module
-    return modules
+    return {match[1]: f"envs.{stem}" for stem, match in matches.items() if match}
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:

@@ -20,16 +20,12 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 @functools.cache
 def implementations() -> dict[str, Family]:
     """Return implementation name -> family, from all ``config.py`` of families. Implementations that learn a proxy are
-    last. Raises RuntimeError if two families have one name."""
+    last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
             family_spec: Family = importlib.import_module(f"models.{kind}.{path.parent.name}.config").FAMILY
-            for name in family_spec.implementations:
-                if name in families:
-                    packages = f"{families[name].package} and in {family_spec.package}"
-                    raise RuntimeError(f"implementation {name} is in {packages}")
-                families[name] = family_spec
+            families |= dict.fromkeys(family_spec.implementations, family_spec)
     return families
 
 
