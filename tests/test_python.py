@@ -97,8 +97,6 @@ def test_loaded_agent_predicts_and_evaluates(tmp_path: Path) -> None:
             run.predict(wrong)
     with pytest.raises(SettingError, match="plot is .*; allowed: null, as only the command does that"):
         trainer.train(plot=[run.folder])
-    with pytest.raises(SettingError, match="path is None; allowed: the path of a run's folder, or of a checkpoint"):
-        trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
 
@@ -118,8 +116,10 @@ def test_import_loads_no_torch_and_sets_threads(extra_env: dict[str, str], threa
 
 def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    error = refused(trainer.main, flags(logdir, logger="wandb"), "error: logger is 'wandb', but", capsys)
-    assert "'wandb' is not installed" in error and "[loggers]" in error and not [*logdir.rglob("*")]
+    error = refused(
+        trainer.main, flags(logdir, logger="wandb"), "error: the Python module 'wandb' is not installed", capsys
+    )
+    assert "[loggers]" in error and not [*logdir.rglob("*")]
     names = {path.name for path in trained(logdir, logger="none").iterdir()}
     assert "metrics.csv" in names and not any(name.startswith("events") for name in names)
 
@@ -130,8 +130,6 @@ def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, mo
     begun: list[Any] = []
 
     def init(project: str, name: str, resume: str, embed: bool) -> None:
-        if project == "x_system":
-            raise ValueError("x_system is reserved")
         begun.append((project, name, resume))
 
     fake = SimpleNamespace(init=init, log=lambda metrics, step: rows.append((metrics, step)), finish=rows.clear)
@@ -143,10 +141,8 @@ def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, mo
     assert [step for _, step in rows] == metrics["env_steps"].tolist()
     logged = [row["rollout/return_mean"] for row, _ in rows]
     assert np.allclose(logged, metrics["rollout/return_mean"])
-    refused(trainer.main, flags(logdir, implementation="CPG", logger="trackio", exp_name="x_system"),
-            "exp_name is 'x_system', but x_system is reserved", capsys, run_started=True)  # fmt: skip
     monkeypatch.setitem(sys.modules, "trackio", None)
-    assert "'trackio' is not installed" in refused(trainer.main, flags(logdir, logger="trackio"), "logger is", capsys)
+    refused(trainer.main, flags(logdir, logger="trackio"), "'trackio' is not installed", capsys)
     monkeypatch.delitem(sys.modules, "trackio")
     monkeypatch.setenv("TRACKIO_DIR", str(logdir / "trackio"))
     pytest.importorskip("trackio")

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import dataclasses
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -91,8 +90,6 @@ class Run:
     evaluations). ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
-        if not isinstance(path, str | os.PathLike):
-            raise SettingError(f"path is {path!r}; allowed: the path of a run's folder, or of a checkpoint", "path")
         self.path, self.finished = Path(path), finished
 
     @cached_property

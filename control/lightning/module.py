@@ -1,6 +1,7 @@
 """The base class of all LightningModules: counters, rows of metrics, and checkpoints of a run."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ class EpochOptimizer(LeanOptimizer):
         return closure()
 
 
-class RunModule(pl.LightningModule):
+class RunModule(pl.LightningModule, ABC):
     """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints use only this class.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
@@ -80,9 +81,9 @@ class RunModule(pl.LightningModule):
         """Return the mean of `env_steps` over seeds, rounded."""
         return round(float(self.env_steps.double().mean()))
 
+    @abstractmethod
     def score(self) -> float | None:
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
-        raise NotImplementedError
 
     def confirmed_score(self) -> float | None:
         """Return the `score`, which is the best so far, together with a second evaluation, if there is one. Of many
@@ -102,9 +103,9 @@ class RunModule(pl.LightningModule):
         """Return whether this epoch ended with an evaluation."""
         return self.score() is not None
 
+    @abstractmethod
     def columns(self) -> dict[str, str]:
         """Return this epoch's row of the printed table: the text of each column. The bar has the second to fourth."""
-        raise NotImplementedError
 
     def is_reported(self) -> bool:
         """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""
@@ -121,9 +122,9 @@ class RunModule(pl.LightningModule):
         """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""
         return [self.epoch_optimizer]
 
+    @abstractmethod
     def train_epoch(self) -> None:
         """Train an epoch. Set ``epoch`` and ``row``."""
-        raise NotImplementedError
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Train an epoch in a step of the `EpochOptimizer`, so that Lightning counts it."""
