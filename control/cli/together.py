@@ -40,7 +40,7 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
     """Yield an error for each path in a config that is neither a file, nor another word that the setting accepts."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
-        for path in (value,) if isinstance(value, str) else value:
+        for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
             if os.path.exists(path):
                 continue
             words: Collection[str] = ()
