@@ -44,7 +44,10 @@ def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf
 def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
     """Return the content of a JSON file. Raises OSError as `read_text` does, and ValueError for text that is not
     JSON."""
-    return json.loads(read_text(path, max_bytes))
+    try:
+        return json.loads(read_text(path, max_bytes))
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 @contextlib.contextmanager

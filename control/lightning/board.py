@@ -4,6 +4,7 @@ The x axis is always the number of environment steps that the member has made.
 """
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Board:
 
     def __init__(self, folder: Path, steps: int):
         self.folder = folder
+        if steps:
+            date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
@@ -131,3 +134,14 @@ def add_film(writer: SummaryWriter, video: Path, steps: int) -> None:
 def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
     """Return the folder of each member's event files: the run's ``folder``, or of several members, ``seed_N`` in it."""
     return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
+
+
+def date_back(folder: Path) -> None:
+    """Rename event files, ``events.out.tfevents.SECONDS.REST``, to an earlier time if the newest name has the current
+    second or, after the clock was set back, a later one. TensorBoard reads files in the order of their names, and a
+    purge affects only files read before it."""
+    now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
+    if files and int(files[-1].name.split(".")[3]) >= now:
+        for seconds, file in enumerate(files, start=now - len(files)):
+            rest = file.name.split(".", 4)[4]
+            file.rename(folder / f"events.out.tfevents.{seconds:010d}.{rest}")
