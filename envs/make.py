@@ -4,7 +4,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game, resolve
-from envs.probes import ProbeEnvironment
 from envs.tensor import CPU, Dynamics, TensorEnvironment
 from envs.workers import ParallelEnvironment
 from models.proxies.contract import Parameters, Trainee
@@ -32,36 +31,31 @@ def make_environment(
     render: bool = False,
     time_limit: int | None = None,
     device: torch.device = CPU,
-    step_timeout: float | None = None,
 ) -> Environment:
     """Return ``members * envs`` environments of that name (see `envs.names.resolve`).
 
-    ``num_workers`` processes step them; 1 is this process. Tensor programs (probes, environments with dynamics) and
+    ``num_workers`` processes step them; 1 is this process. Tensor programs (environments with dynamics) and
     environments with ``render`` are always stepped in this process. With ``render`` environments have ``frame(member,
     env)`` and are always Gymnasium's, in which a seed starts a different episode than in a tensor program.
-    ``time_limit`` in steps replaces the environment's limit; 0 means no limit; probes keep theirs. A ``device`` other
-    than the CPU needs `envs.tensor.Dynamics`. With ``step_timeout``, even a single process is a separate one, and an
-    environment that does not answer for that many seconds raises EnvironmentFault. Raises SettingError for an unknown
-    name, missing packages, or arguments that the environment does not take.
+    ``time_limit`` in steps replaces the environment's limit; 0 means no limit. A ``device`` other
+    than the CPU needs `envs.tensor.Dynamics`. Raises SettingError for an unknown name, missing packages, or arguments
+    that the environment does not take.
     """
     game = _limited(name, time_limit)
     dynamics = None if render else _dynamics(game)
     if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
-    if game.is_probe and not render:
-        return ProbeEnvironment(game.name, members, envs)
     if dynamics is not None:
         return TensorEnvironment(dynamics, members, envs, device=device)
     if not game.gym_id:  # a tensor program without a Gymnasium id
         raise SettingError(f"record: {game.name} cannot be drawn, since it has no Gymnasium id", "record")
-    needs_processes = step_timeout is not None or (num_workers > 1 and members * envs > 1)
-    if needs_processes and not render:
-        return ParallelEnvironment(game, members, envs, num_workers, step_timeout)
+    if num_workers > 1 and members * envs > 1 and not render:
+        return ParallelEnvironment(game, members, envs, num_workers)
     return GymnasiumEnvironment(game, members, envs, render)
 
 
 def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """Return the game of that name as a tensor program, from a cache; None if there is none (as for probes).
+    """Return the game of that name as a tensor program, from a cache; None if there is none.
 
     ``time_limit`` in steps replaces the game's limit; 0 means none. Raises SettingError for an unknown name.
     """
@@ -98,20 +92,6 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     return dynamics
 
 
-class PolicyEpisodes(Protocol):
-    """Episodes of a policy on the real environment. Every call plays new ones."""
-
-    def states(self, count: int, limit: int | None, clone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Return observations ``[count, S]`` that the policy visits or, if given, its ``clone``, a function from
-        observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps; None means the environment's
-        limit."""
-        ...
-
-    def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
-        """Return observations ``[N, S]`` of ``episodes`` episodes, and the discounted returns ``[N]`` from them on."""
-        ...
-
-
 class Stages:
     """Base class of one kind of proxy around one real environment. Its methods are for kinds that cannot be cloned from
     a policy and have only searched parameters.
@@ -145,11 +125,10 @@ class Stages:
         line = f"start_from is {source!r}, a policy, but a proxy of this kind is made from none"
         raise SettingError(f"{line}; allowed: a proxy's file, run folder or name", "start_from")
 
-    def cloned_from_policy(
-        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
-    ) -> Tensor:
-        """Return parameters ``[M, D]`` made from a policy and its ``episodes``. ``policy`` maps observations ``[N, S]``
-        to its actions or action values (`check_policy`)."""
+    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
+        """Return parameters ``[M, D]`` made from a policy and its ``episodes``, whose methods ``states`` and
+        ``returns`` play new ones (`control.evolution.teachers.TeacherEpisodes`). ``policy`` maps observations
+        ``[N, S]`` to its actions or action values (`check_policy`)."""
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
@@ -164,8 +143,9 @@ class Stages:
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return parameters ``flat [D]`` with initial states replaced by states from episodes of the proxy's target
         policy, if the settings ask for that. ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from
-        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions (``limit``: see
-        `PolicyEpisodes.states`). With ``scaled`` the target's inputs also get mean 0 and variance 1 on these states."""
+        episodes of the policy ``act``, a function from observations ``[N, S]`` to actions. They restart after ``limit``
+        steps; None means the environment's limit. With ``scaled`` the target's inputs also get mean 0 and variance 1 on
+        these states."""
         return flat
 
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> Any:

@@ -28,8 +28,6 @@ from models.settings import (
     setting,
 )
 
-PROBE_PREFIX = "probe-"
-
 
 @dataclass(frozen=True)
 class Parameters:
@@ -106,7 +104,7 @@ class CartPoleParameters(Parameters):
 class Game:
     """One environment with its name.
 
-    ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; empty for probes.
+    ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; may be empty beside ``dynamics``.
     ``max_return`` is an upper bound on returns, None if unknown. Commands are clipped to it.
     ``kwargs`` are arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the
     fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`). ``wrappers`` are classes of ``envs/wrappers.py``,
@@ -137,10 +135,6 @@ class Game:
         """Return every parameter with its value in this game."""
         values = asdict(self.parameters()) if self.parameters else {}
         return {name: self.kwargs.get(name, value) for name, value in values.items()}
-
-    @property
-    def is_probe(self) -> bool:
-        return self.name.startswith(PROBE_PREFIX)
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
@@ -228,10 +222,7 @@ _TABLE = (
     _tensor_game("panflute:PanFlute", 100.0, FluteParameters),
 )
 _CONTINUOUS = ("mountaincar-continuous", "pendulum", "carracing", "halfcheetah", "hopper", "swimmer")
-_PROBES = ("1", "2", "3", "4", "5", "4-continuous", "5-continuous", "truncated", "truncated-continuous")
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
-for _name in _PROBES:
-    GAMES[PROBE_PREFIX + _name] = Game(PROBE_PREFIX + _name, max_return=8.0 if "truncated" in _name else 1.0)
 
 
 def resolve(name: str) -> Game:
@@ -290,20 +281,10 @@ def import_module(setting: str, value: str) -> None:
 @functools.cache
 def declared_games() -> dict[str, str]:
     """Return name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
-    Game("name"``, without annotation. They are read as text, because importing them imports torch. Raises RuntimeError
-    if a name is not unique."""
+    Game("name"``, without annotation. They are read as text, because importing them imports torch."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
-    modules: dict[str, str] = {}
-    for stem, match in matches.items():
-        if not match:
-            continue
-        name, module = match[1], f"envs.{stem}"
-        if name in GAMES or name in modules:
-            other_module = modules.get(name, __name__)  # this module, if the name is in the table
-            raise RuntimeError(f"environment {name} is in {other_module} and in {module}")
-        modules[name] = module
-    return modules
+    return {match[1]: f"envs.{stem}" for stem, match in matches.items() if match}
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
@@ -433,10 +414,6 @@ def _unknown(name: str) -> SettingError:
         suggestion = f"{module}:{suggestion}"
     else:
         suggestion = closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
-    if not module and not suggestion and name.isidentifier() and importlib.util.find_spec(name):
-        example = package_ids[0] if package_ids else "MyEnv-v0"
-        line = f"that is a module; allowed: an id that it registers, as {name}:{example}"
-        return SettingError(f"gamename is {format_value(name)}: {line}", "gamename")
     hint = f"; did you mean '{suggestion}'? Allowed:" if suggestion else "; allowed:"
     listed = ", ".join([*(game.name for game in _TABLE), *declared_games()])
     return SettingError(f"gamename is {format_value(name)}{hint} {listed}, or any Gymnasium id", "gamename")

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from envs.base import Environment, Step
 from envs.gridmaps import CellTable
-from envs.make import PolicyEpisodes, make_dynamics, make_environment
 from envs.make import Stages as BaseStages
+from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
 from models.proxies.contract import Trainee
 from models.proxies.reward.config import Config
@@ -189,9 +189,7 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
         return False
 
-    def cloned_from_policy(
-        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
-    ) -> Tensor:
+    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """See `envs.make.Stages`. The potential is fitted to the policy's discounted returns. The last tenth of the
         episodes is held out, for ``explained_variance``."""
         count = self.config.rn_episodes

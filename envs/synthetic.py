@@ -12,8 +12,8 @@ from torch import Tensor
 from envs import seeded
 from envs.base import Environment
 from envs.gymnasium_adapter import GymnasiumEnvironment
-from envs.make import PolicyEpisodes, make_environment
 from envs.make import Stages as BaseStages
+from envs.make import make_environment
 from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
@@ -214,9 +214,7 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: {', '.join(FORMS)}", "reward_form")
         return self._clones_values
 
-    def cloned_from_policy(
-        self, policy: Callable[[Tensor], Tensor], episodes: PolicyEpisodes, streams: Streams
-    ) -> Tensor:
+    def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values.
 
         States are from the policy's episodes. ``dagger_rounds`` times, states from episodes of the clone are added, and

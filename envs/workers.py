@@ -30,17 +30,14 @@ _SHARED_STEP_FIELDS = {"obs", "reward", "terminated", "truncated", "info"}  # fi
 class ParallelEnvironment(Replayed):
     """``members * envs`` environments over ``num_workers`` processes; see `envs.base.Environment`.
 
-    Raises EnvironmentFault if an environment faults, or if a worker dies or does not answer for ``step_timeout``
-    seconds. A worker that does not answer is killed, and after the death of one all workers are closed. Raises
-    ProcessDied if the server that starts the workers dies while starting one.
+    Raises EnvironmentFault if an environment faults or a worker dies. After the death of one all workers are closed.
+    Raises ProcessDied if the server that starts the workers dies while starting one.
     Workers end with `close`, or when this process ends for any reason. Scripts that use this class need the usual
     ``if __name__ == "__main__"`` guard.
     """
 
-    def __init__(
-        self, game: Game, members: int, envs: int, num_workers: int, step_timeout: float | None = None
-    ) -> None:
-        self.game, self.members, self.envs, self._timeout = game, members, envs, step_timeout
+    def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
+        self.game, self.members, self.envs = game, members, envs
         self._workers: list[tuple[Any, Connection]] = []
         # Raise errors about settings in this process, so that they are one line.
         environment = GymnasiumEnvironment(game, 1, 1)
@@ -62,7 +59,7 @@ class ParallelEnvironment(Replayed):
         for i in range(num_processes):
             parent_pipe, worker_pipe = context.Pipe()
             worker_tensors = {key: tensor.tensor_split(num_processes)[i] for key, tensor in self._shared.items()}
-            process = context.Process(target=_serve, args=(worker_pipe, game, worker_tensors, self.spaces), daemon=True)
+            process = context.Process(target=_serve, args=(worker_pipe, game, worker_tensors), daemon=True)
             try:
                 process.start()
             except (EOFError, OSError) as error:
@@ -111,8 +108,7 @@ class ParallelEnvironment(Replayed):
             # `_wait_for` reports a broken pipe, with the name of the worker.
             with contextlib.suppress(OSError):
                 pipe.send(order)
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        answers = [self._wait_for(i, deadline) for i in range(len(self._workers))]
+        answers = [self._wait_for(i) for i in range(len(self._workers))]
         faults = [fault for fault in answers if fault is not None]
         if any(died for _, died in faults):
             self.close()
@@ -120,19 +116,13 @@ class ParallelEnvironment(Replayed):
             message, _ = faults[0]
             raise EnvironmentFault(message)
 
-    def _wait_for(self, index: int, deadline: float | None) -> tuple[str, bool] | None:
-        """Wait for the answer of a worker until ``deadline`` on the monotonic clock. Return None if it succeeded, else
-        (message, whether the worker died). A worker that does not answer is killed."""
+    def _wait_for(self, index: int) -> tuple[str, bool] | None:
+        """Wait for the answer of a worker. Return None if it succeeded, else (message, whether the worker died)."""
         process, pipe = self._workers[index]
         worker_name = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
         try:
-            remaining_seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
             # Waiting for the pipe alone is not enough: a program started by an environment may hold its other end open.
-            ready = multiprocessing.connection.wait([pipe, process.sentinel], remaining_seconds)
-            if not ready:
-                _kill_group(process.pid)
-                return f"{worker_name} did not answer within step_timeout, {self._timeout:g} s", True
-            if pipe not in ready:
+            if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
                 raise EOFError
             message = pipe.recv()
         except (EOFError, OSError):
@@ -141,7 +131,7 @@ class ParallelEnvironment(Replayed):
         return (message, False) if message else None
 
 
-def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor], spaces: Spaces) -> None:
+def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
     """Run a worker: carry out orders on its rows until the other end of the pipe is closed.
 
     ``tensors`` are the worker's rows of the shared tensors, from which it takes seeds and actions and to which it
@@ -159,9 +149,6 @@ def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor], spaces: Spa
             try:
                 if environment is None:
                     environment = GymnasiumEnvironment(game, *tensors["active"].shape)
-                    if environment.spaces != spaces:
-                        text = f"its spaces are {environment.spaces}; expected {spaces}, as when it was first made"
-                        raise EnvironmentFault(f"environment {game.name}: {text}")
                 if order == "reset":
                     tensors["obs"][:] = environment.reset(tensors["seeds"], tensors["active"])
                 else:

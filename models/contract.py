@@ -12,9 +12,10 @@ axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one o
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. The
 numbers of member m depend only on ``seeds[m]`` and its experience. They are equal to the bit for any M (docs/design.md
-lists the traps). `models.registry.agent_class` raises TypeError for a class without the required attributes.
+lists the traps).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -76,7 +77,7 @@ class GreedyNetwork(NamedTuple):
     command: Mapping[str, Tensor] = {}
 
 
-class Agent(nn.Module, PerMember):
+class Agent(nn.Module, PerMember, ABC):
     """The base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the
     agent does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
@@ -94,6 +95,7 @@ class Agent(nn.Module, PerMember):
     def members(self) -> int:
         return len(self.seeds)
 
+    @abstractmethod
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> Policy:
@@ -103,7 +105,6 @@ class Agent(nn.Module, PerMember):
         `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes. ``command`` overrides parts of
         the agent's command, if it follows one. All random numbers are from ``streams``, one stream for each member.
         """
-        raise NotImplementedError
 
     def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
         """Return the network of the greedy policy of ``member``. ``command`` overrides parts of the agent's command, if
@@ -142,14 +143,14 @@ class EpisodeAgent(Agent):
     """The key in the result of `learn` that the progress line shows as loss. The value must be finite, but need not
     fall."""
 
+    @abstractmethod
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store episodes and return statistics of them, ``{name: [M]}``. If ``validate``, the agent has not yet learned
         from these episodes, so that losses on them are validation losses."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
-        raise NotImplementedError
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Return whether members can no longer learn, ``[M]`` bool, and a message for the user. ``metrics`` is the
@@ -176,33 +177,33 @@ class StepAgent(Agent):
     budget: int = 1  # steps of a member in the whole run, for schedules; set by the loop before the first step
     episodes: Tensor  # [M] int64, number of finished episodes
 
+    @abstractmethod
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step. Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, *O]``."""
-        raise NotImplementedError
 
     def visit(self, state: Tensor) -> None:
         """Store the current state ``[M, E, K]`` of the environment's dynamics; called only if ``knows_dynamics``."""
 
+    @abstractmethod
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
         """Store the step, ``[M, E, ...]`` each. ``discount`` is 0 after termination, but not after truncation. ``done``
         is True after either."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self) -> Tensor:
         """Make the updates that are due after this step. Return the loss of the last one, ``[M]``, NaN for members that
         do not learn yet."""
-        raise NotImplementedError
 
     @property
     def first_update(self) -> int:
         """The earliest step at which an update is possible, counted over all environments of a member."""
         return 1
 
+    @abstractmethod
     def learning(self) -> Tensor:
         """Return whether members have enough experience to learn, ``[M]`` bool. Once True, always True."""
-        raise NotImplementedError
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. Each member could learn in
@@ -231,9 +232,9 @@ class InnerAgent(StepAgent):
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
 
+    @abstractmethod
     def with_weights(self, flat_parameters: Tensor) -> Policy:
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
-        raise NotImplementedError
 
     def discounts(self) -> Tensor:
         """Return each member's discount factor, ``[M]``; learned rewards may need it."""

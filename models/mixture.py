@@ -69,13 +69,8 @@ def _mixture_class(classes: Classes) -> type:
     return mixture_class
 
 
-def classes_of(config: Any) -> Classes:
-    """Return the `Classes` that ``config`` consists of. For settings of a single family, the agent's name is ""."""
-    return config.classes if isinstance(config, Mixture) else (("", type(config)),)
-
-
 def family_configs(config: Any) -> list[Any]:
-    """Split ``config`` into the settings of each family, in the order of `classes_of`."""
+    """Split ``config`` into the settings of each family."""
     if not isinstance(config, Mixture):
         return [config]
     return [
@@ -88,7 +83,7 @@ def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
     """Return setting -> its names in ``config``, one for each family, for settings that several families have: ``lr``
     -> ``("DDQN_lr", "PPO_lr")``."""
     shared_names: dict[str, tuple[str, ...]] = {}
-    for names in names_in(classes_of(config)).values():
+    for names in names_in(config.classes if isinstance(config, Mixture) else ()).values():
         for field, name in names.items():
             if name != field:  # several families have it
                 shared_names[field] = (*shared_names.get(field, ()), name)

@@ -42,7 +42,9 @@ class TwinCriticAgent(OffPolicyAgent):
         self.member_configs = sample_member_configs(config, seeds)
         first = self.member_configs[0]
         self.batch, hidden = first.batch_size, first.hidden_sizes
-        self.obs_size, self.action_size = spaces.obs_shape[0], _vector_size(spaces)
+        actions = spaces.actions
+        self.obs_size = spaces.obs_shape[0]
+        self.action_size = actions.n if isinstance(actions, Discrete) else actions.size  # of an action vector
         streams = lockstep_streams(seeds, "weights")
         self.network = MLP([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
         self.flat_parameters = nn.Parameter(self._initial(streams), requires_grad=False)
@@ -239,8 +241,3 @@ class ActorPolicy(Policy):
         outputs = self.agent.actor(self.flat_parameters, obs)
         vectors = self.agent.play(outputs, self.streams).nan_to_num(0.0)  # a diverged member continues to play
         return self.agent.clip(vectors)
-
-
-def _vector_size(spaces: Spaces) -> int:
-    """Return A, the length of an action vector: for discrete actions, one number for each of them."""
-    return spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size

@@ -20,16 +20,12 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 @functools.cache
 def implementations() -> dict[str, Family]:
     """Return implementation name -> family, from all ``config.py`` of families. Implementations that learn a proxy are
-    last. Raises RuntimeError if two families have one name."""
+    last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
             family_spec: Family = importlib.import_module(f"models.{kind}.{path.parent.name}.config").FAMILY
-            for name in family_spec.implementations:
-                if name in families:
-                    packages = f"{families[name].package} and in {family_spec.package}"
-                    raise RuntimeError(f"implementation {name} is in {packages}")
-                families[name] = family_spec
+            families |= dict.fromkeys(family_spec.implementations, family_spec)
     return families
 
 
@@ -144,35 +140,8 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
 
 
 def agent_class(name: str) -> type[Any]:
-    """Return the ``Agent`` class of implementation ``name``. Imports torch. Raises TypeError if the class has another
-    base than its family requires, lacks an attribute (`models.contract`), or its settings lack one."""
-    from models.contract import Agent, EpisodeAgent, InnerAgent, StepAgent
-
-    family_spec = family(name)
-    agent: type[Any] = importlib.import_module(f"{family_spec.package}.agent").Agent
-    required: dict[type[Any], tuple[str, ...]] = {
-        Agent: ("action_kinds", "begin"),
-        EpisodeAgent: ("observe", "learn", "main_loss"),
-        StepAgent: ("act", "observe", "learn", "learning"),
-        InnerAgent: ("with_weights", "per_member"),
-    }
-    step_base = InnerAgent if family_spec.trains_on_proxies else StepAgent
-    base = EpisodeAgent if family_spec.learns_from == "episodes" else step_base
-    class_name = f"{agent.__module__}.{agent.__name__}"
-    if not issubclass(agent, base):
-        raise TypeError(f"{class_name} is no {base.__name__}, but its family learns from {family_spec.learns_from}")
-    declared_by: dict[str, type[Any]] = {}
-    for kind, names in required.items():
-        if issubclass(base, kind):
-            declared_by |= dict.fromkeys(names, kind)
-    # An inherited attribute is not implemented.
-    missing = [attr for attr, kind in declared_by.items() if getattr(agent, attr, None) is getattr(kind, attr, None)]
-    if missing:
-        text = f"every {base.__name__} must have {', '.join(declared_by)} (models/contract.py)"
-        raise TypeError(f"{class_name} has no {', '.join(missing)}; {text}")
-    config_attribute = "schedule" if base is EpisodeAgent else "num_envs"
-    if not hasattr(family_spec.config, config_attribute):
-        raise TypeError(f"{family_spec.config.__module__}.Config has no {config_attribute} (models/family.py)")
+    """Return the ``Agent`` class of implementation ``name`` (`models.contract`). Imports torch."""
+    agent: type[Any] = importlib.import_module(f"{family(name).package}.agent").Agent
     return agent
 
 

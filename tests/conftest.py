@@ -19,6 +19,8 @@ os.environ.setdefault("MKL_CBWR", "AUTO")  # as trainer.py does
 import pytest
 from hypothesis import settings
 
+import probes  # noqa: F401  # registers the probe environments
+
 # Tests in the background or under nohup would ignore these signals, and so would their child processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

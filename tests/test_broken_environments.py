@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 from typing import Any
 
 import gymnasium as gym
@@ -29,15 +28,6 @@ ZEROS, BLACK = np.zeros(2, np.float32), np.zeros((8, 8, 3), np.uint8)
 
 def raising(error: BaseException) -> Any:
     raise error
-
-
-def endless() -> Any:
-    while True:
-        time.sleep(0.02)
-
-
-def changed(**spaces: Any) -> Any:
-    return lambda env: (vars(env).update(spaces), (ZEROS, {}))[1]
 
 
 def gives(space: gym.Space, good: Any, bad: Any) -> dict[str, Any]:
@@ -77,10 +67,6 @@ RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
     "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is inf; it must be finite"),
     "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
-    "more actions": ({"reset": changed(action_space=Discrete(3))},
-                     "its action space is Discrete(3); expected Discrete(2)"),
-    "other observations": ({"reset": changed(observation_space=Box(-1, 1, (3,)))},
-                           "its observation space is Box(-1.0, 1.0, (3,), float32); expected Box(-1.0, 1.0, (2,), "),
 }  # fmt: skip
 
 
@@ -97,7 +83,6 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
 FAULTS = STEPS | RESETS | SPACES | {
     "honest": ({}, ""),
     "interrupts": ({"step": lambda env: raising(KeyboardInterrupt())}, "environment broken: KeyboardInterrupt: Key"),
-    "hangs": ({"step": lambda env: endless()}, r"worker 2 of 2 did not answer within step_timeout, 1 s$"),
     "never ends": ({"terminated": False}, ""),
     "lacks a number": ({"info": {"a": 1}}, "info lacks 'b'; expected 'a', 'b'"),
     "tells text": ({"info": {"a": 1, "b": "2"}}, "info['b'] is '2'; expected a number"),
@@ -205,12 +190,6 @@ def test_equivalent_types_are_accepted(name: str, monkeypatch: pytest.MonkeyPatc
         assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
 
 
-def test_equal_spaces_after_reset_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed_reset = changed(observation_space=Box(-1, 1, (2,)), action_space=Discrete(2))
-    monkeypatch.setitem(FAULTS, "honest", ({"reset": changed_reset}, ""))
-    assert one_step(start_environment("honest")).terminated.item()
-
-
 @pytest.mark.slow
 def test_keyboard_interrupt_in_worker() -> None:
     """test_workers.py has other faults of workers."""
@@ -219,16 +198,6 @@ def test_keyboard_interrupt_in_worker() -> None:
     with pytest.raises(EnvironmentFault, match=re.escape(FAULTS["interrupts"][1])):
         one_step(environment, 2)
     environment.close()
-
-
-@pytest.mark.slow
-def test_worker_timeout(capfd: Shown) -> None:
-    environment = ParallelEnvironment(game("hangs"), 1, 2, 2, step_timeout=60.0)
-    environment.reset(torch.tensor([[0, 1]]))
-    environment._timeout = 1.0
-    with pytest.raises(EnvironmentFault, match=FAULTS["hangs"][1]):
-        one_step(environment, 2)
-    assert environment._workers == []
 
 
 def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
@@ -249,7 +218,7 @@ def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Sh
     assert capsys.readouterr().out == message
 
 
-@pytest.mark.parametrize("extra_flags", [[], ["--step_timeout", "60"]], ids=["here", "worker"])
+@pytest.mark.parametrize("extra_flags", [[], ["--num_workers", "2"]], ids=["here", "worker"])
 def test_run_ends_with_message(extra_flags: list[str], logdir: Any, capsys: Shown) -> None:
     argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *extra_flags]
     line = refused(trainer.main, argv, "SystemExit: 0", capsys, run_started=True)

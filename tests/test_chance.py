@@ -88,10 +88,9 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_games_that_are_no_tensor_programs_stay_on_the_cpu() -> None:
-    for name in ("lunarlander", "probe-1"):
-        with pytest.raises(SettingError) as error:
-            make_environment(name, 1, 1, device=torch.device("cuda"))
-        assert str(error.value) == f"gamename is {name!r}: it is played on the CPU only, not on cuda"
+    with pytest.raises(SettingError) as error:
+        make_environment("lunarlander", 1, 1, device=torch.device("cuda"))
+    assert str(error.value) == "gamename is 'lunarlander': it is played on the CPU only, not on cuda"
     assert [name for name in GAMES if isinstance(make_dynamics(name), ChanceDynamics)] == [
         name for name in GAMES if (dynamics := make_dynamics(name)) is not None and dynamics.spaces.binary
     ]

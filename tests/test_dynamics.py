@@ -1,12 +1,9 @@
 """What every tensor program that ``--gamename`` takes must keep to (`envs.tensor.Dynamics`). It gets this test by being
 there."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from envs import names
 from envs.make import make_dynamics
 from envs.names import GAMES, declared_games
 from models.contract import RandomPolicy
@@ -38,14 +35,3 @@ def test_a_tensor_program_keeps_to_the_protocol(name: str) -> None:
             torch.equal(single, joint_value[1:2]) for single, joint_value in zip(alone, joint_step, strict=False)
         )
         state = torch.where(terminated[..., None], block[1], next_state)
-
-
-@pytest.mark.parametrize(("name", "first"), [("cartpole", "names"), ("tracking", "one")])
-def test_a_name_that_is_declared_twice_is_an_error(
-    name: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for file, declares in (("one", "tracking"), ("two", name)):
-        (tmp_path / f"{file}.py").write_text(f'GAME = Game("{declares}", 1.0)\n')
-    monkeypatch.setattr(names, "__file__", str(tmp_path / "names.py"))
-    with pytest.raises(RuntimeError, match=f"environment {name} is in envs.{first} and in envs.two"):
-        declared_games.__wrapped__()

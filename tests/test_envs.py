@@ -229,7 +229,7 @@ def test_misspelled_names(wrong, suggestion):
 
 
 def test_is_continuous():
-    playable_names = [name for name, game in GAMES.items() if game.is_probe or game.dynamics]
+    playable_names = [name for name, game in GAMES.items() if game.dynamics]
     for name in (*playable_names, STEPPED_PENDULUM, "CartPole-v1"):
         actions = make_environment(name, 1, 1).spaces.actions
         assert is_continuous(name) == isinstance(actions, our.Continuous), name

@@ -119,7 +119,7 @@ def test_error_while_filming_leaves_no_file(stripes: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("render_fps", "speed"), [
-    (15, 15.0), (None, 30.0), ("fast", 30.0), (0.1, 1.0), (10**9, 240.0),
+    (15, 15.0), (None, 30.0), (0.1, 1.0), (10**9, 240.0),
 ])  # fmt: skip
 def test_frame_rate_of_the_environment(
     render_fps: Any, speed: float, stripes: str, monkeypatch: pytest.MonkeyPatch
@@ -179,11 +179,9 @@ def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         gif.load()
 
 
-def test_run_records_a_film(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch, brief: None) -> None:
-    monkeypatch.setattr("control.films.recording._FRAMES_PER_SECOND", 0.1)  # pictures a second
+def test_run_records_a_film(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=2, time_limit=9)  # UDRL, which has commands
     lines = capsys.readouterr().out.splitlines()
-    assert next(line for line in lines if line.startswith("     2/2")).endswith(" 16:30"), "99 pictures"
     video_line = next(line for line in lines if line.startswith("  video"))
     assert "the best agent, greedy: one episode, return 9" in video_line
     assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif"}

@@ -136,15 +136,12 @@ def test_keys_of_published_files(content: dict[str, Any], values: dict[str, Any]
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
-    ("ER", {"KL_prior_weight": 1}, "KL_prior_weight has no effect with ER"),
     ("simple_model", {"alpha_adam": 3}, "Q_alpha and alpha_adam are one setting; give lr"),
-    ("ER", {"env_config": {"grid_sise": 4}}, "env_config: grid_sise is unknown; did you mean 'grid_size'? Allowed for"),
-    (GAUSSIAN, {"rollout_batch_size": 3}, "rollout_batch_size has no effect without seperate_roll"),
-    (GAUSSIAN, {"seperate_rollout_batch_size": True}, "rollout_batch_size is missing; seperate_roll"),
+    ("ER", {"env_config": {"grid_sise": 4}}, "grid_sise is unknown; did you mean 'grid_size'?"),
     ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
     ("ER", {"env_config": 4}, "env_config is '4'; allowed: a mapping"),
     ("ER", {"gamma": {"value": 1}}, "gamma is a mapping; settings are flat"),
-    ("ER", {"save_frequency": 0}, "save_frequency is 0, eval_frequency 500; allowed: integers, at least 1"),
+    ("ER", {"save_frequency": 0}, "save_frequency is unknown"),
 ]
 
 

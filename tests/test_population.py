@@ -18,12 +18,12 @@ import torch
 
 from conftest import ROOT
 from control.evolution import cluster
-from control.evolution.cluster import RayWorkers, connected, make_workers
+from control.evolution.cluster import RayWorkers, connected
 from control.evolution.inner_loop import InnerLoop, Outcome
 from helpers import learned
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
-from models.settings import SettingError, UserError
+from models.settings import UserError
 from models.streams import Streams
 from running import descendants
 
@@ -163,12 +163,6 @@ def test_ray_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UserError, match="^Ray cannot start on this machine, .*: The current node timed out"):
         with connected(None, 1):
             pass
-
-
-@pytest.mark.slow
-def test_too_many_workers_for_a_trial_are_refused(two: RayWorkers) -> None:
-    with pytest.raises(SettingError, match="^num_workers is 3; allowed: at most 2, the cores of the search's Ray$"):
-        make_workers(CONFIG, "DDQN", AGENT, GAME, 3)
 
 
 INTERRUPTED = """

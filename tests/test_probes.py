@@ -5,20 +5,21 @@ import math
 import pytest
 import torch
 
+from envs.make import make_environment
 from envs.names import GAMES
-from envs.probes import PROBES, TARGET, ProbeEnvironment
 from envs.seeded import sign
 from helpers import seeds_of
+from probes import PROBES, TARGET
 
 
 def best_actions(environment, obs):
-    side = obs[..., 0] if environment.probe.shows == "sign" else torch.ones(obs.shape[:-1])
-    return (TARGET * side)[..., None] if environment.probe.continuous else (side > 0).long()
+    side = obs[..., 0] if environment.dynamics.probe.shows == "sign" else torch.ones(obs.shape[:-1])
+    return (TARGET * side)[..., None] if environment.dynamics.probe.continuous else (side > 0).long()
 
 
 def random_actions(environment, generator):
     shape = (environment.members, environment.envs)
-    if environment.probe.continuous:
+    if environment.dynamics.probe.continuous:
         return torch.rand(*shape, 1, generator=generator) * 2 - 1
     return torch.randint(2, shape, generator=generator)
 
@@ -39,28 +40,28 @@ def play(environment, choose, first_seed=0):
 
 @pytest.mark.parametrize("name", PROBES)
 def test_best_and_random_returns(name):
-    environment = ProbeEnvironment(name, 2, 4000)
+    environment = make_environment(name, 2, 4000)
     _, best, step = play(environment, lambda obs: best_actions(environment, obs))
-    assert best.sum(0).mean().item() == pytest.approx(environment.probe.best_return, abs=0.05)
+    assert best.sum(0).mean().item() == pytest.approx(environment.dynamics.probe.best_return, abs=0.05)
     assert best.sum(0).max().item() == GAMES[name].max_return == environment.spaces.max_return
     assert len(best) == environment.spaces.max_episode_steps
-    assert torch.equal(step.truncated, torch.full_like(step.truncated, environment.probe.truncates))
-    assert torch.equal(step.terminated, ~step.truncated)
+    assert step.truncated.all()  # the limit is the length
+    assert torch.equal(step.terminated, torch.full_like(step.terminated, not environment.dynamics.probe.truncates))
     generator = torch.Generator().manual_seed(0)
     _, chance, _ = play(environment, lambda obs: random_actions(environment, generator))
-    assert chance.sum(0).mean().item() == pytest.approx(environment.probe.random_return, abs=0.08)
+    assert chance.sum(0).mean().item() == pytest.approx(environment.dynamics.probe.random_return, abs=0.08)
     if name in ("probe-4", "probe-5", "probe-truncated"):
         assert not play(environment, lambda obs: 1 - best_actions(environment, obs))[1].any()
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_values_solve_bellman_equation(name):
-    environment, discount = ProbeEnvironment(name, 1, 8), 0.9
+    environment, discount, probe = make_environment(name, 1, 8), 0.9, PROBES[name]
     observations, rewards, step = play(environment, lambda obs: best_actions(environment, obs))
-    value = environment.probe.value(step.obs[..., 0], discount) if environment.probe.truncates else torch.zeros(1, 8)
+    value = probe.value(step.obs[..., 0], discount) if probe.truncates else torch.zeros(1, 8)
     for obs, reward in zip(observations.flip(0), rewards.flip(0), strict=True):
         value = reward + discount * value
-        assert torch.allclose(value, environment.probe.value(obs, discount))
+        assert torch.allclose(value, probe.value(obs, discount))
 
 
 def test_signs_are_random():

@@ -94,13 +94,8 @@ def test_loaded_agent_predicts_and_evaluates(tmp_path: Path) -> None:
             run.predict(wrong)
     with pytest.raises(SettingError, match="plot is .*; allowed: null, as only the command does that"):
         trainer.train(plot=[run.folder])
-    with pytest.raises(SettingError, match="path is None; allowed: the path of a run's folder, or of a checkpoint"):
-        trainer.evaluate(None)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="episodes is 0; allowed: integer, at least 1"):
         trainer.evaluate(run.folder, episodes=0)
-    assert run.evaluate(2, env="CartPole-v1").mean == run.evaluate(2).mean
-    with pytest.raises(SettingError, match="episode is unknown; did you mean 'episodes'"):
-        run.evaluate(episode=3)
 
 
 @pytest.mark.parametrize(("extra_env", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
@@ -115,8 +110,10 @@ def test_import_loads_no_torch_and_sets_threads(extra_env: dict[str, str], threa
 
 def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    error = refused(trainer.main, flags(logdir, logger="wandb"), "error: logger is 'wandb', but", capsys)
-    assert "'wandb' is not installed" in error and "[loggers]" in error and not [*logdir.rglob("*")]
+    error = refused(
+        trainer.main, flags(logdir, logger="wandb"), "error: the Python module 'wandb' is not installed", capsys
+    )
+    assert "[loggers]" in error and not [*logdir.rglob("*")]
     names = {path.name for path in trained(logdir, logger="none").iterdir()}
     assert "metrics.csv" in names and not any(name.startswith("events") for name in names)
 
@@ -126,8 +123,6 @@ def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, mo
     begun: list[Any] = []
 
     def init(project: str, name: str, resume: str, embed: bool) -> None:
-        if project == "x_system":
-            raise ValueError("x_system is reserved")
         begun.append((project, name, resume))
 
     fake = SimpleNamespace(init=init, log=lambda metrics, step: rows.append((metrics, step)), finish=rows.clear)
@@ -139,8 +134,6 @@ def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, mo
     assert [step for _, step in rows] == metrics["env_steps"].tolist()
     logged = [row["rollout/return_mean"] for row, _ in rows]
     assert np.allclose(logged, metrics["rollout/return_mean"])
-    refused(trainer.main, flags(logdir, implementation="CPG", logger="trackio", exp_name="x_system"),
-            "exp_name is 'x_system', but x_system is reserved", capsys, run_started=True)  # fmt: skip
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert "'trackio' is not installed" in refused(trainer.main, flags(logdir, logger="trackio"), "logger is", capsys)
 
@@ -166,19 +159,6 @@ def test_module_stops_early_and_its_best_checkpoint_loads(name: str, tmp_path: P
     (scores,) = lightning(tmp_path, 1).validate(loaded, verbose=False)
     assert scores.keys() >= {"eval/return_greedy"}
     assert trainer.evaluate(best.best_model_path, episodes=3).returns.shape == (1, 3)
-
-
-def test_misspelt_monitor_prints_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = next(iter(SMALL))
-    wrong = EarlyStopping(monitor="eval/retrun_greedy", mode="max")
-    right = ModelCheckpoint(tmp_path, monitor="eval/return_greedy", mode="max")
-    with pytest.raises(RuntimeError, match="conditioned on metric"):  # Lightning's, after the first evaluation
-        lightning(tmp_path, 1, wrong, right).fit(trainer.module(**SMALL[name]))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-    assert lines == [
-        "warning: EarlyStopping has monitor 'eval/retrun_greedy', which no run measures; did you mean "
-        "'eval/return_greedy'?"
-    ]
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -72,14 +72,14 @@ BANDITS = "--implementation SE --gamename cartpole --proxy bandit"
     *(("", text, error) for text, error in (
     ("learning_rat: [1]", "learning_rat is unknown; did you mean 'lr'?"),
     ("lr: []", "lr has no choices"),
-    ("lr: 0.1", "lr is '0.1'; allowed: a list of choices, or one of uniform"),
+    ("lr: 0.1", "lr is '0.1'; allowed: a list of choices or uniform or loguniform"),
     ("lr: {loguniform: [0, 1]}", "lr: loguniform is [0, 1]; allowed: [low, high], both above 0"),
     ("lr: {uniform: [1, 0.5]}", "lr: uniform is [1, 0.5]; allowed: [low, high], the lower first"),
     ("lr: {logspace: [-4, -2]}", "lr: logspace is [-4, -2]; allowed: [exponent, exponent, count]"),
-    ("batch_size: {uniform: [1, 5]}", "batch_size is a whole number; use randint or lograndint instead of uniform"),
-    ("hidden_sizes: {randint: [1, 5]}", "hidden_sizes is no number; give a list of choices instead of randint"),
+    ("batch_size: {uniform: [1, 5]}", "batch_size: 'uniform' is unknown here; allowed: choice, randint, lograndint"),
+    ("hidden_sizes: {randint: [1, 5]}", "hidden_sizes: 'randint' is unknown here; allowed: choice"),
     ("epochs: [1, 2]", "epochs is no hyperparameter of UDRL; give it as a flag"),
-    ("grid_size: [3, 4]", "grid_size is no hyperparameter but a parameter of procmaze, opengrid, buttongrid; give it"),
+    ("grid_size: [3, 4]", "grid_size is unknown"),
     ("no_expo_weighting: [true]", "no_expo_weighting is no setting; write expo_weighting: [true, false]"),
     )),
 ])  # fmt: skip

@@ -34,7 +34,7 @@ implementations (--help --algo PPO shows the settings of PPO):
 {implementations}
 environments:
 {games}
-  any Gymnasium id, your own as module:Name-v0; probe-1 to 5, for tests
+  any Gymnasium id, your own as module:Name-v0
 """
 OPTIONS = (
     ("-h, --help [WORD|all]", "show this and end; with a word, the settings that contain it; with all, every setting"),
@@ -47,13 +47,6 @@ WORDS = (
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
     f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers may be written 1000 or 1e3."
 )
-EXAMPLES = """more examples than those at the top:
-  python trainer.py --algo PPO --env CartPole-v1 --total_timesteps 100000    in the words of other libraries
-  python trainer.py --seed 26                              train Upside-Down RL on LunarLander
-  python trainer.py --implementation RCP-A --lr 5e-4       another agent, another learning rate
-  python trainer.py --eval_agent cartpole-bandit           train fresh agents on a shipped proxy
-  python trainer.py --config run.yaml --epochs 500         settings from a file; flags win
-  python trainer.py --eval_agent RUN/checkpoints/best.ckpt --record --command.return 250"""
 FIRST_COMMANDS = (
     ("--eval_agent cartpole-bandit", "train new agents on a learned CartPole, test them on the real one", "seconds"),
     ("--implementation SE --gamename cartpole --proxy bandit --generations 30", "learn such a CartPole", "1 minute"),
@@ -113,7 +106,7 @@ def help_text(
         line = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this "
         line += "choice; --help all lists them, and --help WORD finds them."
         parts += ["", _wrap(line, width)]
-    return "\n".join([*parts, "", EXAMPLES, ""])
+    return "\n".join([*parts, ""])
 
 
 def _wrap(text: str, width: int, indent: str = "") -> str:
@@ -125,8 +118,7 @@ def _head(implementation: str, width: int) -> list[str]:
     """Return the parts of the page before the settings: usage, implementations, environments and options."""
     from envs.names import GAMES, declared_games
 
-    games = [name for name, game in GAMES.items() if not game.is_probe] + [*declared_games()]
-    lists = {"implementations": ", ".join(implementations()), "games": ", ".join(games)}
+    lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
     wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
     options = [_entry(term, text, width) for term, text in OPTIONS]
     head = HEAD.format(implementation=implementation, **wrapped_lists)

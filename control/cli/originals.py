@@ -1,17 +1,11 @@
 """Translate configuration files of the training scripts of Young et al. 2023 (arXiv 2211.02222), for ``--config``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from control.cli.options import parameters
-from models.agents.model_generalisation.config import LATENT_SETTINGS, LEARNED_MODEL_SETTINGS
-from models.settings import SettingError, allowed_clause, choice_error, format_value, nearest, raise_all
+from models.settings import SettingError, choice_error, format_value
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
-# Implementation -> keys that its script does not read.
-_UNREAD = {"SimpleModel": {*LATENT_SETTINGS, "rollout_batch_size", "seperate_rollout_batch_size"}}
-_UNREAD["PerfectModel"] = {*_UNREAD["SimpleModel"], *LEARNED_MODEL_SETTINGS, "model_alpha"}
-_UNREAD["ER"] = {*_UNREAD["PerfectModel"], "rollout_length"}
 _EVAL_FREQUENCY = 500  # default of the script, in steps
 _LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; they differ from GaussianLatent's
 
@@ -24,13 +18,14 @@ def is_original(content: Mapping[str, Any]) -> bool:
 
 def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the content of an original file to settings. Missing keys get the original script's defaults. Raises
-    SettingError for keys that the script does not read."""
+    SettingError for an unknown environment or agent."""
     entries = dict(content)
     game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
     if game not in ORIGINAL_GAMES:
         raise choice_error("environment", game, ORIGINAL_GAMES)
     implementation = _implementation(entries)
-    raise_all([SettingError(line) for line in _problems(game, env_config, implementation, entries)])
+    if not isinstance(env_config, dict):
+        raise SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping")
     settings: dict[str, Any] = {"gamename": game.lower()}
     if game == "ProcMaze":
         settings["grid_size"] = "10"  # default of the script
@@ -43,36 +38,12 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     entries.pop("save_final_params", None)  # unused by the scripts
     if "save_params" in entries:
         settings["no_checkpoint"] = _switch(entries.pop("save_params")) == "false"
-    if "save_frequency" in entries:
-        steps, steps_per_epoch = int(entries.pop("save_frequency")), int(entries.get("eval_frequency", _EVAL_FREQUENCY))
+    frequencies = [str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
+    if all(text.isdecimal() and int(text) for text in frequencies):  # else the key is unknown
+        steps, steps_per_epoch = map(int, frequencies)
         settings["checkpoint_every"] = str(-(-steps // steps_per_epoch))  # rounded up
+        del entries["save_frequency"]
     return settings | entries
-
-
-def _problems(game: str, env_config: Any, implementation: str, entries: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each error in the ``entries`` of an original file, which lack ``environment`` and
-    ``env_config``, and in ``env_config``, the parameters of the environment."""
-    if isinstance(env_config, dict):
-        names = parameters(game.lower())
-        for key in env_config.keys() - names.keys():
-            hint = allowed_clause(nearest(key, names), ", ".join(names), f" for {game}")
-            yield f"env_config: {key} is unknown{hint}"
-    else:
-        yield f"env_config is {format_value(env_config)}; allowed: a mapping"
-    for key in entries.keys() & {"gamename", "implementation"}:
-        yield f"{key} is unknown beside environment"
-    unread = entries.keys() & _UNREAD.get(implementation, set())
-    for key in unread:
-        yield f"{key} has no effect with {implementation}"
-    separate = _switch(entries.get("seperate_rollout_batch_size", ""))  # "" if it is missing
-    if separate == "" and "rollout_batch_size" in entries.keys() - unread:
-        yield "rollout_batch_size has no effect without seperate_rollout_batch_size"
-    if separate == "true" and "rollout_batch_size" not in entries:
-        yield "rollout_batch_size is missing; seperate_rollout_batch_size is true"
-    if "save_frequency" in entries:
-        frequencies = [str(entries["save_frequency"]), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
-        if not all(text.isdecimal() and int(text) for text in frequencies):
-            yield f"save_frequency is {frequencies[0]}, eval_frequency {frequencies[1]}; allowed: integers, at least 1"
 
 
 def _switch(value: Any) -> str:

@@ -336,15 +336,10 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
         settings = defaults.replace(**evaluation, command=command)
     else:
-        inactive = _inactive(values)
+        inactive = {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
         settings = with_defaults({name: value for name, value in values.items() if name not in inactive})
     check_together(settings, typed, choice.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
-
-
-def _inactive(values: Mapping[str, Any]) -> set[str]:
-    """Return the settings of commands whose flag is not in ``values``, or off."""
-    return {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
 
 
 def _counts_in_evaluation(flag: Flag) -> bool:

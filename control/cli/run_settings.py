@@ -59,7 +59,7 @@ class RunConfig:
         25,
         "seed of the run; with num_seeds, its first seed",
         minimum=0,
-        maximum=2**63 - 1,
+        maximum=2**62,  # later seeds of num_seeds fit into 64 bits
         identity=True,
         commands=(*_FILMS, "learn"),
     )
@@ -96,14 +96,6 @@ class RunConfig:
         hparam=True,
         commands=_FILMS,
         replaced={"evolution": "test_limit"},
-    )
-    step_timeout: float | None = _run(
-        None,
-        "seconds in which an environment must answer, else the run ends; the environment then runs in a separate "
-        "process; null waits",
-        above=0,
-        outcome=False,
-        replaced={"evolution": ""},
     )
     logdir: str = _output(
         "exp_dir",

@@ -11,7 +11,6 @@ from control.cli.settings import Settings, check_exclusive, ineffective, replace
 from control.cli.words import WORDS
 from models.settings import SettingError, kinds, names_with, nearest, raise_all
 
-PER_CORE = 4  # threads or trials; more only slow each other down
 ONE_THREAD_EACH = " with --num_workers {}, whose processes have a thread each"
 
 
@@ -19,7 +18,8 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
     """Raise SettingError if settings conflict, if files are missing, or if some of the ``typed`` flags have no
     effect."""
     run, command = settings.run, settings.subcommand
-    raise_all([*_wrong_values(settings)])
+    if run.exp_name in (".", ".."):
+        raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     if command is not None:
         for_training = names_with(run, "commands", ())
@@ -36,30 +36,11 @@ def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
     raise_all([SettingError(f"--{name} has no effect{message_end}", name) for name, message_end in without_effect])
 
 
-def _wrong_values(settings: Settings) -> Iterator[SettingError]:
-    """Yield errors for values whose range depends on other settings or on the machine, and for a name of an experiment
-    that is no folder's name."""
-    run, cores = settings.run, os.cpu_count() or 1
-    if run.seed + run.num_seeds > 2**63:
-        max_seed = 2**63 - run.num_seeds
-        yield SettingError(f"seed is {run.seed}; allowed with num_seeds {run.num_seeds}: at most {max_seed}")
-    max_value = max(8, PER_CORE * cores)
-    counts = {"num_threads": run.num_threads}
-    if not run.ray_address:  # a cluster may have more cores than this machine
-        counts["max_concurrent_trials"] = getattr(settings.subcommand, "max_concurrent_trials", None) or 0
-    for name, count in counts.items():
-        if count > max_value:
-            line = f"{name} is {count}; allowed: at most {max_value} on this machine, which has {cores} cores"
-            yield SettingError(line, name)
-    if run.exp_name in (".", ".."):
-        yield SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
-
-
 def _missing_files(config: Any) -> Iterator[SettingError]:
     """Yield an error for each path in a config that is neither a file, nor another word that the setting accepts."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
-        for path in (value,) if isinstance(value, str) else value:
+        for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
             if os.path.exists(path):
                 continue
             words: Collection[str] = ()

@@ -61,7 +61,6 @@ _OF_CHECKPOINTS = (
     "command",
     "implementation",
     "gamename",
-    "step_timeout",
     "accelerator",
 )
 _MAX_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
@@ -470,8 +469,13 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
     searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # {class: {field: name in ``saved_settings``}}
-    # The first files also hold the settings of all commands.
-    unused = {"display", *for_fresh_agents(), *(field for command in COMMANDS.values() for field in kinds(command))}
+    # The first files also hold the settings of all commands, and settings that exist no more.
+    unused = {
+        "display",
+        "step_timeout",
+        *for_fresh_agents(),
+        *(field for command in COMMANDS.values() for field in kinds(command)),
+    }
     values = {key: value for key, value in saved_settings.items() if key not in unused}
     config_class = family(name).config
     if config_class in saved_names:

@@ -6,21 +6,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from control.cli.errors import one_line
 from control.storage.versions import versions
 from models.settings import SettingError, UserError
 from understudy.policy import AGENT
 
 
 def check_hub(name: str) -> None:
-    """Raise SettingError if ``name`` is no name on the hub, or without the package or a login."""
-    problem = ""
-    try:
-        from huggingface_hub import get_token
+    """Raise SettingError if ``name`` is no name on the hub, or without a login."""
+    from huggingface_hub import get_token
 
-        problem = "" if get_token() else "but nobody is logged in: type hf auth login, or set HF_TOKEN"
-    except ModuleNotFoundError as error:
-        problem = f"but {one_line(error)}"
+    problem = "" if get_token() else "but nobody is logged in: type hf auth login, or set HF_TOKEN"
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII) or re.search(r"--|\.\.", name):
         problem = "no name on the hub; allowed: user/name, of letters, digits and single '-', '_' and '.'"
     if problem:

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import dataclasses
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,10 +25,9 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import home, read_metrics
 from envs.names import resolve
 from models.contract import Agent, Policy
-from models.settings import INTEGER, SettingError, UserError, check_value, nearest, raise_all
+from models.settings import INTEGER, SettingError, UserError, check_value
 from models.spaces import Discrete
 from models.streams import Streams
-from models.vocabulary import translate
 from understudy.policy import PARTS
 
 if TYPE_CHECKING:
@@ -92,8 +90,6 @@ class Run:
     evaluations). ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
-        if not isinstance(path, str | os.PathLike):
-            raise SettingError(f"path is {path!r}; allowed: the path of a run's folder, or of a checkpoint", "path")
         self.path, self.finished = Path(path), finished
 
     @cached_property
@@ -131,21 +127,11 @@ class Run:
         return AgentModule.load_from_checkpoint(self._checkpoint.path, num_workers=1)
 
     def evaluate(
-        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None, **aliases: Any
+        self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
     ) -> Evaluation:
         """Play ``episodes`` for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
-        ``gamename`` is another environment with the same spaces; ``aliases`` are other names of this argument, such as
-        ``env``. ``seed`` determines the episodes. Results equal ``--eval_agent`` with the same ``--evaluation``. Raises
-        SettingError."""
-        names = ("episodes", "sample", "seed", "gamename")
-        allowed = ", ".join(names)
-        translated, _ = translate(aliases, (), names, lambda name: None)
-        errors = []
-        for name in translated:
-            if name != "gamename" or gamename is not None:  # an unknown name, or a second name of the environment
-                errors.append(SettingError(f"{name} is unknown{nearest(name, names)}; allowed: {allowed}", name))
-        raise_all(errors)
-        gamename = translated.get("gamename", gamename)
+        ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. Results equal
+        ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = to_play(self.settings.replace(num_workers=1), episodes)
         prepare(settings.run)

@@ -11,7 +11,6 @@ from control.cli.files import errors_in, read_mapping
 from control.cli.options import Flag, flags
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import read_value, word, words_by_setting
-from envs.names import games_with
 from models.registry import families_of, family
 from models.settings import INTEGER, LONGEST, SettingError, allowed_clause, kinds, names_with, nearest, setting, width
 from models.vocabulary import translate
@@ -175,8 +174,6 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
 def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> None:
     """Raise SettingError for the first error in an entry of a file. A check requires that those before it pass."""
     implementation = settings.run.implementation
-    if games := games_with(name):
-        raise SettingError(f"{name} is no hyperparameter but a parameter of {', '.join(games)}; give it as a flag")
     wrong: list[SettingError] = []  # gets the error for an unknown name
     setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, prefix="", game="", wrong=wrong)
     if wrong:
@@ -187,14 +184,19 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping
     of_search = name in names_with(settings.proxy, "tunable")
     if not (of_search or flag.section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
-    ranges = [kind for kind in KINDS if kind != "choice"]
+    item = flag.kind.item
+    is_number = item in (int, float) and not flag.kind.is_list
+    ranges = [
+        kind for kind, (_, types) in KINDS.items() if types and is_number and (item is float or types == (int, int))
+    ]
     if not isinstance(entry, dict) or len(entry) != 1:
         raise SettingError(
-            f"{name} is {entry!r}; allowed: a list of choices, or one of {', '.join(ranges)} with its numbers"
+            f"{name} is {entry!r}; allowed: {' or '.join(['a list of choices', *ranges])}, with its numbers"
         )
     ((kind, arguments),) = entry.items()
-    if kind not in KINDS:
-        raise SettingError(f"{name}: {kind!r} is unknown{allowed_clause(nearest(kind, ranges), ', '.join(KINDS))}")
+    if kind not in ("choice", *ranges):
+        allowed_kinds = ", ".join(["choice", *ranges])
+        raise SettingError(f"{name}: {kind!r} is unknown here{allowed_clause(nearest(kind, ranges), allowed_kinds)}")
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
     if kind == "choice":
@@ -206,13 +208,8 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping
                 expected = "list of values" if flag.kind.is_list else "single value"
                 raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
         return
-    item = flag.kind.item
-    allowed, types = KINDS[kind]
-    if flag.kind.is_list or item not in (int, float):
-        raise SettingError(f"{name} is no number; give a list of choices instead of {kind}")
-    if item is int and types != (int, int):
-        raise SettingError(f"{name} is a whole number; use randint or lograndint instead of {kind}")
     if _range(kind, arguments) is None:
+        allowed, _ = KINDS[kind]
         raise SettingError(f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {allowed}, the lower first")
 
 

@@ -14,7 +14,6 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, warning
 from control.cli.ending import ending, say
-from control.cli.errors import one_line
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, plain_agents_text, say_if
@@ -167,11 +166,7 @@ def build_module(settings: Settings) -> RunModule:
     the run cannot be filmed or logged as asked."""
     check_recording(settings.run)
     if settings.run.logger in _FOREIGN:
-        try:
-            importlib.import_module(settings.run.logger)
-        except ModuleNotFoundError as error:
-            line = f"logger is {settings.run.logger!r}, but {one_line(error)}"
-            raise SettingError(line, "logger") from error
+        importlib.import_module(settings.run.logger)
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)

@@ -46,15 +46,12 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     | 6 | F - S if it is more than 1e-6, divided by the largest; others 0 |
     | 7 | as 6, divided by the sum |
 
-    S is ``mean_score``, the fitness of the search distribution's mean, which kinds 5, 6 and 7 need; they raise
-    ValueError if it is None. If the mean failed, S is the fitness of the worst sound member. If all members failed, all
-    weights are 0.
+    S is ``mean_score``, the fitness of the search distribution's mean, which kinds 5, 6 and 7 need. If the mean failed,
+    S is the fitness of the worst sound member. If all members failed, all weights are 0.
 
     Source: synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, setting ``score_transform_type``. In kinds 6
     and 7 the paper's code first divides by max F - S + 1e-9; this cancels and is left out here. Its sort is not stable.
     """
-    if kind >= 5 and mean_score is None:
-        raise ValueError(f"score transformation {kind} needs the fitness of the mean")
     sound_fitness, sound = without_failures(fitness)
     weights = torch.zeros_like(sound_fitness)
     if not sound.any():

@@ -12,6 +12,8 @@ mean is stored in float32.
 
 import copy
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from models.proxies.search import SearchConfig
 from models.state import check_like, require
 
 
-class Strategy:
+class Strategy(ABC):
     """The base class of strategies. P is the size of the population, D the number of parameters.
 
     ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P.
@@ -68,10 +70,10 @@ class Strategy:
             "failed": float(num_failed),
         }
 
+    @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean ``[D]``, float64, for ``noise [rows, D]``, float64, and ``fitness [P]``, which is
         -infinity for failed members. At least one member is sound. A subclass also updates its other state."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors and numbers that change from generation to generation, without settings."""
@@ -198,7 +200,12 @@ class ARS(Strategy):
         return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
 
 
-STRATEGIES = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}
+STRATEGIES: dict[str, Callable[[SearchConfig, Tensor], Strategy]] = {
+    "nes": NES,
+    "openai_es": OpenAIES,
+    "snes": SNES,
+    "ars": ARS,
+}
 
 
 class Archive:

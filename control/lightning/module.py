@@ -1,6 +1,7 @@
 """The base class of all LightningModules: counters, rows of metrics, and checkpoints of a run."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from control.cli.colour import warning
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES, TAGS
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
-from models.settings import nearest
 from models.state import check_like
 
 
@@ -35,7 +34,7 @@ class EpochOptimizer(LeanOptimizer):
         return closure()
 
 
-class RunModule(pl.LightningModule):
+class RunModule(pl.LightningModule, ABC):
     """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints use only this class.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
@@ -82,9 +81,9 @@ class RunModule(pl.LightningModule):
         """Return the mean of `env_steps` over seeds, rounded."""
         return round(float(self.env_steps.double().mean()))
 
+    @abstractmethod
     def score(self) -> float | None:
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
-        raise NotImplementedError
 
     def confirmed_score(self) -> float | None:
         """Return the `score`, which is the best so far, together with a second evaluation, if there is one. Of many
@@ -104,9 +103,9 @@ class RunModule(pl.LightningModule):
         """Return whether this epoch ended with an evaluation."""
         return self.score() is not None
 
+    @abstractmethod
     def columns(self) -> dict[str, str]:
         """Return this epoch's row of the printed table: the text of each column. The bar has the second to fourth."""
-        raise NotImplementedError
 
     def is_reported(self) -> bool:
         """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""
@@ -116,10 +115,6 @@ class RunModule(pl.LightningModule):
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}
 
-    def seconds_after(self) -> float:
-        """Return the estimated seconds of work after the last epoch."""
-        return 0.0
-
     def close(self) -> None:
         """Close the module's environments and end its processes."""
 
@@ -127,9 +122,9 @@ class RunModule(pl.LightningModule):
         """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""
         return [self.epoch_optimizer]
 
+    @abstractmethod
     def train_epoch(self) -> None:
         """Train an epoch. Set ``epoch`` and ``row``."""
-        raise NotImplementedError
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Train an epoch in a step of the `EpochOptimizer`, so that Lightning counts it."""
@@ -142,15 +137,6 @@ class RunModule(pl.LightningModule):
         return DataLoader([0])  # type: ignore[arg-type]  # a list is a dataset
 
     val_dataloader = test_dataloader = train_dataloader
-
-    def on_fit_start(self) -> None:
-        """Warn about a callback that monitors an unknown name, which Lightning detects only after the first evaluation.
-        This is no error, because callbacks may log other names."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            name = getattr(callback, "monitor", None)
-            likely_tag = "eval/return_greedy" if str(name).startswith("val") else str(name)  # such as val_loss
-            if isinstance(name, str) and name not in TAGS and (hint := nearest(likely_tag, TAGS)):
-                warning(f"{type(callback).__name__} has monitor {name!r}, which no run measures{hint}")
 
     def on_train_start(self) -> None:
         self.epochs_before = self.epoch

@@ -4,8 +4,6 @@ from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
-from models.settings import SettingError
-
 
 class TrackioLogger(Logger):
     """Log metrics to a new run of a ``project`` of Trackio or, if ``resume``, to the run of this ``name``."""
@@ -17,10 +15,7 @@ class TrackioLogger(Logger):
 
         super().__init__()
         self.trackio = trackio
-        try:
-            trackio.init(project, name, resume="allow" if resume else "never", embed=False)
-        except ValueError as error:  # a name that Trackio reserves
-            raise SettingError(f"exp_name is {project!r}, but {error}", "exp_name") from error
+        trackio.init(project, name, resume="allow" if resume else "never", embed=False)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: config.yaml has the settings."""

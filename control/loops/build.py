@@ -129,9 +129,8 @@ def check_accelerator(run: RunConfig) -> None:
 def _episode_loop(settings: Settings) -> EpisodeLoop:
     """Build the loop of an agent that learns from whole episodes, with open environments."""
     run, schedule = settings.run, settings.agent.schedule
-    workers, limit, timeout = run.num_workers, run.time_limit, run.step_timeout
     open_environment = partial(
-        make_environment, run.gamename, run.num_seeds, num_workers=workers, time_limit=limit, step_timeout=timeout
+        make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
     )
     training = open_environment(max(1, schedule.episodes))
     if training.spaces.max_episode_steps is None and run.time_limit is None:
@@ -199,9 +198,7 @@ def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     groups = []
     for members in members_by_group:
         group_seeds = [seeds[member] for member in members]
-        open_environment = partial(
-            make_environment, game, len(group_seeds), num_workers=workers, device=device, step_timeout=run.step_timeout
-        )
+        open_environment = partial(make_environment, game, len(group_seeds), num_workers=workers, device=device)
         training = open_environment(config.num_envs, time_limit=training_limit)
         dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
         if dynamics is None and agent_type.needs_dynamics(config):

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.cli.errors import one_line
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -50,10 +49,8 @@ class Recording:
 
     def _open(self) -> Any:
         """Open the dataset, and download it first if necessary."""
-        try:
-            import minari  # slow to import
-        except ModuleNotFoundError as error:
-            raise SettingError(f"dataset is {self.source!r}, but {one_line(error)}", "dataset") from error
+        import minari  # slow to import
+
         name = self.source.removeprefix(PREFIX)
         try:
             if self.source.startswith(PREFIX):

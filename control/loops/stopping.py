@@ -1,5 +1,6 @@
 """Running means, and rules that end a member's training on a proxy early."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -42,7 +43,7 @@ class RunningWindow(PerMember):
         return (entries * valid).sum(1) / valid.sum(1)
 
 
-class Rule(PerMember):
+class Rule(PerMember, ABC):
     """Base class of rules that end the training of members, by the ``latest`` at most ``size`` numbers of each. They
     compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
 
@@ -51,9 +52,9 @@ class Rule(PerMember):
     def __init__(self, members: int, number: int, initial: int, size: int):
         self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
 
+    @abstractmethod
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
         """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
-        raise NotImplementedError
 
 
 class Plateau(Rule):

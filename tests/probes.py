@@ -9,7 +9,8 @@
 | probe-5 | one step, 1 for the action the observation names | policy does not depend on the observation |
 | probe-truncated | 8 steps, 1 for each right action, ended by the time limit only | takes truncation for an end |
 
-Actions are Discrete(2), and 1 is right; in probe-5 it is 1 for the observation 1, and 0 for the observation -1.
+Importing this module registers them as games. Actions are Discrete(2), and 1 is right; in probe-5 it is 1 for the
+observation 1, and 0 for the observation -1.
 In probes 1-3 actions have no effect. The ``-continuous`` forms take one number a in [-1, 1] and pay
 ``1 - (a - target)**2``; the target is 0.5, or half the observation in probe-5. Probes 1-5 are from Andy Jones,
 "Debugging Reinforcement Learning Systems" (2021).
@@ -22,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.names import GAMES
+from envs.names import GAMES, Game
 from envs.seeded import sign
-from envs.tensor import Dynamics, TensorEnvironment
+from envs.tensor import Dynamics
 from models.spaces import Continuous, Discrete, Spaces
 
 TARGET = 0.5  # the best continuous action; in probe-5 it is multiplied by the observation
@@ -84,7 +85,7 @@ PROBES: dict[str, Probe] = {
 class ProbeDynamics(Dynamics):
     """One probe. State ``[..., 2]`` float32: the sign of the seed and the age."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_episode_steps: int | None = None) -> None:
         self.probe = PROBES[name]
         actions = Continuous((-1.0,), (1.0,)) if self.probe.continuous else Discrete(2)
         self.spaces = Spaces((1,), actions, torch.float32, self.probe.length, GAMES[name].max_return)
@@ -112,11 +113,5 @@ class ProbeDynamics(Dynamics):
         return torch.stack((seed_sign, age + 1), -1), reward, terminated, None
 
 
-class ProbeEnvironment(TensorEnvironment):
-    """``[M, E]`` copies of one probe. Only probes that truncate have a time limit."""
-
-    def __init__(self, name: str, members: int, envs: int) -> None:
-        super().__init__(ProbeDynamics(name), members, envs)
-        self.probe = PROBES[name]
-        if not self.probe.truncates:
-            self._limit = None
+for _name, _probe in PROBES.items():
+    GAMES[_name] = Game(_name, "", float(max(_probe.best_return, 1)), {"name": _name}, dynamics="probes:ProbeDynamics")
