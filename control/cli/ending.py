@@ -19,8 +19,7 @@ MOST_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running code
 class Ending:
     """Signal handler of the command. The first signal raises KeyboardInterrupt if the running code has to clean up
     (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``. ``exit_callbacks`` are
-    functions to call if the process exits without cleaning up; their exceptions are ignored. ``stop_requested`` is
-    whether a signal has arrived.
+    functions to call if the process exits without cleaning up. ``stop_requested`` is whether a signal has arrived.
 
     Python calls a handler only between two of its instructions, and machine code or a step of an environment may take
     minutes. So a thread (`watch`) ends the process, as SIGKILL would, `MOST_SECONDS` after Ctrl-C unless the running
@@ -66,10 +65,14 @@ class Ending:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self.print_interrupted()
+        self.run_exit_callbacks()
+        os._exit(self.status)
+
+    def run_exit_callbacks(self) -> None:
+        """Call the ``exit_callbacks``, before the process exits without cleaning up. Their exceptions are ignored."""
         for callback in list(self.exit_callbacks):  # a callback may remove itself
             with contextlib.suppress(Exception):
                 callback()
-        os._exit(self.status)
 
     def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""

@@ -22,15 +22,17 @@ from typing import Any
 
 from torch import Tensor
 
+from control.cli.ending import ending
+from control.cli.errors import show
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
-from envs.names import first_line, import_module
+from envs.names import import_module
 from models.proxies.search import SearchConfig
 from models.settings import ProcessDied, SettingError, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
-_ANSWER_SECONDS = 20.0  # time limit of the cluster's status
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 20.0  # time limits to open a socket, and to get the cluster's status
 # Ray reads these when it is first imported. They turn off its reports, its usage statistics and its copies of every
 # metric, and give trials the priority of an ordinary run instead of a lower one. A call after Ray's end does not start
 # it again. Messages of its daemons, such as a page about a dead worker, are skipped.
@@ -49,9 +51,11 @@ _VARIABLES = {
 }
 # With this, all servers of a local Ray listen only on 127.0.0.1.
 _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores; for tasks to end before a cancellation
+_WATCH_SECONDS = 0.2  # between checks of Ray's servers
 _STDERR = 2  # the file descriptor
 
 
@@ -81,20 +85,42 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-        try:
-            with _no_stderr():
-                ray.init(address=address or "local", **common)
-        # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
-        except Exception as error:
-            line = first_line(error)
-            busy = f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
-            raise ProcessDied(busy) if address is None else _unreachable(address, line) from error
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
-        yield
+        watching = _watching_servers(temporary) if address is None else contextlib.nullcontext()
+        with _error_if_killed(), watching:
+            try:
+                with _no_stderr():
+                    ray.init(address=address or "local", **common)
+            # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
+            except Exception as error:
+                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                busy = f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
+                raise ProcessDied(busy) if address is None else _unreachable(address, line) from error
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
+            yield
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _error_if_killed() -> Iterator[None]:
+    """Context manager with another process that prints an error of one line if this process dies in the block.
+
+    Ray ends this process with status 1 soon after one of Ray's servers has died. If that happens while Ray starts, no
+    Python thread of this process can run before its end, so only another process can print the error.
+    """
+    # The other process reads a byte from this one, and an empty string if this one dies first.
+    code = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
+    line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
+    process = subprocess.Popen([sys.executable, "-SEc", code, line], stdin=subprocess.PIPE, start_new_session=True)
+    end_silently = functools.partial(process.communicate, b"1")
+    ending.exit_callbacks.append(end_silently)
+    try:
+        yield
+    finally:
+        ending.exit_callbacks.remove(end_silently)
+        end_silently()
 
 
 @contextlib.contextmanager
@@ -110,23 +136,60 @@ def _no_stderr() -> Iterator[None]:
         os.close(saved_stderr)
 
 
+@contextlib.contextmanager
+def _watching_servers(temporary: str) -> Iterator[None]:
+    """Context manager that checks the servers of the local Ray five times per second. If one dies, the process ends at
+    once with an error of one line, and the folder ``temporary`` is removed. Otherwise calls of Ray would never return,
+    and Ray would end the process within a minute without a message."""
+    stop_event = threading.Event()
+
+    def watch() -> None:
+        from ray._private import worker
+
+        while not stop_event.wait(_WATCH_SECONDS):
+            node: Any = worker._global_node  # None before Ray has started
+            dead_processes = node.dead_processes() if node else []
+            dead = [name for name, _ in dead_processes if name in _SERVERS]
+            if dead and not stop_event.is_set():
+                show(f"{dead[0]}, a server of Ray on this machine, died; it was killed, or memory ran out")
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)  # discards further messages of Ray's threads
+                    node.kill_all_processes(check_alive=False)
+                ending.run_exit_callbacks()
+                shutil.rmtree(temporary, ignore_errors=True)
+                os._exit(ProcessDied.status)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop_event.set()
+        thread.join()
+
+
 def _check_cluster(address: str) -> None:
     """Check in a subprocess that a cluster answers. If none does, Ray in this process would retry for minutes. Raises
     SettingError for a malformed address, UserError if there is no answer."""
-    host, _, port = address.rpartition(":")
-    if address != "auto" and (not host or "/" in host or not port.isdecimal() or int(port) > 65535):
-        raise SettingError(f"ray_address is {address!r}; allowed: host:port of a cluster's head, or auto")
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+            raise SettingError(f"ray_address is {address!r}; allowed: host:port of a cluster's head, or auto")
     command = [sys.executable, "-m", "ray.scripts.scripts", "status"]
     try:
-        if host:
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()  # refuses at once
+        if address != "auto":
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
             command += ["--address", address]
         result = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
-    except (subprocess.TimeoutExpired, OSError) as error:
-        raise _unreachable(address, first_line(error)) from error
-    if result.returncode:
-        lines = (result.stdout + result.stderr).split("\n")
-        raise _unreachable(address, next(filter(str.strip, reversed(lines)), "ray status failed"))
+        lines = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+        reason = (lines[-1] if lines else "ray status failed") if result.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"no answer of a Ray head in {_ANSWER_SECONDS:.0f} s"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise _unreachable(address, reason)
 
 
 def _unreachable(address: str, reason: str) -> UserError:
